@@ -1,0 +1,831 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * berth.h - save and load PyTorch checkpoints from C.
+ *
+ * The whole public interface; this header is the manual.
+ *
+ *     berth_error error;
+ *     berth_tree *tree = berth_tree_new(NULL);
+ *     berth_value *state = berth_ordered_dict(tree);
+ *     const int64_t shape[] = {2, 3};
+ *     berth_dict_set(state, "weight", berth_tensor_value(tree, &(berth_tensor){
+ *         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = weight}));
+ *     if (berth_save("model.pt", state, NULL, &error) < 0)
+ *         die(error.message);
+ *     berth_tree_free(tree);
+ *
+ *     berth_checkpoint *model;
+ *     if (berth_open("model.pt", NULL, &model, &error) < 0)
+ *         die(error.message);
+ *     const berth_tensor *w = berth_find_tensor(model, "weight");
+ *     const float *data = berth_tensor_data(model, w, &error);   // lives as long as model
+ *     berth_close(model);
+ *
+ * Rules that hold everywhere:
+ *   - A function that can fail returns `int`: 0, or a negative `berth_status`;
+ *     or a pointer: NULL on failure. It takes a `berth_error *`, which may be
+ *     NULL; when it is not, it is cleared on entry and filled on failure.
+ *   - Nothing of a file is ever executed. Nothing here aborts, exits, prints,
+ *     or keeps an error in hidden state.
+ *   - Handles are not shared between threads unless their comment says so;
+ *     different handles may always be used from different threads.
+ *   - Sizes are in bytes and end in `_nbytes`; positions in a file are bytes
+ *     from its start and end in `offset`; shapes, strides and storage offsets
+ *     are in elements, as in PyTorch.
+ *   - Text is UTF-8. Text handed out is NUL-terminated and may hold NULs of its
+ *     own where a length is given with it.
+ */
+#ifndef BERTH_H
+#define BERTH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define BERTH_API __attribute__((visibility("default")))
+#else
+#define BERTH_API
+#endif
+
+/* ===================================================================== */
+/*  Version                                                              */
+/* ===================================================================== */
+
+#define BERTH_VERSION_MAJOR 0
+#define BERTH_VERSION_MINOR 1
+#define BERTH_VERSION_PATCH 0
+#define BERTH_VERSION_STRING "0.1.0"
+
+/* The version of the library that is linked, e.g. "0.1.0". Static. */
+BERTH_API const char *berth_version(void);
+
+/* ===================================================================== */
+/*  Status and error                                                     */
+/* ===================================================================== */
+
+/* One row a status: name, value, what it means in general. */
+#define BERTH_STATUS_MAP(X)                                                                        \
+    X(ARGUMENT, -1, "invalid argument")                                                            \
+    X(OPTION, -2, "invalid option name or value")                                                  \
+    X(UNAVAILABLE, -3, "not part of this build")                                                   \
+    X(MEMORY, -4, "out of memory")                                                                 \
+    X(SYSTEM, -5, "a system call failed")                                                          \
+    X(NO_SPACE, -6, "no space left, or a size limit was reached")                                  \
+    X(CALLBACK, -7, "a source or sink of the caller failed")                                       \
+    X(CANCELLED, -8, "cancelled")                                                                  \
+    X(NOT_DURABLE, -9, "in place, but not known to be durable")                                    \
+    X(NOT_FOUND, -10, "not found")                                                                 \
+    X(AMBIGUOUS, -11, "the name fits more than one value")                                         \
+    X(NOT_CHECKPOINT, -12, "not a checkpoint")                                                     \
+    X(ARCHIVE, -13, "the archive is broken or ambiguous")                                          \
+    X(PICKLE, -14, "the pickle is malformed")                                                      \
+    X(FORBIDDEN, -15, "the pickle asks for something that is never run")                           \
+    X(TENSOR, -16, "a tensor does not fit its storage")                                            \
+    X(OFFSETS, -17, "computed offsets differ from the file's")                                     \
+    X(CHECKSUM, -18, "a checksum does not match")                                                  \
+    X(TRUNCATED, -19, "the file ends too early")                                                   \
+    X(UNSUPPORTED, -20, "a valid thing that cannot be expressed here")
+
+typedef enum berth_status {
+    BERTH_OK = 0,
+#define BERTH_STATUS_ROW(name, value, text) BERTH_E_##name = value,
+    BERTH_STATUS_MAP(BERTH_STATUS_ROW)
+#undef BERTH_STATUS_ROW
+} berth_status;
+
+/* `berth_error.offset` when no byte of the file is meant. */
+#define BERTH_NO_OFFSET UINT64_MAX
+
+/*
+ * What went wrong; the caller's own, on its stack. The first error of an
+ * operation wins. `message` is one line without a newline, and names file,
+ * record and byte where they are known:
+ *   "model.pt: data/3 at byte 1048576: No space left on device"
+ */
+typedef struct berth_error {
+    berth_status code; /* BERTH_OK when nothing went wrong */
+    int system_errno;  /* errno of a failed system call, else 0 */
+    uint64_t offset;   /* byte in the file, or BERTH_NO_OFFSET */
+    char record[128];  /* record name, cut if longer; "" if none is meant */
+    char message[640];
+} berth_error;
+
+/* The constant text of a status ("out of memory"); never NULL. */
+BERTH_API const char *berth_status_text(int status);
+
+/* The name of a status ("BERTH_E_MEMORY"); never NULL. */
+BERTH_API const char *berth_status_name(int status);
+
+/* ===================================================================== */
+/*  Allocator and log hooks                                              */
+/* ===================================================================== */
+
+/*
+ * Memory for everything but mapped files. `reallocate` with nbytes 0 frees;
+ * with a NULL pointer it allocates; returns NULL when it cannot, the old
+ * block then stays. Called from several threads at once.
+ */
+typedef struct berth_allocator {
+    void *(*reallocate)(void *context, void *pointer, size_t nbytes);
+    void *context;
+} berth_allocator;
+
+/*
+ * Receives facts worth telling that are no errors (an option that fell back,
+ * offsets taken from the directory). `message` is one line without a newline.
+ * Called from several threads at once. By default nothing is written anywhere.
+ */
+typedef void (*berth_log_function)(void *context, const char *message);
+
+/*
+ * Sets the allocator (NULL: the C library's) or log function (NULL: none) of
+ * the process. Call before anything else; not thread-safe.
+ */
+BERTH_API void berth_set_allocator(const berth_allocator *allocator);
+BERTH_API void berth_set_log(berth_log_function function, void *context);
+
+/* ===================================================================== */
+/*  Dtypes                                                               */
+/* ===================================================================== */
+
+/*
+ * One row a dtype: C name, PyTorch's name, bytes of one item. The sub-byte
+ * kinds quint4x2 and quint2x4 hold 2 and 4 elements an item.
+ */
+#define BERTH_DTYPE_MAP(X)                                                                         \
+    X(FLOAT32, "float32", 4)                                                                       \
+    X(FLOAT64, "float64", 8)                                                                       \
+    X(FLOAT16, "float16", 2)                                                                       \
+    X(BFLOAT16, "bfloat16", 2)                                                                     \
+    X(INT8, "int8", 1)                                                                             \
+    X(INT16, "int16", 2)                                                                           \
+    X(INT32, "int32", 4)                                                                           \
+    X(INT64, "int64", 8)                                                                           \
+    X(UINT8, "uint8", 1)                                                                           \
+    X(BOOL, "bool", 1)                                                                             \
+    X(COMPLEX64, "complex64", 8)                                                                   \
+    X(COMPLEX128, "complex128", 16)                                                                \
+    X(QINT8, "qint8", 1)                                                                           \
+    X(QUINT8, "quint8", 1)                                                                         \
+    X(QINT32, "qint32", 4)                                                                         \
+    X(QUINT4X2, "quint4x2", 1)                                                                     \
+    X(QUINT2X4, "quint2x4", 1)                                                                     \
+    X(COMPLEX32, "complex32", 4)                                                                   \
+    X(UINT16, "uint16", 2)                                                                         \
+    X(UINT32, "uint32", 4)                                                                         \
+    X(UINT64, "uint64", 8)                                                                         \
+    X(FLOAT8_E5M2, "float8_e5m2", 1)                                                               \
+    X(FLOAT8_E4M3FN, "float8_e4m3fn", 1)                                                           \
+    X(FLOAT8_E5M2FNUZ, "float8_e5m2fnuz", 1)                                                       \
+    X(FLOAT8_E4M3FNUZ, "float8_e4m3fnuz", 1)                                                       \
+    X(FLOAT8_E8M0FNU, "float8_e8m0fnu", 1)                                                         \
+    X(FLOAT4_E2M1FN_X2, "float4_e2m1fn_x2", 1)                                                     \
+    X(BITS8, "bits8", 1)                                                                           \
+    X(BITS16, "bits16", 2)                                                                         \
+    X(BITS1X8, "bits1x8", 1)                                                                       \
+    X(BITS2X4, "bits2x4", 1)                                                                       \
+    X(BITS4X2, "bits4x2", 1)                                                                       \
+    X(INT1, "int1", 1)                                                                             \
+    X(INT2, "int2", 1)                                                                             \
+    X(INT3, "int3", 1)                                                                             \
+    X(INT4, "int4", 1)                                                                             \
+    X(INT5, "int5", 1)                                                                             \
+    X(INT6, "int6", 1)                                                                             \
+    X(INT7, "int7", 1)                                                                             \
+    X(UINT1, "uint1", 1)                                                                           \
+    X(UINT2, "uint2", 1)                                                                           \
+    X(UINT3, "uint3", 1)                                                                           \
+    X(UINT4, "uint4", 1)                                                                           \
+    X(UINT5, "uint5", 1)                                                                           \
+    X(UINT6, "uint6", 1)                                                                           \
+    X(UINT7, "uint7", 1)
+
+typedef enum berth_dtype {
+    BERTH_DTYPE_NONE = 0, /* for storages: untyped */
+#define BERTH_DTYPE_ROW(name, text, nbytes) BERTH_##name,
+    BERTH_DTYPE_MAP(BERTH_DTYPE_ROW)
+#undef BERTH_DTYPE_ROW
+        BERTH_DTYPE_COUNT
+} berth_dtype;
+
+/* PyTorch's name without "torch.", e.g. "float32"; "untyped" for NONE. Static. */
+BERTH_API const char *berth_dtype_name(berth_dtype dtype);
+
+/* The dtype of a name, with or without "torch."; BERTH_DTYPE_NONE if unknown. */
+BERTH_API berth_dtype berth_dtype_from_name(const char *name);
+
+/* Bytes of one item; 1 for NONE (untyped storages count bytes). */
+BERTH_API size_t berth_dtype_nbytes(berth_dtype dtype);
+
+/* ===================================================================== */
+/*  Storages and tensors                                                 */
+/* ===================================================================== */
+
+typedef struct berth_tree berth_tree;             /* owns values and storages */
+typedef struct berth_value berth_value;           /* one node of a tree */
+typedef struct berth_storage berth_storage;       /* bytes that tensors view */
+typedef struct berth_checkpoint berth_checkpoint; /* an opened file, with its values */
+typedef struct berth_archive berth_archive;       /* an opened file, its records only */
+
+#define BERTH_MAX_RANK 64
+
+/* Flags of a tensor. */
+#define BERTH_REQUIRES_GRAD 1u
+#define BERTH_CONJ 2u /* the conjugate bit: elements are the conjugates of the stored ones */
+#define BERTH_NEG 4u  /* the negative bit */
+#define BERTH_META 8u /* on the meta device: shape and dtype, no storage */
+
+typedef enum berth_qscheme {
+    BERTH_NOT_QUANTIZED = 0,
+    BERTH_PER_TENSOR_AFFINE,
+    BERTH_PER_TENSOR_SYMMETRIC,
+    BERTH_PER_CHANNEL_AFFINE,
+    BERTH_PER_CHANNEL_SYMMETRIC,
+    BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS
+} berth_qscheme;
+
+/*
+ * A strided view of a storage. Made by the caller (zero what is not meant),
+ * or handed out, then all pointers live as long as the tree or checkpoint.
+ */
+typedef struct berth_tensor {
+    berth_dtype dtype;
+    int32_t rank;                   /* 0 to BERTH_MAX_RANK; 0: one element */
+    const int64_t *shape;           /* rank items, each >= 0 */
+    const int64_t *stride;          /* rank items, each >= 0; NULL when made: contiguous */
+    int64_t storage_offset;         /* elements from the storage's start */
+    berth_storage *storage;         /* NULL for meta tensors; NULL when made: a storage of just this
+                                       tensor over `data`, on "cpu" */
+    const void *data;               /* only when made without storage: the elements, which must stay
+                                       unchanged until the tree is freed. NULL when handed out: ask
+                                       berth_tensor_data */
+    uint32_t flags;                 /* BERTH_REQUIRES_GRAD and friends */
+    berth_qscheme qscheme;          /* BERTH_NOT_QUANTIZED for most */
+    double scale;                   /* per tensor */
+    int64_t zero_point;             /* per tensor */
+    const berth_value *scales;      /* per channel: 1-D tensors of shape[axis] items */
+    const berth_value *zero_points; /* per channel */
+    int64_t axis;                   /* per channel */
+} berth_tensor;
+
+/* Number of elements: the product of the shape. */
+BERTH_API int64_t berth_tensor_numel(const berth_tensor *tensor);
+
+/* Elements x item size; sub-byte quantized kinds rounded up. */
+BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
+
+/* Whether elements lie in row-major order without gaps. */
+BERTH_API bool berth_tensor_is_contiguous(const berth_tensor *tensor);
+
+/*
+ * A storage of nbytes bytes at `data`, which stay the caller's and must live,
+ * unchanged, as long as the tree. `dtype`: what its elements are (decides the
+ * storage class in the file); BERTH_DTYPE_NONE: untyped. `location`: "cpu",
+ * "cuda:0", …; NULL: "cpu". NULL if out of memory or nbytes is no multiple of
+ * the item (berth_tree_error then tells).
+ */
+BERTH_API berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
+                                           uint64_t nbytes, const char *location);
+
+/* Facts of a storage. The key is that of the file, "" for a storage made by the caller. */
+BERTH_API const char *berth_storage_key(const berth_storage *storage);
+BERTH_API const char *berth_storage_location(const berth_storage *storage);
+BERTH_API berth_dtype berth_storage_dtype(const berth_storage *storage);
+BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
+
+/* ===================================================================== */
+/*  Values                                                               */
+/* ===================================================================== */
+
+/*
+ * What a checkpoint holds: a tree of Python values. Identity is kept: a node
+ * used in two places is written once and read back as one, and tensors that
+ * share a storage share its `berth_storage`.
+ */
+typedef enum berth_kind {
+    BERTH_KIND_NONE,
+    BERTH_KIND_BOOL,
+    BERTH_KIND_INT,
+    BERTH_KIND_FLOAT,
+    BERTH_KIND_COMPLEX,
+    BERTH_KIND_STR,
+    BERTH_KIND_BYTES,
+    BERTH_KIND_BYTEARRAY,
+    BERTH_KIND_LIST,
+    BERTH_KIND_TUPLE,
+    BERTH_KIND_DICT,
+    BERTH_KIND_ORDERED_DICT,
+    BERTH_KIND_COUNTER,
+    BERTH_KIND_SET,
+    BERTH_KIND_SIZE,      /* torch.Size */
+    BERTH_KIND_DEVICE,    /* torch.device */
+    BERTH_KIND_DTYPE,     /* torch.dtype */
+    BERTH_KIND_QSCHEME,   /* torch.per_tensor_affine, … */
+    BERTH_KIND_LAYOUT,    /* torch.layout */
+    BERTH_KIND_STORAGE,   /* a bare storage */
+    BERTH_KIND_TENSOR,    /* strided, quantized or meta */
+    BERTH_KIND_SPARSE,    /* COO, CSR, CSC, BSR, BSC */
+    BERTH_KIND_NESTED,    /* nested tensor */
+    BERTH_KIND_PARAMETER, /* torch.nn.Parameter around a tensor */
+    BERTH_KIND_SUBCLASS,  /* a tensor that carries Python attributes */
+    BERTH_KIND_GLOBAL,    /* a class or function named, never called */
+    BERTH_KIND_CALL       /* inert: what an unknown global was asked to build */
+} berth_kind;
+
+typedef enum berth_layout_kind {
+    BERTH_SPARSE_COO = 1,
+    BERTH_SPARSE_CSR,
+    BERTH_SPARSE_CSC,
+    BERTH_SPARSE_BSR,
+    BERTH_SPARSE_BSC,
+    BERTH_STRIDED,
+    BERTH_JAGGED
+} berth_layout_kind;
+
+/*
+ * A new, empty tree. The tree owns every value and storage made in it, and
+ * copies all text it is given (not the bytes of tensors). It remembers its
+ * first failure (memory, or an argument): makers that fail return NULL, makers
+ * given NULL return NULL, and berth_save of a value of that tree then fails
+ * with that error, so that building needs no check on every line.
+ */
+BERTH_API berth_tree *berth_tree_new(berth_error *error);
+BERTH_API void berth_tree_free(berth_tree *tree); /* NULL: nothing */
+
+/* 0, or the tree's first failure, copied to *error. */
+BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
+
+/* ---- making ---- */
+
+BERTH_API berth_value *berth_none(berth_tree *tree);
+BERTH_API berth_value *berth_bool(berth_tree *tree, bool value);
+BERTH_API berth_value *berth_int(berth_tree *tree, int64_t value);
+/* An integer of any size: two's complement, little-endian, 1 to 255 bytes. */
+BERTH_API berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
+BERTH_API berth_value *berth_float(berth_tree *tree, double value);
+BERTH_API berth_value *berth_complex(berth_tree *tree, double real, double imaginary);
+/* UTF-8 text of nbytes bytes; surrogates may be encoded as Python's surrogatepass does. */
+BERTH_API berth_value *berth_str(berth_tree *tree, const char *text, size_t nbytes);
+BERTH_API berth_value *berth_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
+BERTH_API berth_value *berth_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
+BERTH_API berth_value *berth_list(berth_tree *tree);
+BERTH_API berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items);
+BERTH_API berth_value *berth_dict(berth_tree *tree);
+BERTH_API berth_value *berth_ordered_dict(berth_tree *tree);
+BERTH_API berth_value *berth_counter(berth_tree *tree);
+BERTH_API berth_value *berth_set(berth_tree *tree);
+BERTH_API berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank);
+/* torch.device(type) when index < 0, else torch.device(type, index). */
+BERTH_API berth_value *berth_device(berth_tree *tree, const char *type, int64_t index);
+BERTH_API berth_value *berth_dtype_value(berth_tree *tree, berth_dtype dtype);
+BERTH_API berth_value *berth_qscheme_value(berth_tree *tree, berth_qscheme qscheme);
+BERTH_API berth_value *berth_layout_value(berth_tree *tree, berth_layout_kind layout);
+BERTH_API berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage);
+/* Copies *tensor, its shape and stride. Checked at once: it must fit its storage. */
+BERTH_API berth_value *berth_tensor_value(berth_tree *tree, const berth_tensor *tensor);
+BERTH_API berth_value *berth_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad);
+/*
+ * A sparse tensor. COO: parts = {indices, values}; CSR and BSR: {crow_indices,
+ * col_indices, values}; CSC and BSC: {ccol_indices, row_indices, values}, all tensors.
+ * `is_coalesced` is for COO.
+ */
+BERTH_API berth_value *berth_sparse(berth_tree *tree, berth_layout_kind layout,
+                                    const int64_t *shape, int32_t rank, berth_value *const *parts,
+                                    bool is_coalesced);
+/* A nested tensor: buffer, sizes, strides, storage offsets: all tensors. */
+BERTH_API berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4]);
+/*
+ * `tensor` (a tensor, sparse or Parameter) with Python attributes: `state` is a
+ * dict, or what PyTorch pickles there. For a Parameter it is written as
+ * _rebuild_parameter_with_state, else as _rebuild_from_type_v2.
+ */
+BERTH_API berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *state);
+
+/* ---- filling: 0 or a negative status, also remembered by the tree ---- */
+
+BERTH_API int berth_list_append(berth_value *list, berth_value *item);
+BERTH_API int berth_set_add(berth_value *set, berth_value *item);
+/* Sets dict[key]; `key` is NUL-terminated. A repeated key keeps its place, as in Python. */
+BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *value);
+/* The same with any hashable key node. */
+BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
+/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. */
+BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
+
+/* ---- asking: each is defined for the kinds named, else gives 0, NULL or false ---- */
+
+BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
+BERTH_API const char *berth_kind_name(berth_kind kind);
+BERTH_API bool berth_value_bool(const berth_value *value);
+/* True and the integer, if `value` is an INT that fits. */
+BERTH_API bool berth_value_int(const berth_value *value, int64_t *integer);
+/* The two's complement bytes of an INT beyond int64; NULL for one that fits. */
+BERTH_API const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes);
+BERTH_API double berth_value_float(const berth_value *value); /* FLOAT; COMPLEX: real part */
+BERTH_API double berth_value_imaginary(const berth_value *value);
+/* STR: its text. GLOBAL: "module name". DEVICE: "cuda:1". */
+BERTH_API const char *berth_value_text(const berth_value *value, size_t *nbytes);
+/* BYTES, BYTEARRAY. */
+BERTH_API const uint8_t *berth_value_bytes(const berth_value *value, size_t *nbytes);
+/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED, CALL: how many parts. */
+BERTH_API size_t berth_value_count(const berth_value *value);
+/* Item i in order; for dicts the value. SPARSE, NESTED: part i. */
+BERTH_API berth_value *berth_value_item(const berth_value *value, size_t i);
+/* Key i of a dict, in insertion order. */
+BERTH_API berth_value *berth_value_key(const berth_value *value, size_t i);
+/* The value under a text key, or NULL. */
+BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
+BERTH_API berth_dtype berth_value_dtype(const berth_value *value);        /* DTYPE */
+BERTH_API berth_qscheme berth_value_qscheme(const berth_value *value);    /* QSCHEME */
+BERTH_API berth_layout_kind berth_value_layout(const berth_value *value); /* LAYOUT, SPARSE */
+BERTH_API berth_storage *berth_value_storage(const berth_value *value);   /* STORAGE */
+/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
+BERTH_API const berth_tensor *berth_value_tensor(const berth_value *value);
+/* SIZE, SPARSE: the shape; *rank items. */
+BERTH_API const int64_t *berth_value_shape(const berth_value *value, int32_t *rank);
+BERTH_API bool berth_value_is_coalesced(const berth_value *value);  /* SPARSE COO */
+BERTH_API bool berth_value_requires_grad(const berth_value *value); /* tensors, PARAMETER */
+/* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called. */
+BERTH_API berth_value *berth_value_inner(const berth_value *value);
+/* Attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL; NULL if none. */
+BERTH_API berth_value *berth_value_state(const berth_value *value);
+
+/* ===================================================================== */
+/*  Config                                                               */
+/* ===================================================================== */
+
+/*
+ * Every option has a name "section.name" (but "debug"), a type, bounds and a
+ * default; see berth_config_describe or `berth config`. What is in force, highest first:
+ *   1. BERTH_FORCE_<SECTION>_<NAME> in the environment
+ *   2. the thread's patch (berth_config_patch)
+ *   3. a value set by the program (berth_config_set)
+ *   4. BERTH_<SECTION>_<NAME> in the environment
+ *   5. the default.
+ * "debug" reads BERTH_SERIALIZATION_DEBUG and TORCH_SERIALIZATION_DEBUG.
+ * Aliases stand for their target at every level. The environment is read once,
+ * at first use; a bad variable fails the first operation, by name. Setting is
+ * thread-safe. Each operation takes one snapshot as it starts.
+ */
+typedef struct berth_config berth_config; /* one complete configuration; immutable when shared */
+
+/* Set a program value, from text ("off", "4096", "1MiB", "direct") or an integer (bools: 0, 1). */
+BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
+BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error *error);
+/* The value in force on this thread, as text into a buffer, or as an integer. */
+BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
+                               berth_error *error);
+BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
+/* Forget the program's value of one option; NULL: of all. */
+BERTH_API int berth_config_reset(const char *name, berth_error *error);
+
+/*
+ * Patch this thread: `assignments` is "name=value" separated by white space,
+ * all or nothing. Patches nest; each must be undone by one unpatch, on the
+ * same thread; one unpatch too many is an error.
+ */
+BERTH_API int berth_config_patch(const char *assignments, berth_error *error);
+BERTH_API int berth_config_unpatch(berth_error *error);
+
+/* What one option is and where its value comes from. All text lives for ever but `value`. */
+typedef struct berth_option {
+    const char *name;    /* "save.durability" */
+    const char *type;    /* "bool", "enum", "int", "bytes", "flags" */
+    const char *unit;    /* "bytes", "threads", "" … */
+    const char *bounds;  /* "none | file | full", "1 to 32768, a power of two" */
+    const char *initial; /* the default, as text */
+    const char *help;    /* one paragraph */
+    const char *aliases; /* other names, separated by spaces; "" if none */
+    const char *source;  /* "default", "environment BERTH_…", "program", "patch", "force …" */
+    char value[64];      /* in force on this thread, as text */
+    char later[96];      /* "" or which values are not part of this build */
+} berth_option;
+
+BERTH_API size_t berth_config_count(void);
+/* Option i, 0 <= i < count, in the table's order. */
+BERTH_API int berth_config_option(size_t i, berth_option *option, berth_error *error);
+BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
+
+/* A configuration of its own, a copy of what is in force on this thread; the caller frees it. */
+BERTH_API berth_config *berth_config_new(berth_error *error);
+BERTH_API void berth_config_free(berth_config *config);
+/* Change a configuration of one's own: "name=value …", all or nothing. Not while it is in use. */
+BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
+
+/* How berth_config_print writes. */
+typedef enum berth_config_form {
+    BERTH_CONFIG_PORTABLE, /* every option, "name=value" a line: berth_config_load reads it */
+    BERTH_CONFIG_CHANGED,  /* the same, only what differs from the defaults */
+    BERTH_CONFIG_CODE      /* C calls that make the same changes */
+} berth_config_form;
+
+/*
+ * Writes a configuration (NULL: what is in force) as text; returns the bytes
+ * needed without the final NUL, as snprintf does, or a negative status.
+ */
+BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_form form, char *text,
+                                     size_t text_nbytes, berth_error *error);
+/* Sets the program's values from portable text, all or nothing; `#` starts a comment. */
+BERTH_API int berth_config_load(const char *text, berth_error *error);
+/* A hash of all values; equal for equal configurations on every machine and version of this table.
+ */
+BERTH_API uint64_t berth_config_hash(const berth_config *config);
+
+/* PyTorch's older setters, kept as names for the options they became. */
+BERTH_API int berth_set_crc32_options(bool compute_crc32, berth_error *error);
+BERTH_API int berth_set_default_mmap_options(const char *flags, berth_error *error);
+BERTH_API int berth_set_default_load_endianness(const char *endianness, berth_error *error);
+
+/* ===================================================================== */
+/*  Calls: configuration, progress and statistics of one operation       */
+/* ===================================================================== */
+
+/*
+ * Told now and then how many bytes of how many are done, from the thread that
+ * called the operation. Anything but 0 cancels: the operation returns
+ * BERTH_E_CANCELLED and a target path keeps its old file.
+ */
+typedef int (*berth_progress_function)(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+
+/* What an operation did. */
+typedef struct berth_stats {
+    double plan_seconds;     /* pickling and computing the layout; for loads: parsing */
+    double transfer_seconds; /* reading or writing */
+    double sync_seconds;     /* making it durable */
+    double total_seconds;
+    uint64_t asked_nbytes; /* what the caller wanted moved */
+    uint64_t moved_nbytes; /* what was read or written */
+    uint64_t n_requests;   /* reads or writes */
+    uint64_t n_records;
+    uint64_t n_storages;
+    bool calculated_offsets; /* loads: storages were found by arithmetic */
+    const char *method;      /* "buffered", "map", "read", … Static */
+    const char *reason;      /* why that method. Static */
+} berth_stats;
+
+/* How to carry out one operation. NULL or zeros: what is in force, silent, no statistics. */
+typedef struct berth_call {
+    const berth_config *config; /* NULL: what is in force on this thread */
+    berth_progress_function progress;
+    void *progress_context;
+    berth_stats *stats; /* filled on success and on failure */
+} berth_call;
+
+/* ===================================================================== */
+/*  Saving                                                               */
+/* ===================================================================== */
+
+/*
+ * What torch.save(value, path) does, atomically: `path` holds the old file or
+ * the whole new one, whatever happens, and when this returns 0 it is as durable
+ * as save.durability says. A failure leaves no temporary file. Symbolic links
+ * are followed; the mode of a replaced file is kept. The tensors' bytes must
+ * not change until this returns.
+ */
+BERTH_API int berth_save(const char *path, const berth_value *value, const berth_call *call,
+                         berth_error *error);
+
+/*
+ * Where else a checkpoint can go. `write` gets bytes for a position and
+ * returns 0, or an errno value; it may be called from several threads at once
+ * unless `in_order`, then from one, with offsets that follow each other.
+ * Durability is the caller's.
+ */
+typedef struct berth_sink {
+    int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset);
+    void *context;
+    bool in_order;
+} berth_sink;
+
+/*
+ * Like berth_save, but into a sink. `archive_name`: the top folder inside,
+ * NULL for "archive".
+ */
+BERTH_API int berth_save_sink(const berth_sink *sink, const char *archive_name,
+                              const berth_value *value, const berth_call *call, berth_error *error);
+/*
+ * Like berth_save, but into a descriptor at its current position, in order, so
+ * that pipes and sockets will do. It is not closed and not synced. SIGPIPE is
+ * the caller's to ignore.
+ */
+BERTH_API int berth_save_fd(int fd, const char *archive_name, const berth_value *value,
+                            const berth_call *call, berth_error *error);
+/* Like berth_save, but into memory: *bytes is the caller's, to be freed by berth_free. */
+BERTH_API int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
+                                const berth_value *value, const berth_call *call,
+                                berth_error *error);
+BERTH_API void berth_free(void *bytes);
+
+/* ---- records: the container level ---- */
+
+/* One record of an archive. Handed out: text lives as long as the archive or plan. */
+typedef struct berth_record {
+    const char *name; /* without the top folder: "data/3" */
+    uint64_t nbytes;
+    uint64_t header_offset; /* of the local header */
+    uint64_t offset;        /* of the data */
+    uint32_t crc32;         /* 0: not computed (or empty) */
+    uint16_t method;        /* 0 stored, 8 deflated */
+} berth_record;
+
+/* One record to be written. */
+typedef struct berth_new_record {
+    const char *name; /* without the top folder */
+    uint64_t nbytes;
+    const void *data; /* nbytes bytes; or NULL, then: */
+    /* Fills the buffer with bytes [offset, offset + nbytes) of the record: 0 or an errno
+       value. Called from several threads at once. */
+    int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
+    void *context;
+} berth_new_record;
+
+/* The records are all there is: no bookkeeping record is added. */
+#define BERTH_RECORDS_COMPLETE 1u
+
+/*
+ * Like berth_save, for a caller with its own pickler: records[0] is "data.pkl",
+ * the rest "data/<key>" or anything else. Unless BERTH_RECORDS_COMPLETE is given,
+ * `.format_version`, `.storage_alignment`, `byteorder`, `version` and
+ * `.data/serialization_id` are added where PyTorch has them. `archive_name`
+ * NULL: from the path, as PyTorch does.
+ */
+BERTH_API int berth_save_records(const char *path, const char *archive_name,
+                                 const berth_new_record *records, size_t n_records, uint32_t flags,
+                                 const berth_call *call, berth_error *error);
+BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
+                                      const berth_new_record *records, size_t n_records,
+                                      uint32_t flags, const berth_call *call, berth_error *error);
+
+/* ---- plans ---- */
+
+/* What a save would write, before a byte is written. Immutable: any thread may ask. */
+typedef struct berth_plan berth_plan;
+
+/* Plans berth_save of `value` to `path` (only its name is looked at; NULL: "archive"). */
+BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value,
+                                      const berth_call *call, berth_error *error);
+BERTH_API void berth_plan_free(berth_plan *plan);
+BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
+BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
+BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
+
+/* ===================================================================== */
+/*  Loading                                                              */
+/* ===================================================================== */
+
+/*
+ * What torch.load(path, weights_only=True, mmap=True) does. Opens, parses and
+ * checks as load.check says; tensors' bytes are mapped or read when asked for.
+ * Truncating a file while it is mapped makes the kernel kill the process
+ * (SIGBUS) on the next touch: where that may happen, set load.mmap=off, and
+ * bytes are read into memory instead. Replacing it by rename, as berth_save
+ * does, is safe.
+ */
+BERTH_API int berth_open(const char *path, const berth_call *call, berth_checkpoint **checkpoint,
+                         berth_error *error);
+/* Like berth_open. The descriptor is duplicated, not kept. */
+BERTH_API int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint,
+                            berth_error *error);
+/* Like berth_open. The bytes must live, unchanged, until berth_close. */
+BERTH_API int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+                                berth_checkpoint **checkpoint, berth_error *error);
+
+/*
+ * Bytes from anywhere. `read` fills the whole buffer from a position and returns
+ * 0 or an errno value; called from several threads at once.
+ */
+typedef struct berth_source {
+    uint64_t nbytes;  /* size of the whole */
+    const char *name; /* for messages; NULL: "source" */
+    int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
+    void *context;
+} berth_source;
+
+/* Like berth_open. *source is copied, its context must live until berth_close. */
+BERTH_API int berth_open_source(const berth_source *source, const berth_call *call,
+                                berth_checkpoint **checkpoint, berth_error *error);
+
+/* Closes and frees everything handed out of the checkpoint. NULL: nothing. */
+BERTH_API void berth_close(berth_checkpoint *checkpoint);
+
+/* The value that was saved. Lives as long as the checkpoint. Any thread may read it. */
+BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
+
+/*
+ * The value under a name ("model.0.weight": dict keys and list indices joined
+ * by dots), or under a path ("['model'][0]['a.b']"). BERTH_E_NOT_FOUND says what is
+ * near; BERTH_E_AMBIGUOUS names both paths.
+ */
+BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
+                                        berth_error *error);
+/* Like berth_find, for tensors and Parameters; NULL if there is none, or no single one. */
+BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint,
+                                                const char *name);
+
+/* One tensor of the list. Text lives until the next call on this checkpoint. */
+typedef struct berth_named_tensor {
+    const char *name; /* short, "a.0.b"; or the path where two tensors have that name */
+    const char *path; /* "['a'][0]['b']" */
+    const berth_tensor *tensor;
+    const berth_value *value; /* the node met there: TENSOR, PARAMETER, SUBCLASS */
+    uint64_t offset;          /* first element's byte in the file; BERTH_NO_OFFSET: meta */
+    bool parameter;
+    bool requires_grad;
+} berth_named_tensor;
+
+/*
+ * All tensors in the order of a walk that enters each container once. The parts
+ * of sparse tensors are listed as "name.indices", "name.values", ….
+ */
+BERTH_API size_t berth_tensor_count(const berth_checkpoint *checkpoint);
+BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
+                              berth_error *error);
+
+/*
+ * The first element of a tensor (its strides apply), in this machine's byte order,
+ * aligned for its dtype. Lives as long as the checkpoint. Mapped copy-on-write
+ * by default, so that casting const away and writing changes no file; with
+ * load.mmap_flags=shared it is read-only. Thread-safe.
+ */
+BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                        berth_error *error);
+/* Like berth_tensor_data, for a whole storage. */
+BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                         berth_error *error);
+/*
+ * Copies elements [first, first + n) of the row-major order into `buffer`
+ * (n x item size bytes), whatever the strides. For sub-byte quantized kinds only whole
+ * contiguous tensors.
+ */
+BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                int64_t first, int64_t n, void *buffer, berth_error *error);
+
+/* What the file says of itself. Text lives as long as the checkpoint. */
+typedef struct berth_info {
+    const char *archive;       /* top folder, "" for a stream from before 1.6 */
+    const char *container;     /* "zip" or "stream" */
+    int64_t format_version;    /* 0: no such record */
+    int64_t storage_alignment; /* 0: no such record */
+    const char *byteorder;     /* "little" or "big" */
+    bool byteorder_recorded;   /* else assumed, load.endianness */
+    uint64_t nbytes;           /* of the file */
+    uint64_t storages_nbytes;
+    size_t n_records;
+    size_t n_unknown_records; /* neither PyTorch's own nor a storage that is used */
+    size_t n_storages;
+    size_t n_tensors;
+    size_t n_crc32; /* records with a CRC */
+    bool calculated_offsets;
+} berth_info;
+
+BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
+                                    berth_error *error);
+
+/* ---- verification ---- */
+
+typedef struct berth_verdict {
+    size_t n_records;
+    size_t n_storages;
+    size_t n_verified;   /* records whose CRC was computed and matches */
+    size_t n_unverified; /* non-empty records without a CRC */
+    uint64_t nbytes;     /* of all records */
+} berth_verdict;
+
+/*
+ * Reads the whole file and checks everything: archive, directory against local
+ * headers and descriptors, computed offsets, pickle, every tensor's bounds, every CRC.
+ * 0, or the first thing found bad.
+ */
+BERTH_API int berth_verify(const char *path, const berth_call *call, berth_verdict *verdict,
+                           berth_error *error);
+
+/* ---- records: the container level ---- */
+
+/*
+ * Opens the records of any archive of this kind (TorchScript and torch.package
+ * too) without looking into the pickle. Reads the directory, checks headers as
+ * load.check says.
+ */
+BERTH_API int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
+                                 berth_error *error);
+BERTH_API void berth_archive_close(berth_archive *archive);
+BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
+BERTH_API size_t berth_archive_count(const berth_archive *archive);
+BERTH_API int berth_archive_record(const berth_archive *archive, size_t i, berth_record *record);
+/* The record of a name without the top folder; BERTH_E_NOT_FOUND. */
+BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
+                                 berth_record *record, berth_error *error);
+/* Bytes [offset, offset + nbytes) of a record, inflated where it is deflated. Thread-safe. */
+BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
+                                 size_t nbytes, uint64_t offset, berth_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BERTH_H */

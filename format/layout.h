@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The layout: where every byte of a checkpoint goes, computed from names, sizes
+ * and an alignment (format/FORMAT.md section 2). The heart of the house: saving
+ * renders by it, loading finds by it, debug mode checks against it.
+ */
+#ifndef BERTH_FORMAT_LAYOUT_H
+#define BERTH_FORMAT_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define BERTH_ZIP_LOCAL_NBYTES 30           /* local header without name and extra fields */
+#define BERTH_ZIP_CENTRAL_NBYTES 46         /* central directory entry without name and extra */
+#define BERTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
+#define BERTH_MAX_ALIGNMENT_WRITE 32768     /* power of two; the extra field has 16 bits */
+#define BERTH_MAX_ALIGNMENT_READ 65536
+
+/* One record's place. All offsets are bytes from the start of the file. */
+typedef struct berth_place {
+    uint64_t header_offset;
+    uint64_t data_offset;
+    uint64_t nbytes;            /* of the data */
+    uint64_t next_offset;       /* the next header, or the directory */
+    uint32_t name_nbytes;       /* full name, with the top folder */
+    uint32_t zip64_nbytes;      /* of the zip64 extra field: 0, 12, 20 or 28 */
+    uint32_t padding_nbytes;    /* 'Z's in the padding extra, whose header is 4 more */
+    uint32_t descriptor_nbytes; /* 0, 16 or 24 */
+} berth_place;
+
+/*
+ * Places one record whose local header begins at `cursor`. `alignment` 1 to
+ * BERTH_MAX_ALIGNMENT_READ, not necessarily a power of two. 0, or -1 when a sum
+ * does not fit 63 bits or a length does not fit its field.
+ */
+int berth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
+                       berth_place *place);
+
+/* Bytes of the central directory entry of a placed record. */
+uint64_t berth_layout_central_nbytes(const berth_place *place);
+
+#endif

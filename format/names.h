@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Names of tensors in a tree: a walk that enters each container once (P3), keeps
+ * (parent, key) per edge instead of text, and finds by hash in linear time.
+ */
+#ifndef BERTH_FORMAT_NAMES_H
+#define BERTH_FORMAT_NAMES_H
+
+#include "berth.h"
+
+typedef struct berth_names berth_names;
+
+/* Walks the tree under root. */
+int berth_names_new(const berth_value *root, berth_names **names, berth_error *error);
+void berth_names_free(berth_names *names);
+
+/* Tensors in walk order; the parts of sparse and nested ones apart. */
+size_t berth_names_count(const berth_names *names);
+const berth_value *berth_names_value(const berth_names *names, size_t i);
+/* Text of entry i: the short name ("a.0.b"; the path if ambiguous), and the path
+ * ("['a'][0]['b']"). Allocated with berth_allocate, the caller releases. */
+int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
+                     berth_error *error);
+
+/* Any value (not only tensors) by short name or path: see berth_find. */
+const berth_value *berth_names_find(const berth_names *names, const char *name, berth_error *error);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The restricted pickle: a reader that accepts no more than PyTorch's
+ * weights_only=True (P1 to P5) and runs nothing, and a writer that emits what
+ * torch.save does, byte for byte (FORMAT.md 6). Pure.
+ */
+#ifndef BERTH_FORMAT_PICKLE_H
+#define BERTH_FORMAT_PICKLE_H
+
+#include "format/value.h"
+
+typedef struct berth_pickle_rules {
+    bool inert;           /* load.unknown_globals = inert */
+    bool stream;          /* from before 1.6: persistent ids have a sixth item */
+    const char *record;   /* for errors: "data.pkl" */
+    uint64_t base_offset; /* of bytes[0] in the file, for errors */
+} berth_pickle_rules;
+
+/*
+ * Finds the end of a pickle: *extent = bytes up to and with STOP. BERTH_E_TRUNCATED if
+ * the bytes end before (the caller then brings more), other codes if it can be none. Linear;
+ * allocates nothing.
+ */
+int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
+                        size_t *extent, berth_error *error);
+
+/*
+ * Reads one pickle of exactly nbytes bytes into the tree, storages included. Text is copied:
+ * `bytes` may go afterwards.
+ */
+int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
+                      berth_tree *tree, berth_value **root, berth_error *error);
+
+/* What the writer made. */
+typedef struct berth_pickled {
+    uint8_t *bytes;
+    size_t nbytes;
+    const berth_storage **storages; /* storage i is record data/<i> */
+    size_t n_storages;
+} berth_pickled;
+
+/*
+ * Pickles a value as torch.save does. `foreign`: elements will be written in the other
+ * byte order than this machine's; dtypes that PyTorch would not swap back are then refused
+ * (FORMAT.md 7).
+ */
+int berth_pickle_write(const berth_value *root, bool foreign, berth_pickled *pickled,
+                       berth_error *error);
+void berth_pickled_free(berth_pickled *pickled);
+
+#endif

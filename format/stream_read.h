@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The stream format from before PyTorch 1.6, read-only, through the same pickle reader. Pure. */
+#ifndef BERTH_FORMAT_STREAM_READ_H
+#define BERTH_FORMAT_STREAM_READ_H
+
+#include "format/pickle.h"
+
+/* Whether a file beginning with these bytes is such a stream (80 02 8a 0a …). */
+bool berth_stream_is(const uint8_t *bytes, size_t nbytes);
+
+typedef struct berth_stream {
+    berth_value *root;
+    bool little_endian;
+    const char **keys; /* storages in the file's order: the key list; memory of the tree */
+    size_t n_keys;
+    uint64_t payload_offset; /* of the first storage's count */
+} berth_stream;
+
+/*
+ * Reads the five pickles at the head. BERTH_E_TRUNCATED: bring more bytes. `inert` as in
+ * berth_pickle_rules. The storages are then placed one by one: berth_stream_place.
+ */
+int berth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                      berth_stream *stream, berth_error *error);
+
+/*
+ * Places storage i, whose 8-byte element count was read at `count_offset`: checks the count
+ * against the storage's bytes, sets its offset, and gives the next count_offset.
+ */
+int berth_stream_place(const berth_stream *stream, berth_tree *tree, size_t i,
+                       const uint8_t count[8], uint64_t count_offset, uint64_t file_nbytes,
+                       uint64_t *next_offset, berth_error *error);
+
+#endif

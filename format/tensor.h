@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Arithmetic on tensors: bounds, overflow, stride walks, byte order (T1 to T5). Pure. */
+#ifndef BERTH_FORMAT_TENSOR_H
+#define BERTH_FORMAT_TENSOR_H
+
+#include "berth.h"
+
+/*
+ * Checks shape, stride and offset against the storage's bytes (T2, T4): all >= 0, rank <= 64, the
+ * last element inside; every sum and product checked; in bits for sub-byte kinds. On failure
+ * sets error with the sentence (BERTH_E_TENSOR).
+ */
+int berth_tensor_check(const berth_tensor *tensor, berth_error *error);
+
+/* product of shape into *numel, or false on overflow. */
+bool berth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
+
+/* Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i. */
+void berth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
+
+/*
+ * Copies elements [first, first + n) in row-major order from `base` (the storage's first byte)
+ * to out. The tensor has been checked; whole-item dtypes only.
+ */
+void berth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
+                         void *out);
+
+/* Bytes of the unit that a change of byte order reverses: complex64 4, bool 1. */
+size_t berth_dtype_swap_nbytes(berth_dtype dtype);
+/* Copies nbytes (a multiple of unit) reversing each unit of 1, 2, 4 or 8; in may equal out. */
+void berth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
+
+/* Elements an item holds: 2 for quint4x2, 4 for quint2x4, else 1. */
+int berth_dtype_elements(berth_dtype dtype);
+/* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
+const char *berth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
+/* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
+bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
+
+#endif

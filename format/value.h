@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The tree of values behind berth.h: what the pickle reader builds and the writer
+ * walks. Bounds of P3 decide its shape: a node is a few words, containers hold
+ * pointers, text and shapes are shared and never copied by REDUCE, and nothing
+ * here recurses. The public makers of berth.h are implemented in value.c, and the
+ * pickle reader uses them too, beside the ones declared here.
+ */
+#ifndef BERTH_FORMAT_VALUE_H
+#define BERTH_FORMAT_VALUE_H
+
+#include "berth.h"
+
+/*
+ * Bytes that tensors view. Made by the caller (`data`), or by the pickle reader,
+ * then load/ says how they are read.
+ */
+struct berth_storage {
+    berth_tree *tree;
+    const char *key;      /* of the file; "" when made by the caller */
+    const char *location; /* "cpu", "cuda:0", … */
+    berth_dtype dtype;    /* of the storage class; BERTH_DTYPE_NONE: untyped */
+    uint64_t nbytes;      /* as the pickle claims: numel x item, overflow-checked */
+    size_t index;         /* position in tree's storages: the order of first meeting */
+    const void *data;     /* the bytes, or NULL: ask read */
+    /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
+    int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
+                berth_error *error);
+    void *context;   /* of read */
+    uint64_t offset; /* of the data in the file it was loaded from, or BERTH_NO_OFFSET */
+    /* A view of another storage (streams from before 1.6): root and byte offset in it. */
+    const berth_storage *root;
+    uint64_t root_offset;
+    berth_dtype element; /* first dtype a tensor viewed it as: how an untyped one is swapped */
+};
+
+/* Remembers and tells a failure of the tree (first one wins). Returns its code. */
+int berth_tree_fail(berth_tree *tree, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Memory of the tree: freed with it. NULL when there is none, and the tree has failed. */
+void *berth_tree_allocate(berth_tree *tree, size_t nbytes);
+
+/* All storages, in the order of first meeting. */
+size_t berth_tree_n_storages(const berth_tree *tree);
+berth_storage *berth_tree_storage(const berth_tree *tree, size_t i);
+
+/*
+ * The storage of a key, made at first meeting. A second meeting must agree in bytes,
+ * and in class unless it is empty or both are uint8 and untyped (T3).
+ */
+berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                       berth_dtype dtype, uint64_t nbytes, const char *location,
+                                       size_t location_nbytes);
+/* The storage of a key, or NULL. */
+berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes);
+
+/* ---- for the pickle reader ---- */
+
+/* Appends n items; list, or set (each hashable). 0 or the tree's failure. */
+int berth_list_extend(berth_value *list, berth_value *const *items, size_t n);
+
+/*
+ * The ints of a TUPLE, SIZE or LIST as an array kept with the node, made once and shared by
+ * all that use the node as a shape. False (tree has failed) if an item is no int64, or rank > 64.
+ */
+bool berth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
+
+/*
+ * What REDUCE builds from an argument. Text is decoded once and shared; a mutable argument
+ * (list, dict, set) is consumed: its contents move, and a second use of it fails.
+ */
+berth_value *berth_bytes_from_latin1(berth_tree *tree, berth_value *text);
+berth_value *berth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
+berth_value *berth_set_from(berth_tree *tree, berth_value *list);           /* LIST; NULL: empty */
+berth_value *berth_counter_from(berth_tree *tree, berth_value *dict);       /* DICT; NULL: empty */
+berth_value *berth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
+berth_value *berth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
+
+/* Like berth_tensor_value, but keeps the pointers shape and stride (they live in the tree). */
+berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
+
+/* A named class or function; kept, never called. */
+berth_value *berth_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                          const char *name, size_t name_nbytes);
+/* Inert: callable(*arguments), with NEWOBJ if new_object. Parts: the arguments tuple, state. */
+berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
+                              bool new_object);
+
+/* ---- for the writer and walkers ---- */
+
+/* The tree a value was made in. */
+berth_tree *berth_value_tree(const berth_value *value);
+/* CALL built by NEWOBJ. */
+bool berth_value_is_new_object(const berth_value *value);
+/* GLOBAL: module and name apart. */
+void berth_value_global(const berth_value *value, const char **module, const char **name);
+/* DEVICE: type and index (-1: none). */
+const char *berth_value_device(const berth_value *value, int64_t *index);
+/*
+ * A number for each node that can be met twice, 0 <= id < berth_tree_n_ids(tree): lets walkers
+ * keep "seen" and memo tables as arrays. NONE, BOOL and the empty tuple have none (SIZE_MAX).
+ */
+size_t berth_value_id(const berth_value *value);
+size_t berth_tree_n_ids(const berth_tree *tree);
+
+#endif

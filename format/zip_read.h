@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Reads zip structures strictly: what two readers could understand in two ways
+ * is refused (Z1 to Z9). Works on bytes that the caller has fetched; offsets in
+ * errors are bytes of the file. Pure: no file, no thread.
+ */
+#ifndef BERTH_FORMAT_ZIP_READ_H
+#define BERTH_FORMAT_ZIP_READ_H
+
+#include "berth.h"
+
+/* The end record's comment may have 65535 bytes: a tail of this size always suffices. */
+#define BERTH_ZIP_TAIL_NBYTES (65535 + 98)
+
+typedef struct berth_zip_end {
+    uint64_t directory_offset;
+    uint64_t directory_nbytes;
+    uint64_t n_entries;
+} berth_zip_end;
+
+typedef struct berth_zip_entry {
+    const char *name; /* full, NUL-terminated; owned by the directory */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method; /* 0 stored, 8 deflated */
+    uint32_t crc32;
+    uint64_t compressed_nbytes;
+    uint64_t nbytes;
+    uint64_t header_offset;
+    uint64_t data_offset; /* 0 until berth_zip_check_local */
+    uint64_t end_offset;  /* after data and descriptor; 0 until berth_zip_check_descriptor */
+} berth_zip_entry;
+
+typedef struct berth_zip_directory {
+    berth_zip_entry *entries; /* in the directory's order; folders ("x/") left out */
+    size_t n_entries;
+    size_t n_folders;
+    char *names;             /* all names, NUL-terminated */
+    const char *archive;     /* the common top folder, in a copy of its own inside names */
+    uint32_t archive_nbytes; /* a record's own name starts at name + archive_nbytes + 1 */
+    void *index;             /* by name; private to zip_read.c */
+} berth_zip_directory;
+
+/*
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of
+ * file_nbytes, at least min(file_nbytes, BERTH_ZIP_TAIL_NBYTES); but a caller
+ * may try a shorter tail (98 bytes or more) first: BERTH_E_TRUNCATED then asks for more.
+ */
+int berth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
+                       berth_zip_end *end, berth_error *error);
+
+/* Parses the directory (Z3, Z4, Z8, Z9): `bytes` are its end->directory_nbytes bytes. */
+int berth_zip_read_directory(const uint8_t *bytes, const berth_zip_end *end,
+                             berth_zip_directory *directory, berth_error *error);
+void berth_zip_free_directory(berth_zip_directory *directory);
+
+/* The entry of a record by its own name ("data/0", no top folder), or NULL. */
+berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
+                                size_t record_nbytes);
+
+/* What one local header says by itself, for reading without a directory. */
+typedef struct berth_zip_local {
+    const char *name; /* into bytes; not NUL-terminated */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t compressed_nbytes; /* from zip64 extra if there; 0 with bit 3 */
+    uint64_t nbytes;
+    bool has_zip64; /* a zip64 extra field of any length */
+    uint64_t data_offset;
+} berth_zip_local;
+
+/*
+ * Parses a local header that lies at header_offset; `nbytes` available bytes.
+ * BERTH_E_TRUNCATED when there are too few: 30 + 2 x 65535 always suffice.
+ */
+int berth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                         berth_zip_local *local, berth_error *error);
+
+/* Compares it with its entry (Z5) and sets entry->data_offset. */
+int berth_zip_check_local(const berth_zip_local *local, berth_zip_entry *entry, berth_error *error);
+
+/*
+ * Compares the descriptor (Z6), whose bytes begin right after the data, and sets
+ * entry->end_offset. `room`: bytes available, up to 24 and never beyond next_offset,
+ * the next header or the directory. Without bit 3 nothing is looked at.
+ */
+int berth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
+                               berth_zip_entry *entry, berth_error *error);
+
+/*
+ * Ranges (Z7), when every entry has data_offset and end_offset: disjoint, without gap,
+ * the first one at base_offset, the last ending at the directory.
+ */
+int berth_zip_check_ranges(const berth_zip_directory *directory, const berth_zip_end *end,
+                           uint64_t base_offset, berth_error *error);
+
+#endif

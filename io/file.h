@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Positioned reads and writes that finish: short transfers and EINTR are continued, EAGAIN is
+ * waited for (W3). Thread-safe on one descriptor.
+ */
+#ifndef BERTH_IO_FILE_H
+#define BERTH_IO_FILE_H
+
+#include <sys/uio.h>
+
+#include "berth.h"
+
+/* Opens a regular file for reading with O_CLOEXEC (F1): *fd and *nbytes. Folders, devices: an
+ * error. */
+int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
+/* Closes; a failure of close after reading is no error. */
+void berth_file_close(int fd);
+
+/* Reads exactly nbytes; the end of the file before that is BERTH_E_TRUNCATED. */
+int berth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
+/* Writes exactly nbytes. */
+int berth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset,
+                     berth_error *error);
+/* Gathers n pieces (the array is used up) to one position. */
+int berth_file_write_pieces(int fd, struct iovec *pieces, size_t n, uint64_t offset,
+                            berth_error *error);
+/* Writes in order at the descriptor's own position: pipes, sockets. */
+int berth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error);
+
+#endif

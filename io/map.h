@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Maps of files, and anonymous memory for what is read. */
+#ifndef BERTH_IO_MAP_H
+#define BERTH_IO_MAP_H
+
+#include "berth.h"
+
+typedef struct berth_map {
+    void *address; /* of the byte asked for */
+    uint64_t nbytes;
+    void *base; /* what munmap gets: page-aligned */
+    size_t base_nbytes;
+} berth_map;
+
+/*
+ * Maps [offset, offset + nbytes) of a file. `flags`: bits of load.mmap_flags (shared: read-only;
+ * else private, copy-on-write). The file's size is checked again first (F1). nbytes > 0.
+ */
+int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
+                   berth_error *error);
+void berth_map_free(berth_map *map);
+
+#endif

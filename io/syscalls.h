@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Every system call of the library goes through this table, so that tests can fail,
+ * shorten, delay or count any of them (W1 to W8). One row a call in syscalls.def.
+ */
+#ifndef BERTH_IO_SYSCALLS_H
+#define BERTH_IO_SYSCALLS_H
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+typedef struct berth_system_table {
+#define BERTH_SYSCALL(result, name, parameters, function) result(*name) parameters;
+#include "io/syscalls.def"
+#undef BERTH_SYSCALL
+} berth_system_table;
+
+/* The calls in use. Tests replace rows before any operation starts, and put them back. */
+extern berth_system_table berth_system;
+
+/* Puts the real calls back. */
+void berth_system_restore(void);
+
+#endif
