@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The error object, the texts of the statuses, the log hook. */
+#include "config/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *berth_version(void)
+{
+    return BERTH_VERSION_STRING;
+}
+
+const char *berth_status_text(int status)
+{
+    switch (status) {
+    case BERTH_OK:
+        return "success";
+#define BERTH_STATUS_TEXT(name, value, text)                                                       \
+    case value:                                                                                    \
+        return text;
+        BERTH_STATUS_MAP(BERTH_STATUS_TEXT)
+#undef BERTH_STATUS_TEXT
+    default:
+        return "unknown status";
+    }
+}
+
+const char *berth_status_name(int status)
+{
+    switch (status) {
+    case BERTH_OK:
+        return "BERTH_OK";
+#define BERTH_STATUS_NAME(name, value, text)                                                       \
+    case value:                                                                                    \
+        return "BERTH_E_" #name;
+        BERTH_STATUS_MAP(BERTH_STATUS_NAME)
+#undef BERTH_STATUS_NAME
+    default:
+        return "BERTH_E_UNKNOWN";
+    }
+}
+
+void berth_error_clear(berth_error *error)
+{
+    /* Not the whole object: it is a kilobyte, and clearing happens on every call. */
+    error->code = BERTH_OK;
+    error->system_errno = 0;
+    error->offset = BERTH_NO_OFFSET;
+    error->record[0] = '\0';
+    error->message[0] = '\0';
+}
+
+/* A text that filled its buffer may end inside a UTF-8 sequence: drops that rest. */
+static void drop_cut_sequence(char *text, size_t length)
+{
+    size_t at = length;
+
+    while (at > 0 && length - at < 3 && ((unsigned char)text[at - 1] & 0xC0u) == 0x80)
+        at--;
+    if (at == 0)
+        return;
+    unsigned char lead = (unsigned char)text[at - 1];
+    size_t needed = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (needed > length - (at - 1))
+        text[at - 1] = '\0';
+}
+
+/*
+ * Names of records and globals come from strangers' files: a message stays one line and moves no
+ * cursor of a terminal.
+ */
+static void make_one_line(char *text, size_t text_nbytes)
+{
+    size_t length = strlen(text);
+
+    for (size_t i = 0; i < length; i++) {
+        unsigned char byte = (unsigned char)text[i];
+        if (byte < 0x20 || byte == 0x7F)
+            text[i] = '?';
+    }
+    if (length == text_nbytes - 1)
+        drop_cut_sequence(text, length);
+}
+
+/* Appends to the message, cut at its end. */
+static void append(berth_error *error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void append_list(berth_error *error, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+
+static void append_list(berth_error *error, const char *format, va_list arguments)
+{
+    size_t length = strlen(error->message);
+
+    (void)vsnprintf(error->message + length, sizeof error->message - length, format, arguments);
+}
+
+static void append(berth_error *error, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    append_list(error, format, arguments);
+    va_end(arguments);
+}
+
+/* Code, record, offset and the part of the message before the text. */
+static void begin(berth_error *error, int code, const char *record, uint64_t offset)
+{
+    berth_error_clear(error);
+    error->code = (berth_status)code;
+    error->offset = offset;
+    if (record && *record) {
+        (void)snprintf(error->record, sizeof error->record, "%s", record);
+        make_one_line(error->record, sizeof error->record);
+        append(error, "%s", error->record);
+    }
+    if (offset != BERTH_NO_OFFSET)
+        append(error, "%sat byte %llu", *error->message ? " " : "", (unsigned long long)offset);
+    if (*error->message)
+        append(error, ": ");
+}
+
+int berth_fail(berth_error *error, int code, const char *record, uint64_t offset,
+               const char *format, ...)
+{
+    va_list arguments;
+
+    if (error->code != BERTH_OK)
+        return error->code;
+    begin(error, code, record, offset);
+    va_start(arguments, format);
+    append_list(error, format, arguments);
+    va_end(arguments);
+    make_one_line(error->message, sizeof error->message);
+    return error->code;
+}
+
+static int code_of_errno(int system_errno)
+{
+    switch (system_errno) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return BERTH_E_NO_SPACE;
+    case ENOMEM:
+        return BERTH_E_MEMORY;
+    case ENOENT:
+        return BERTH_E_NOT_FOUND;
+    default:
+        return BERTH_E_SYSTEM;
+    }
+}
+
+int berth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                     const char *format, ...)
+{
+    va_list arguments;
+
+    if (error->code != BERTH_OK)
+        return error->code;
+    begin(error, code_of_errno(system_errno), record, offset);
+    error->system_errno = system_errno;
+    va_start(arguments, format);
+    append_list(error, format, arguments);
+    va_end(arguments);
+    /* Not strerror: its buffer is shared by all threads, and the locale would translate it. */
+    const char *text = strerrordesc_np(system_errno);
+    if (text)
+        append(error, ": %s", text);
+    else
+        append(error, ": error %d", system_errno);
+    make_one_line(error->message, sizeof error->message);
+    return error->code;
+}
+
+int berth_error_prefix(berth_error *error, const char *name)
+{
+    char message[sizeof error->message];
+
+    if (error->code == BERTH_OK)
+        return BERTH_OK;
+    memcpy(message, error->message, sizeof message);
+    error->message[0] = '\0';
+    append(error, "%s: %s", name, message);
+    make_one_line(error->message, sizeof error->message);
+    return error->code;
+}
+
+int berth_fail_memory(berth_error *error, uint64_t nbytes)
+{
+    return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                      "out of memory: %llu bytes were asked for", (unsigned long long)nbytes);
+}
+
+static berth_log_function log_function;
+static void *log_context;
+
+void berth_set_log(berth_log_function function, void *context)
+{
+    log_function = function;
+    log_context = context;
+}
+
+void berth_log(const char *format, ...)
+{
+    berth_error line;
+    va_list arguments;
+
+    if (!log_function)
+        return;
+    berth_error_clear(&line);
+    va_start(arguments, format);
+    append_list(&line, format, arguments);
+    va_end(arguments);
+    make_one_line(line.message, sizeof line.message);
+    log_function(log_context, line.message);
+}

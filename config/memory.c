@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The allocator hook. Without one, the C library's functions, so that zeroed pages stay untouched.
+ */
+#include "config/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "berth.h"
+
+static berth_allocator allocator;
+
+void berth_set_allocator(const berth_allocator *chosen)
+{
+    allocator = chosen ? *chosen : (berth_allocator){0};
+}
+
+/* Positions inside a block must fit ptrdiff_t: larger blocks are undefined behaviour to index. */
+static int is_allocatable(size_t nbytes)
+{
+    return nbytes > 0 && nbytes <= PTRDIFF_MAX;
+}
+
+void *berth_allocate(size_t nbytes)
+{
+    if (!is_allocatable(nbytes))
+        return NULL;
+    if (allocator.reallocate)
+        return allocator.reallocate(allocator.context, NULL, nbytes);
+    return malloc(nbytes);
+}
+
+void *berth_allocate_zeroed(size_t nbytes)
+{
+    if (!is_allocatable(nbytes))
+        return NULL;
+    if (!allocator.reallocate)
+        return calloc(1, nbytes);
+    void *pointer = allocator.reallocate(allocator.context, NULL, nbytes);
+    if (pointer)
+        memset(pointer, 0, nbytes);
+    return pointer;
+}
+
+void *berth_reallocate(void *pointer, size_t nbytes)
+{
+    if (!is_allocatable(nbytes))
+        return NULL;
+    if (allocator.reallocate)
+        return allocator.reallocate(allocator.context, pointer, nbytes);
+    return realloc(pointer, nbytes);
+}
+
+void berth_release(void *pointer)
+{
+    if (!pointer)
+        return;
+    if (allocator.reallocate)
+        (void)allocator.reallocate(allocator.context, pointer, 0);
+    else
+        free(pointer);
+}
+
+char *berth_duplicate(const char *text, size_t n)
+{
+    if (n == SIZE_MAX)
+        return NULL;
+    char *copy = berth_allocate(n + 1);
+    if (!copy)
+        return NULL;
+    if (n > 0)
+        memcpy(copy, text, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+void berth_free(void *bytes)
+{
+    berth_release(bytes);
+}
