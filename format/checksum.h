@@ -8,7 +8,7 @@
 
 /* Continues a CRC (0 to start) over more bytes. */
 uint32_t berth_crc32(uint32_t crc, const void *bytes, size_t nbytes);
-/* The CRC of a then b, from the CRC of each and the length of b. */
+/* The CRC of a then b, from the CRC of each and the length of b, below 2^63. */
 uint32_t berth_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t b_nbytes);
 
 #endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Little-endian integers on bytes. Reading goes through a cursor with a sticky verdict:
+ * after the first step beyond the end every read gives 0 and `good` stays false, so a
+ * fixed structure is read field by field and asked once, at its end.
+ */
+#ifndef BERTH_FORMAT_BYTES_H
+#define BERTH_FORMAT_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct berth_bytes {
+    const uint8_t *start;
+    size_t nbytes;
+    size_t at;
+    bool good;
+} berth_bytes;
+
+static inline berth_bytes berth_bytes_over(const uint8_t *start, size_t nbytes)
+{
+    return (berth_bytes){.start = start, .nbytes = nbytes, .at = 0, .good = true};
+}
+
+static inline size_t berth_bytes_left(const berth_bytes *bytes)
+{
+    return bytes->nbytes - bytes->at;
+}
+
+/* The next n bytes, or NULL when fewer are left. */
+static inline const uint8_t *berth_bytes_take(berth_bytes *bytes, size_t n)
+{
+    const uint8_t *taken = bytes->start + bytes->at;
+    if (!bytes->good || n > bytes->nbytes - bytes->at) {
+        bytes->good = false;
+        return NULL;
+    }
+    bytes->at += n;
+    return taken;
+}
+
+static inline uint64_t berth_bytes_integer(berth_bytes *bytes, size_t n)
+{
+    const uint8_t *taken = berth_bytes_take(bytes, n);
+    uint64_t value = 0;
+    for (size_t i = n; taken && i > 0; i--)
+        value = value << 8 | taken[i - 1];
+    return value;
+}
+
+static inline uint16_t berth_bytes_u16(berth_bytes *bytes)
+{
+    return (uint16_t)berth_bytes_integer(bytes, 2);
+}
+
+static inline uint32_t berth_bytes_u32(berth_bytes *bytes)
+{
+    return (uint32_t)berth_bytes_integer(bytes, 4);
+}
+
+static inline uint64_t berth_bytes_u64(berth_bytes *bytes)
+{
+    return berth_bytes_integer(bytes, 8);
+}
+
+/* Writes the low n bytes of value; returns where the next field begins. */
+static inline uint8_t *berth_put_integer(uint8_t *out, uint64_t value, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (uint8_t)(value >> (8 * i));
+    return out + n;
+}
+
+static inline uint8_t *berth_put_u16(uint8_t *out, uint64_t value)
+{
+    return berth_put_integer(out, value, 2);
+}
+
+static inline uint8_t *berth_put_u32(uint8_t *out, uint64_t value)
+{
+    return berth_put_integer(out, value, 4);
+}
+
+static inline uint8_t *berth_put_u64(uint8_t *out, uint64_t value)
+{
+    return berth_put_integer(out, value, 8);
+}
+
+#endif

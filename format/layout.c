@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/layout.h"
+
+#include <stdbool.h>
+
+#include "config/memory.h"
+
+/* From this value on, a size or an offset moves to the zip64 extra field. */
+#define SATURATED 0xFFFFFFFFu
+
+static uint32_t zip64_nbytes(uint64_t cursor, uint64_t nbytes)
+{
+    bool wide_size = nbytes >= SATURATED;
+    bool wide_offset = cursor >= SATURATED;
+    if (!wide_size && !wide_offset)
+        return 0;
+    return 4u + (wide_size ? 16u : 0u) + (wide_offset ? 8u : 0u);
+}
+
+/* An empty record has no descriptor: FORMAT.md section 2. */
+static uint32_t descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
+{
+    if (nbytes == 0)
+        return 0;
+    return zip64 > 0 ? 24 : 16;
+}
+
+int berth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
+                       berth_place *place)
+{
+    if (alignment == 0 || alignment > BERTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
+        return -1;
+    uint32_t zip64 = zip64_nbytes(cursor, nbytes);
+    uint32_t descriptor = descriptor_nbytes(zip64, nbytes);
+    uint64_t start, data, next;
+    if (!berth_add(cursor, BERTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
+        return -1;
+    /* A remainder, never a mask: files may have any alignment (FORMAT.md section 2). */
+    uint32_t over = (uint32_t)(start % alignment);
+    uint32_t padding = over ? alignment - over : 0;
+    if (zip64 + 4 + padding > UINT16_MAX)
+        return -1;
+    if (!berth_add(start, padding, &data) || !berth_add(data, nbytes, &next) ||
+        !berth_add(next, descriptor, &next) || next > INT64_MAX)
+        return -1;
+    *place = (berth_place){
+        .header_offset = cursor,
+        .data_offset = data,
+        .nbytes = nbytes,
+        .next_offset = next,
+        .name_nbytes = (uint32_t)name_nbytes,
+        .zip64_nbytes = zip64,
+        .padding_nbytes = padding,
+        .descriptor_nbytes = descriptor,
+    };
+    return 0;
+}
+
+uint64_t berth_layout_central_nbytes(const berth_place *place)
+{
+    return BERTH_ZIP_CENTRAL_NBYTES + (uint64_t)place->name_nbytes + place->zip64_nbytes;
+}
