@@ -24,16 +24,19 @@ static uint64_t saturated16(uint64_t value)
     return value < BERTH_ZIP_SATURATED16 ? value : BERTH_ZIP_SATURATED16;
 }
 
-/* The same bytes in the local header and in the directory; nothing for small records. */
-static uint8_t *put_zip64_extra(const berth_place *place, uint8_t *out)
+/*
+ * Nothing for small records. The local header's and the directory's differ in one field: PyTorch
+ * renders the former before it knows the compressed size, which is 0 there (FORMAT.md section 2).
+ */
+static uint8_t *put_zip64_extra(const berth_place *place, uint64_t compressed_nbytes, uint8_t *out)
 {
     if (place->zip64_nbytes == 0)
         return out;
     out = berth_put_u16(out, BERTH_ZIP_EXTRA_ZIP64);
     out = berth_put_u16(out, place->zip64_nbytes - 4);
     if (place->nbytes >= BERTH_ZIP_SATURATED32) {
-        out = berth_put_u64(out, place->nbytes); /* uncompressed */
-        out = berth_put_u64(out, place->nbytes); /* compressed */
+        out = berth_put_u64(out, place->nbytes);
+        out = berth_put_u64(out, compressed_nbytes);
     }
     if (place->header_offset >= BERTH_ZIP_SATURATED32)
         out = berth_put_u64(out, place->header_offset);
@@ -67,7 +70,7 @@ void berth_zip_write_local(const berth_place *place, const char *name, uint8_t *
     out = berth_put_u16(out, place->name_nbytes);
     out = berth_put_u16(out, place->zip64_nbytes + 4 + place->padding_nbytes);
     out = put_name(place, name, out);
-    out = put_zip64_extra(place, out);
+    out = put_zip64_extra(place, 0, out);
     put_padding_extra(place, out);
 }
 
@@ -101,7 +104,7 @@ void berth_zip_write_central(const berth_place *place, const char *name, uint32_
     out = berth_put_u32(out, 0); /* external attributes */
     out = berth_put_u32(out, saturated32(place->header_offset));
     out = put_name(place, name, out);
-    put_zip64_extra(place, out);
+    put_zip64_extra(place, place->nbytes, out);
 }
 
 void berth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,
