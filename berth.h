@@ -642,6 +642,7 @@ typedef struct berth_new_record {
        value. Called from several threads at once. */
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
     void *context;
+    bool no_crc32; /* write 0 for this record's CRC even when save.compute_crc32 is on */
 } berth_new_record;
 
 /* The records are all there is: no bookkeeping record is added. */
