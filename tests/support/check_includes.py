@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who may include whom. Prints file:line and the rule for each crossing.
+
+usage: check_includes.py [ROOT]
+"""
+import os
+import re
+import sys
+
+ROOMS = ["config", "format", "io", "save", "load"]
+MAY_INCLUDE = {
+    "config": ["config"],
+    "format": ["config", "format"],
+    "io": ["config", "io"],
+    "save": ["config", "format", "io", "save"],
+    "load": ["config", "format", "io", "load"],
+    "tools": ["tools"],
+    "tests/support": ["tests/support"],
+    "tests/api": ["tests/support", "tests/api"],
+    "tests/peers": ["tests/support", "tests/peers"],
+}
+# The other folders of tests look into every room, and at what stands beside them.
+TESTS_MAY_INCLUDE = ROOMS + ["tests/support"]
+
+# System headers that belong to one place: pattern, the folders that may, why.
+KEPT = [
+    (r"(unistd|fcntl|pthread|threads|time|dirent|poll|signal)\.h|sys/.*",
+     lambda folder: folder != "format",
+     "format/ is pure: no file, no thread, no clock, no environment"),
+    (r"(jansson|argp)\.h", lambda folder: folder == "tools", "only tools/ includes it"),
+    (r"criterion/.*", lambda folder: folder.startswith("tests/"), "only tests include it"),
+    (r"(libdeflate|zlib)\.h",
+     lambda folder: folder == "format" or folder.startswith("tests/"),
+     "only format/ computes and inflates"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SOURCE = (".c", ".h", ".def", ".inc")
+
+
+def folder_of(path):
+    parts = os.path.dirname(path).split("/")
+    return "/".join(parts[:2]) if parts[0] == "tests" else parts[0]
+
+
+def allowed(folder):
+    if folder in MAY_INCLUDE:
+        return MAY_INCLUDE[folder]
+    if folder.startswith("tests/"):
+        return TESTS_MAY_INCLUDE + [folder]
+    return []
+
+
+def broken_rule(root, path, quote, included):
+    """The sentence of the rule that this include breaks, or None."""
+    folder = folder_of(path)
+    if included == "berth.h":
+        return None
+    if quote == "<" and not os.path.exists(os.path.join(root, included)):
+        for pattern, may, why in KEPT:
+            if re.fullmatch(pattern, included) and not may(folder):
+                return why
+        return None
+    if ".." in included.split("/") or "/" not in included:
+        return "includes are written from the repository's root"
+    if not os.path.exists(os.path.join(root, included)):
+        return "there is no such file in the repository"
+    if folder_of(included) in allowed(folder):
+        return None
+    if not allowed(folder):
+        return "berth.h includes nothing of the repository"
+    return f"{folder}/ may include berth.h, " + ", ".join(f"{name}/" for name in allowed(folder))
+
+
+def source_files(root):
+    for top in ROOMS + ["tools", "tests"]:
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders.sort()
+            for name in sorted(names):
+                if name.endswith(SOURCE):
+                    yield os.path.relpath(os.path.join(folder, name), root)
+    yield "berth.h"
+
+
+def check(root):
+    found = []
+    for path in source_files(root):
+        with open(os.path.join(root, path), encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                include = INCLUDE.match(line)
+                rule = include and broken_rule(root, path, *include.groups())
+                if rule:
+                    found.append(f"{path}:{number}: {line.strip()}: {rule}")
+    return found
+
+
+if __name__ == "__main__":
+    crossings = check(sys.argv[1] if len(sys.argv) > 1 else ".")
+    print("\n".join(crossings) or "every include keeps to its layer")
+    sys.exit(1 if crossings else 0)

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""The include check finds what it is there to find: each crossing is planted and must be told."""
+import os
+import sys
+import tempfile
+import unittest
+
+from check_includes import check
+
+HOUSE = [
+    "berth.h", "config/error.h", "format/value.h", "io/file.h", "save/plan.h", "load/open.h",
+    "tools/common.h", "tests/support/support.h", "tests/save/common.h", "tests/data/made.inc",
+]
+FROM_THE_ROOT = "includes are written from the repository's root"
+PURE = "format/ is pure: no file, no thread, no clock, no environment"
+
+
+class IncludeCheck(unittest.TestCase):
+    def told(self, path, line):
+        """What the check says of one line planted as the second of a file."""
+        with tempfile.TemporaryDirectory() as root:
+            for name in HOUSE:
+                os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
+                open(os.path.join(root, name), "w", encoding="utf-8").close()
+            os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as planted:
+                planted.write("\n" + line + "\n")
+            return check(root)
+
+    def refused(self, path, line, rule):
+        self.assertEqual(self.told(path, line), [f"{path}:2: {line}: {rule}"])
+
+    def taken(self, path, line):
+        self.assertEqual(self.told(path, line), [])
+
+    def test_save_and_load_never_include_each_other(self):
+        rule = "may include berth.h, config/, format/, io/,"
+        self.refused("save/x.c", '#include "load/open.h"', f"save/ {rule} save/")
+        self.refused("load/x.c", '#include "save/plan.h"', f"load/ {rule} load/")
+
+    def test_lower_rooms_do_not_look_up(self):
+        self.refused("config/x.c", '#include "io/file.h"', "config/ may include berth.h, config/")
+        self.refused("format/x.c", '#include "io/file.h"',
+                     "format/ may include berth.h, config/, format/")
+        self.refused("io/x.h", '#include "format/value.h"', "io/ may include berth.h, config/, io/")
+
+    def test_outside_sees_only_the_public_header(self):
+        self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include berth.h, tools/")
+        self.refused("tools/x.c", "#include <config/error.h>", "tools/ may include berth.h, tools/")
+        self.refused("tests/api/x.c", '#include "io/file.h"',
+                     "tests/api/ may include berth.h, tests/support/, tests/api/")
+        self.refused("tests/support/x.c", '#include "io/file.h"',
+                     "tests/support/ may include berth.h, tests/support/")
+
+    def test_no_way_around_by_relative_paths(self):
+        self.refused("tools/x.c", '#include "../config/error.h"', FROM_THE_ROOT)
+        self.refused("save/x.c", '#include "plan.h"', FROM_THE_ROOT)
+        self.refused("save/x.c", '#  include  "format/../load/open.h"', FROM_THE_ROOT)
+
+    def test_the_public_header_stands_alone(self):
+        self.refused("berth.h", '#include "config/error.h"',
+                     "berth.h includes nothing of the repository")
+
+    def test_format_is_pure(self):
+        for header in ("unistd.h", "pthread.h", "time.h", "sys/mman.h", "fcntl.h"):
+            self.refused("format/x.c", f"#include <{header}>", PURE)
+            self.taken("io/x.c", f"#include <{header}>")
+
+    def test_libraries_stay_in_their_place(self):
+        self.refused("load/x.c", "#include <zlib.h>", "only format/ computes and inflates")
+        self.refused("config/x.c", "#include <jansson.h>", "only tools/ includes it")
+        self.refused("io/x.c", "#include <criterion/criterion.h>", "only tests include it")
+
+    def test_a_file_that_is_not_there(self):
+        self.refused("save/x.c", '#include "io/gone.h"', "there is no such file in the repository")
+
+    def test_what_is_right_is_taken(self):
+        for path, line in (
+            ("save/x.c", '#include "format/value.h"'),
+            ("load/x.c", '#include "berth.h"'),
+            ("tools/x.c", '#include "tools/common.h"'),
+            ("tests/save/x.c", '#include "load/open.h"'),
+            ("tests/save/x.c", '#include "tests/save/common.h"'),
+            ("tests/api/x.c", '#include "tests/support/support.h"'),
+            ("format/x.c", "#include <string.h>"),
+            ("format/x.c", '/* #include "save/plan.h" */'),
+        ):
+            self.taken(path, line)
+
+
+if __name__ == "__main__":
+    ran = unittest.main(exit=False, argv=[sys.argv[0]], verbosity=1).result
+    failed = len(ran.failures) + len(ran.errors)
+    print(f"{ran.testsRun - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What tests of every folder share. Sees only <berth.h>, knows no test
+ * framework; anything that a test could not go on without ends the process
+ * with a sentence. Memory handed out is malloc's: the caller frees it.
+ */
+#ifndef TESTS_SUPPORT_H
+#define TESTS_SUPPORT_H
+
+#include <berth.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- memory, seen through the allocator hook ---- */
+
+struct test_memory {
+    uint64_t n_allocations;  /* asked for since the watch began, refused ones too */
+    uint64_t live_nbytes;    /* held now: 0 when nothing leaks */
+    uint64_t peak_nbytes;    /* most held at one time */
+    uint64_t largest_nbytes; /* largest single request */
+};
+
+/* Begins to count from zero. All that was allocated before must have been freed. */
+void test_memory_watch(void);
+/* Refuses the nth allocation from now on (1: the next); with for_ever all after it, too. */
+void test_memory_refuse(uint64_t nth, bool for_ever);
+struct test_memory test_memory_seen(void);
+/* The C library's allocator again. */
+void test_memory_unwatch(void);
+
+/* ---- files ---- */
+
+/* A new folder of its own under TMPDIR or /tmp. */
+char *test_folder_new(void);
+/* Removes it and all that is in it, and frees the name. */
+void test_folder_remove(char *folder);
+/* "folder/name". */
+char *test_path(const char *folder, const char *name);
+/* How many entries a folder has: finds what was left behind. */
+size_t test_folder_count(const char *folder);
+/* A whole file, with a NUL behind it that *nbytes does not count. */
+uint8_t *test_read_file(const char *path, size_t *nbytes);
+void test_write_file(const char *path, const void *bytes, size_t nbytes);
+
+/* Ends the process. */
+_Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
