@@ -60,6 +60,9 @@ berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, 
 /* Appends n items; list, or set (each hashable). 0 or the tree's failure. */
 int berth_list_extend(berth_value *list, berth_value *const *items, size_t n);
 
+/* Sets n pairs, items = {key, value, key, value, …}, in any kind of dict. 0 or the failure. */
+int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n);
+
 /*
  * The ints of a TUPLE, SIZE or LIST as an array kept with the node, made once and shared by
  * all that use the node as a shape. False (tree has failed) if an item is no int64, or rank > 64.
@@ -67,8 +70,9 @@ int berth_list_extend(berth_value *list, berth_value *const *items, size_t n);
 bool berth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
 
 /*
- * What REDUCE builds from an argument. Text is decoded once and shared; a mutable argument
- * (list, dict, set) is consumed: its contents move, and a second use of it fails.
+ * What REDUCE builds from an argument. Text is decoded once and its bytes are shared by all that
+ * is made from it; a mutable argument (list, dict) may be used in this way once: it keeps
+ * its items, a second use of it fails, so that memory stays linear (P3).
  */
 berth_value *berth_bytes_from_latin1(berth_tree *tree, berth_value *text);
 berth_value *berth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
@@ -80,10 +84,14 @@ berth_value *berth_size_from(berth_tree *tree, berth_value *tuple);         /* s
 /* Like berth_tensor_value, but keeps the pointers shape and stride (they live in the tree). */
 berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 
+/* Like berth_sparse, but keeps the pointer shape (it lives in the tree). */
+berth_value *berth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                                int32_t rank, berth_value *const *parts, bool is_coalesced);
+
 /* A named class or function; kept, never called. */
 berth_value *berth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                           const char *name, size_t name_nbytes);
-/* Inert: callable(*arguments), with NEWOBJ if new_object. Parts: the arguments tuple, state. */
+/* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
                               bool new_object);
 
@@ -91,6 +99,8 @@ berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_val
 
 /* The tree a value was made in. */
 berth_tree *berth_value_tree(const berth_value *value);
+/* CALL: the tuple of its arguments. */
+berth_value *berth_value_arguments(const berth_value *value);
 /* CALL built by NEWOBJ. */
 bool berth_value_is_new_object(const berth_value *value);
 /* GLOBAL: module and name apart. */
@@ -99,7 +109,9 @@ void berth_value_global(const berth_value *value, const char **module, const cha
 const char *berth_value_device(const berth_value *value, int64_t *index);
 /*
  * A number for each node that can be met twice, 0 <= id < berth_tree_n_ids(tree): lets walkers
- * keep "seen" and memo tables as arrays. NONE, BOOL and the empty tuple have none (SIZE_MAX).
+ * keep "seen" and memo tables as arrays. NONE, BOOL, INT, FLOAT and the empty tuple, which no
+ * pickler puts into its memo, have none (SIZE_MAX). dtypes, qschemes and layouts are one node a
+ * tree each, as in Python.
  */
 size_t berth_value_id(const berth_value *value);
 size_t berth_tree_n_ids(const berth_tree *tree);
