@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Positioned reads and writes that finish: short transfers and EINTR are continued, EAGAIN is
- * waited for (W3). Thread-safe on one descriptor.
+ * waited for (W3). Thread-safe on one descriptor. Messages name the byte, not the file: who has the
+ * path puts it in front (berth_error_prefix).
  */
 #ifndef BERTH_IO_FILE_H
 #define BERTH_IO_FILE_H
@@ -13,6 +14,8 @@
 /* Opens a regular file for reading with O_CLOEXEC (F1): *fd and *nbytes. Folders, devices: an
  * error. */
 int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
+/* The size now of what is open, which must be a regular file. */
+int berth_file_size(int fd, uint64_t *nbytes, berth_error *error);
 /* Closes; a failure of close after reading is no error. */
 void berth_file_close(int fd);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Maps of files, and anonymous memory for what is read. */
+/* Maps of files. */
 #ifndef BERTH_IO_MAP_H
 #define BERTH_IO_MAP_H
 

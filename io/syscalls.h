@@ -6,12 +6,22 @@
 #ifndef BERTH_IO_SYSCALLS_H
 #define BERTH_IO_SYSCALLS_H
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 typedef struct berth_system_table {
 #define BERTH_SYSCALL(result, name, parameters, function) result(*name) parameters;

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/map.h"
+
+#include <errno.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "config/options.h"
+#include "io/file.h"
+#include "io/syscalls.h"
+
+/* F1: what was there at open may be gone, and touching pages past the end is SIGBUS (F2). */
+static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *error)
+{
+    uint64_t size;
+
+    if (berth_file_size(fd, &size, error) < 0)
+        return error->code;
+    if (offset > size || nbytes > size - offset)
+        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                          "%llu bytes cannot be mapped, the file is now %llu bytes long",
+                          (unsigned long long)nbytes, (unsigned long long)size);
+    return 0;
+}
+
+/*
+ * MAP_NORESERVE: without it a copy-on-write map of a file larger than memory is refused by the
+ * kernel's overcommit heuristic, though its pages are never all written.
+ */
+static void protection_of(int flags, int *protection, int *map_flags)
+{
+    bool is_shared = flags & BERTH_MMAP_SHARED;
+
+    *protection = is_shared ? PROT_READ : PROT_READ | PROT_WRITE;
+    *map_flags = is_shared ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE;
+    if (flags & BERTH_MMAP_POPULATE)
+        *map_flags |= MAP_POPULATE;
+}
+
+int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
+                   berth_error *error)
+{
+    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t before = offset % page_nbytes;
+    int protection, map_flags;
+
+    if (check_range(fd, offset, nbytes, error) < 0)
+        return error->code;
+    if (nbytes == 0 || nbytes > (uint64_t)PTRDIFF_MAX - before)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, offset, "%llu bytes cannot be mapped",
+                          (unsigned long long)nbytes);
+    protection_of(flags, &protection, &map_flags);
+    size_t base_nbytes = (size_t)(before + nbytes);
+    void *base =
+        berth_system.mmap(NULL, base_nbytes, protection, map_flags, fd, (off_t)(offset - before));
+    if (base == MAP_FAILED)
+        return berth_fail_errno(error, errno, NULL, offset, "%llu bytes cannot be mapped",
+                                (unsigned long long)nbytes);
+    *map = (berth_map){.address = (uint8_t *)base + before,
+                       .nbytes = nbytes,
+                       .base = base,
+                       .base_nbytes = base_nbytes};
+    return 0;
+}
+
+void berth_map_free(berth_map *map)
+{
+    if (map->base)
+        (void)berth_system.munmap(map->base, map->base_nbytes);
+    *map = (berth_map){0};
+}
