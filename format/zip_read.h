@@ -19,7 +19,8 @@ typedef struct berth_zip_end {
 } berth_zip_end;
 
 typedef struct berth_zip_entry {
-    const char *name; /* full, NUL-terminated; owned by the directory */
+    const char *name;   /* full, NUL-terminated; owned by the directory */
+    const char *record; /* its own name, without the top folder: inside name */
     uint32_t name_nbytes;
     uint16_t flags;
     uint16_t method; /* 0 stored, 8 deflated */
@@ -27,32 +28,48 @@ typedef struct berth_zip_entry {
     uint64_t compressed_nbytes;
     uint64_t nbytes;
     uint64_t header_offset;
+    uint64_t next_offset; /* the next header in the file, or the directory */
     uint64_t data_offset; /* 0 until berth_zip_check_local */
     uint64_t end_offset;  /* after data and descriptor; 0 until berth_zip_check_descriptor */
 } berth_zip_entry;
 
 typedef struct berth_zip_directory {
-    berth_zip_entry *entries; /* in the directory's order; folders ("x/") left out */
+    /*
+     * The records in the directory's order, then n_folders empty entries of folders ("x/"): these
+     * are no records, but take room, so their headers and ranges are checked too.
+     */
+    berth_zip_entry *entries;
     size_t n_entries;
     size_t n_folders;
+    size_t *by_offset;       /* all n_entries + n_folders of them in the file's order */
     char *names;             /* all names, NUL-terminated */
     const char *archive;     /* the common top folder, in a copy of its own inside names */
     uint32_t archive_nbytes; /* a record's own name starts at name + archive_nbytes + 1 */
-    void *index;             /* by name; private to zip_read.c */
+    void *index;             /* by name; private to zip_names.c */
 } berth_zip_directory;
 
 /*
- * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of
- * file_nbytes, at least min(file_nbytes, BERTH_ZIP_TAIL_NBYTES); but a caller
- * may try a shorter tail (98 bytes or more) first: BERTH_E_TRUNCATED then asks for more.
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes,
+ * min(file_nbytes, BERTH_ZIP_TAIL_NBYTES) of them. A shorter one is BERTH_E_TRUNCATED: whether
+ * there is just one end record must not depend on how much was read.
  */
 int berth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
                        berth_zip_end *end, berth_error *error);
 
-/* Parses the directory (Z3, Z4, Z8, Z9): `bytes` are its end->directory_nbytes bytes. */
+/*
+ * Parses the directory (Z3, Z4, Z8, Z9, and of Z7 what it tells: data of two entries never
+ * overlap): `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
+ */
 int berth_zip_read_directory(const uint8_t *bytes, const berth_zip_end *end,
                              berth_zip_directory *directory, berth_error *error);
 void berth_zip_free_directory(berth_zip_directory *directory);
+
+/*
+ * Whether a computed CRC is the entry's (Z10). 0 on a non-empty record is "not computed":
+ * accepted, *present says which it was. BERTH_E_CHECKSUM names the record.
+ */
+int berth_zip_check_crc(const berth_zip_entry *entry, uint32_t computed, bool *present,
+                        berth_error *error);
 
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
@@ -69,6 +86,10 @@ typedef struct berth_zip_local {
     uint64_t nbytes;
     bool has_zip64; /* a zip64 extra field of any length */
     uint64_t data_offset;
+    uint32_t field_compressed_nbytes; /* the header's own 32 bit fields, and the zip64 field's */
+    uint32_t field_nbytes;            /* values: each copy of a size is compared (Z5) */
+    uint32_t n_zip64;
+    uint64_t zip64[3];
 } berth_zip_local;
 
 /*
@@ -83,15 +104,16 @@ int berth_zip_check_local(const berth_zip_local *local, berth_zip_entry *entry, 
 
 /*
  * Compares the descriptor (Z6), whose bytes begin right after the data, and sets
- * entry->end_offset. `room`: bytes available, up to 24 and never beyond next_offset,
- * the next header or the directory. Without bit 3 nothing is looked at.
+ * entry->end_offset. `room`: bytes available, up to 24. next_offset, the next header or the
+ * directory (entry->next_offset), tells how long the descriptor is: it is never searched for.
+ * Without bit 3 nothing is looked at. Needs entry->data_offset.
  */
 int berth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
                                berth_zip_entry *entry, berth_error *error);
 
 /*
- * Ranges (Z7), when every entry has data_offset and end_offset: disjoint, without gap,
- * the first one at base_offset, the last ending at the directory.
+ * Ranges (Z7), when every entry, folders too, has data_offset and end_offset: disjoint, without
+ * gap, the first one at base_offset, the last ending at the directory.
  */
 int berth_zip_check_ranges(const berth_zip_directory *directory, const berth_zip_end *end,
                            uint64_t base_offset, berth_error *error);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Raw deflate of the small records of archives that another tool zipped again (Z9). Pure. */
+#ifndef BERTH_FORMAT_INFLATE_H
+#define BERTH_FORMAT_INFLATE_H
+
+#include "format/zip_read.h"
+
+/* Caps: data.pkl of 10,000 tensors has 1 MB and deflates 4 to 1. */
+#define BERTH_INFLATE_MAX_NBYTES (256u << 20)
+#define BERTH_INFLATE_MAX_RATIO 64
+#define BERTH_INFLATE_FREE_NBYTES 65536 /* below this much no ratio is asked */
+
+/* Whether the entry's sizes stay below the caps; to be asked before memory for it is allocated. */
+int berth_inflate_check(const berth_zip_entry *entry, berth_error *error);
+
+/*
+ * Inflates entry->compressed_nbytes bytes at `in` to exactly entry->nbytes at `out`. Both must
+ * come out even. Checks the caps again; not the CRC.
+ */
+int berth_inflate(const berth_zip_entry *entry, const uint8_t *in, uint8_t *out,
+                  berth_error *error);
+
+#endif

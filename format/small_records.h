@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The small records around the storages (FORMAT.md sections 1 and 7), read by their exact
+ * spelling (Z11). `offset`: where the record's data lies, for errors.
+ */
+#ifndef BERTH_FORMAT_SMALL_RECORDS_H
+#define BERTH_FORMAT_SMALL_RECORDS_H
+
+#include "berth.h"
+
+/* `byteorder`: "little" or "big", nothing else. */
+int berth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
+                           berth_error *error);
+/* `.storage_alignment`: decimal, 1 to BERTH_MAX_ALIGNMENT_READ. */
+int berth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                           uint32_t *alignment, berth_error *error);
+/* `.format_version`: decimal, 0 to 999999999. */
+int berth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                                uint32_t *version, berth_error *error);
+
+#endif
