@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Small pieces: no file above 600 lines (but berth.h, the manual), functions that fit a screen.
+
+Counts on the committed format: a function's braces stand alone in the first column.
+"""
+import os
+import statistics
+import sys
+
+from check_includes import source_files
+
+MOST_LINES = 600
+MEDIAN_BELOW = 18
+NINE_OF_TEN_BELOW = 55
+
+
+def functions(path):
+    """(length, line) of each function of a .c file."""
+    start = None
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line == "{\n":
+                start = number
+            elif line == "}\n" and start:
+                yield number - start + 1, f"{path}:{start}"
+                start = None
+
+
+def check(root):
+    told = []
+    os.chdir(root)
+    paths = [path for path in source_files(".") if path != "berth.h"]
+    for path in paths:
+        with open(path, encoding="utf-8") as lines:
+            n_lines = sum(1 for _ in lines)
+        if n_lines > MOST_LINES:
+            told.append(f"{path}: {n_lines} lines, more than {MOST_LINES}")
+    found = sorted(each for path in paths if path.endswith(".c") for each in functions(path))
+    lengths = [length for length, _ in found] or [0]
+    if statistics.median(lengths) >= MEDIAN_BELOW:
+        told.append(f"functions: median of {statistics.median(lengths)} lines")
+    if lengths[len(lengths) * 9 // 10] >= NINE_OF_TEN_BELOW:
+        told.append("functions: more than one of ten has 55 lines; the longest:")
+        told += [f"  {place}: {length} lines" for length, place in found[-10:]]
+    return told
+
+
+if __name__ == "__main__":
+    too_large = check(sys.argv[1] if len(sys.argv) > 1 else ".")
+    print("\n".join(too_large) or "every file and function is small enough")
+    sys.exit(1 if too_large else 0)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash
+# Sourced by tools/check: what must hold of the house as a whole, one function a promise. Each runs
+# in the repository's root, prints what is wrong and then fails. Needs BUILD with variant release.
+
+sources() {
+    find berth.h config format io save load tools tests -name '*.[ch]' 2>/dev/null | sort
+}
+
+house_formatted() {
+    sources | xargs clang-format-14 --dry-run -Werror
+}
+
+house_includes() {
+    python3 tests/support/check_includes.py
+}
+
+house_sizes() {
+    python3 tests/support/check_sizes.py
+}
+
+# The public header alone, in the languages and compilers it promises.
+house_header() {
+    local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
+    local include="#include <berth.h>" compiler
+    for compiler in gcc clang; do
+        # shellcheck disable=SC2086
+        printf '%s\nint unused;\n' "$include" | $compiler $strict -std=c99 -I. -xc - || return 1
+        # shellcheck disable=SC2086
+        printf '%s\n' "$include" | $compiler $strict -std=c++17 -I. -xc++ - || return 1
+    done
+}
+
+# The shared library shows only berth_ names, and every function that the header declares.
+house_exports() {
+    local shown declared
+    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    declared=$(gcc -E -P -x c berth.h | tr '\n' ' ' | tr ';' '\n' |
+        grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
+    [ -n "$declared" ] || { echo "no function found in berth.h"; return 1; }
+    diff <(printf '%s\n' "$declared") <(printf '%s\n' "$shown") ||
+        { echo "< declared in berth.h   > exported by libberth.so"; return 1; }
+}
+
+# Installed somewhere else, a program finds it through pkg-config, static and shared, and runs.
+house_install() {
+    local there program flags said
+    there=$(mktemp -d) || return 1
+    program='#include <berth.h>
+#include <stdio.h>
+int main(void) { return puts(berth_version()) < 0; }'
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
+    for flags in "" "--static"; do
+        # shellcheck disable=SC2046,SC2086
+        printf '%s\n' "$program" |
+            gcc ${flags:+-static} -xc - -o "$there/program" \
+                $(pkg-config $flags --cflags --libs berth) || return 1
+        said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
+        [ "$said" = "$(pkg-config --modversion berth)" ] || { echo "version: $said"; return 1; }
+    done
+    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h bin/berth; do
+        [ -e "$there/opt/berth/$file" ] || { echo "not installed: $file"; return 1; }
+    done
+    "$there/opt/berth/bin/berth" --version || return 1
+    rm -rf "$there"
+}
+
+# The README's program is what it says: it compiles without warnings and runs.
+house_readme() {
+    local there
+    there=$(mktemp -d) || return 1
+    # shellcheck disable=SC2016
+    sed -n '/^```c$/,/^```$/{/^```/d;p}' README.md >"$there/example.c"
+    gcc -std=c11 -Wall -Wextra -Werror -I"$BUILD/release/staged" "$there/example.c" \
+        "$BUILD/release/libberth.a" -ldeflate -lz -pthread -o "$there/example" || return 1
+    (cd "$there" && ./example && "$BUILD/release/berth" verify model.pt) || return 1
+    rm -rf "$there"
+}

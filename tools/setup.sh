@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2034
+# Sourced by tools/try and tools/check: finds or installs what they need.
+#
+#   BUILD           folder of all builds (default: build)
+#   BERTH_PYTHON    a Python that has PyTorch already: then none is installed
+#   BERTH_PIP_ARGS  more arguments for pip, e.g. "--index-url https://download.pytorch.org/whl/cpu"
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
+cd "$root" || exit 1
+BUILD=${BUILD:-build}
+case $BUILD in /*) ;; *) BUILD=$root/$BUILD ;; esac
+jobs=$(nproc)
+
+build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev)
+test_packages=(
+    g++ clang clang-format-14 binutils pkg-config libcriterion-dev
+    python3 python3-venv ca-certificates
+    zip unzip libzip-dev ziptool zipcmp strace util-linux
+)
+torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
+lone_requirements=(lpips==0.1.4) # for the checkpoints that it ships; what it depends on is not used
+
+say() {
+    printf '%s\n' "$*"
+}
+
+check_platform() {
+    if [ "$(uname -s)" != Linux ] || [ "$(getconf LONG_BIT)" != 64 ]; then
+        say "Berth needs 64-bit Linux; this is $(uname -s) on $(uname -m)."
+        return 1
+    fi
+}
+
+# Installs the Debian packages that are missing, or says which they are.
+need_packages() {
+    local package missing=()
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        say "No apt here; what Debian calls these must be installed: $*"
+        return 0
+    fi
+    for package in "$@"; do
+        dpkg-query -W -f='${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' ||
+            missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" != 0 ]; then
+        say "Missing; as root: apt-get install ${missing[*]}"
+        return 1
+    fi
+    say "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
+        </dev/null >"$BUILD/apt.log" 2>&1; then
+        tail -n 20 "$BUILD/apt.log"
+        return 1
+    fi
+}
+
+# The first Python that PyTorch has wheels for and that can make a virtual environment.
+find_python() {
+    local python
+    for python in python3.11 /usr/bin/python3.11 /usr/bin/python3 python3.12 python3.13 python3; do
+        if "$python" -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            say "$python"
+            return 0
+        fi
+    done
+    say "No Python from 3.11 on that can make a virtual environment" >&2
+    return 1
+}
+
+# Leaves in BERTH_PYTHON a Python that has PyTorch and friends, made in $BUILD/venv if need be.
+need_torch() {
+    local python venv=$BUILD/venv wanted="${torch_requirements[*]} ${lone_requirements[*]}"
+    local pip_args=()
+    if [ -n "${BERTH_PYTHON:-}" ]; then
+        "$BERTH_PYTHON" -c 'import torch'
+        return
+    fi
+    BERTH_PYTHON=$venv/bin/python
+    if [ -x "$BERTH_PYTHON" ] && [ "$(cat "$venv/berth-has" 2>/dev/null)" = "$wanted" ]; then
+        return 0
+    fi
+    python=$(find_python) || return 1
+    say "installing $wanted into $venv"
+    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
+    rm -rf "$venv"
+    "$python" -m venv "$venv" &&
+        "$BERTH_PYTHON" -m pip install -q "${pip_args[@]}" "${torch_requirements[@]}" </dev/null &&
+        "$BERTH_PYTHON" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
+        say "$wanted" >"$venv/berth-has"
+}
+
+# build VARIANT [FOLDER [ARGUMENT...]]: into $FOLDER/$VARIANT
+build() {
+    local variant=$1 folder=${2:-$BUILD}
+    shift $(($# < 2 ? $# : 2))
+    scons -Q -s -j"$jobs" VARIANT="$variant" BUILD="$folder" "$@" </dev/null
+}
+
+mkdir -p "$BUILD"
