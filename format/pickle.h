@@ -36,6 +36,7 @@ typedef struct berth_pickled {
     uint8_t *bytes;
     size_t nbytes;
     const berth_storage **storages; /* storage i is record data/<i> */
+    berth_dtype *dtypes;            /* its class in the file, by which PyTorch swaps: NONE: never */
     size_t n_storages;
 } berth_pickled;
 

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The pickle that torch.save makes, byte for byte (FORMAT.md 6): CPython 3.11's C pickler,
+ * protocol 2. Comments name the function of its _pickle.c that a piece follows.
+ */
+#include "format/pickle.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/pickle_emit.h"
+
+#define RECORD "data.pkl"
+#define BATCH 1000 /* BATCHSIZE of _pickle.c */
+
+/* ---- memo slots ---- */
+
+/* The slot of text that CPython keeps one object of, or NULL. */
+static uint32_t *text_slot(berth_emitter *emitter, const char *text, size_t nbytes)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    if (nbytes == 0)
+        return &emitter->characters[BERTH_MEMO_EMPTY];
+    if (nbytes == 1 && bytes[0] < 0x80)
+        return &emitter->characters[bytes[0]];
+    if (nbytes == 2 && (bytes[0] == 0xc2 || bytes[0] == 0xc3)) /* U+0080 to U+00FF */
+        return &emitter->characters[(bytes[0] & 3) << 6 | (bytes[1] & 0x3f)];
+    int constant = berth_emit_find_constant(text, nbytes);
+    return constant < 0 ? NULL : &emitter->constants[constant];
+}
+
+uint32_t *berth_emit_slot(berth_emitter *emitter, const berth_value *value)
+{
+    uint32_t *slot = NULL;
+    size_t nbytes = 0;
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_STR: {
+        const char *text = berth_value_text(value, &nbytes);
+        slot = text_slot(emitter, text, nbytes);
+        break;
+    }
+    case BERTH_KIND_BYTES: {
+        const uint8_t *bytes = berth_value_bytes(value, &nbytes);
+        if (nbytes <= 1)
+            slot = &emitter->octets[nbytes == 0 ? BERTH_MEMO_EMPTY : bytes[0]];
+        break;
+    }
+    default:
+        break;
+    }
+    if (slot)
+        return slot;
+    size_t id = berth_value_id(value);
+    return id == SIZE_MAX ? NULL : &emitter->nodes[id];
+}
+
+/* ---- the stack ---- */
+
+void berth_emit_push(berth_emitter *emitter, const berth_frame *frame)
+{
+    if (emitter->error->code != BERTH_OK)
+        return;
+    if (emitter->n_frames == emitter->frames_capacity) {
+        size_t capacity = emitter->frames_capacity ? emitter->frames_capacity * 2 : 64;
+        berth_frame *frames = berth_reallocate(emitter->frames, capacity * sizeof *frames);
+        if (!frames) {
+            berth_fail_memory(emitter->error, capacity * sizeof *frames);
+            return;
+        }
+        emitter->frames = frames;
+        emitter->frames_capacity = capacity;
+    }
+    emitter->frames[emitter->n_frames++] = *frame;
+}
+
+void berth_emit_pop(berth_emitter *emitter)
+{
+    emitter->n_frames--;
+}
+
+static void push_step(berth_emitter *emitter, const berth_value *value,
+                      void (*step)(berth_emitter *, berth_frame *))
+{
+    berth_emit_push(emitter, &(berth_frame){.step = step, .value = value});
+}
+
+static void step_build(berth_emitter *emitter, berth_frame *frame)
+{
+    (void)frame;
+    berth_emit_op(emitter, BERTH_OP_BUILD);
+    berth_emit_pop(emitter);
+}
+
+void berth_emit_build(berth_emitter *emitter, berth_frame *frame, const berth_value *state)
+{
+    frame->step = step_build;
+    berth_emit_value(emitter, state);
+}
+
+/* ---- lists, sets and tuples ---- */
+
+/* A reduce of one argument that has just been emitted. */
+static void finish_reduce_one(berth_emitter *emitter, uint32_t *slot)
+{
+    berth_emit_tuple(emitter, 1, NULL);
+    berth_emit_op(emitter, BERTH_OP_REDUCE);
+    berth_emit_memo(emitter, slot);
+}
+
+/* batch_list_exact(): one item alone, else batches, each in MARK … APPENDS. */
+static void step_list(berth_emitter *emitter, berth_frame *frame)
+{
+    size_t n = berth_value_count(frame->value);
+    size_t i = frame->at;
+    if (i > 0 && n == 1)
+        berth_emit_op(emitter, BERTH_OP_APPEND);
+    else if (i > 0 && (i % BATCH == 0 || i == n))
+        berth_emit_op(emitter, BERTH_OP_APPENDS);
+    if (i < n) {
+        if (n > 1 && i % BATCH == 0)
+            berth_emit_op(emitter, BERTH_OP_MARK);
+        frame->at++;
+        berth_emit_value(emitter, berth_value_item(frame->value, i));
+        return;
+    }
+    if (berth_value_kind(frame->value) == BERTH_KIND_SET) /* a set is made of a list */
+        finish_reduce_one(emitter, berth_emit_slot(emitter, frame->value));
+    berth_emit_pop(emitter);
+}
+
+/* save_tuple() */
+static void step_tuple(berth_emitter *emitter, berth_frame *frame)
+{
+    size_t n = berth_value_count(frame->value);
+    if (frame->at < n) {
+        frame->at++;
+        berth_emit_value(emitter, berth_value_item(frame->value, frame->at - 1));
+        return;
+    }
+    berth_emit_tuple(emitter, n, berth_emit_slot(emitter, frame->value));
+    berth_emit_pop(emitter);
+}
+
+/* ---- dicts ---- */
+
+static bool is_ordered(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_ORDERED_DICT;
+}
+
+/*
+ * Whether item i is set alone. batch_dict_exact(), for dict: only in a dict of one.
+ * batch_dict(), for OrderedDict: also when it is the last one and begins a batch.
+ */
+static bool is_set_alone(const berth_value *value, size_t i, size_t n)
+{
+    return i + 1 == n && i % BATCH == 0 && (n == 1 || is_ordered(value));
+}
+
+static void finish_dict(berth_emitter *emitter, berth_frame *frame, size_t n)
+{
+    const berth_value *value = frame->value;
+    if (!is_ordered(value) && n > 1 && n % BATCH == 0) { /* it looks for one more batch */
+        berth_emit_op(emitter, BERTH_OP_MARK);
+        berth_emit_op(emitter, BERTH_OP_SETITEMS);
+    }
+    if (berth_value_kind(value) == BERTH_KIND_COUNTER)
+        finish_reduce_one(emitter, berth_emit_slot(emitter, value));
+    const berth_value *state = is_ordered(value) ? berth_value_state(value) : NULL;
+    if (state)
+        berth_emit_build(emitter, frame, state);
+    else
+        berth_emit_pop(emitter);
+}
+
+/* `at` counts keys and values. */
+static void step_dict(berth_emitter *emitter, berth_frame *frame)
+{
+    const berth_value *value = frame->value;
+    size_t n = berth_value_count(value);
+    size_t i = frame->at / 2;
+    if (frame->at % 2 == 1) {
+        frame->at++;
+        berth_emit_value(emitter, berth_value_item(value, i));
+        return;
+    }
+    if (i > 0 && is_set_alone(value, i - 1, n))
+        berth_emit_op(emitter, BERTH_OP_SETITEM);
+    else if (i > 0 && (i % BATCH == 0 || i == n))
+        berth_emit_op(emitter, BERTH_OP_SETITEMS);
+    if (i == n) {
+        finish_dict(emitter, frame, n);
+        return;
+    }
+    if (i % BATCH == 0 && !is_set_alone(value, i, n))
+        berth_emit_op(emitter, BERTH_OP_MARK);
+    frame->at++;
+    berth_emit_value(emitter, berth_value_key(value, i));
+}
+
+/* ---- inert calls: written back as they were read ---- */
+
+static void step_call(berth_emitter *emitter, berth_frame *frame)
+{
+    const berth_value *value = frame->value;
+    size_t at = frame->at++;
+    if (at == 0) {
+        berth_emit_value(emitter, berth_value_inner(value));
+    } else if (at == 1) {
+        berth_emit_value(emitter, berth_value_item(value, 0));
+    } else {
+        berth_emit_op(emitter,
+                      berth_value_is_new_object(value) ? BERTH_OP_NEWOBJ : BERTH_OP_REDUCE);
+        berth_emit_memo(emitter, berth_emit_slot(emitter, value));
+        const berth_value *state = berth_value_state(value);
+        if (state)
+            berth_emit_build(emitter, frame, state);
+        else
+            berth_emit_pop(emitter);
+    }
+}
+
+/* ---- leaves ---- */
+
+static void emit_any_int(berth_emitter *emitter, const berth_value *value)
+{
+    int64_t integer;
+    size_t nbytes;
+    if (berth_value_int(value, &integer)) {
+        berth_emit_int(emitter, integer);
+        return;
+    }
+    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    berth_emit_bigint(emitter, bytes, nbytes);
+}
+
+static void emit_str(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    size_t nbytes;
+    const char *text = berth_value_text(value, &nbytes);
+    berth_emit_text(emitter, text, nbytes, slot);
+}
+
+/* save_bytes(). For b'' Python calls `bytes`, which weights_only refuses: FORMAT.md 6. */
+static void emit_bytes(berth_emitter *emitter, const uint8_t *bytes, size_t nbytes, uint32_t *slot)
+{
+    berth_emit_global(emitter, "_codecs", "encode");
+    berth_emit_latin1(emitter, bytes, nbytes);
+    berth_emit_constant(emitter, BERTH_TEXT_LATIN1);
+    berth_emit_tuple(emitter, 2, NULL);
+    berth_emit_op(emitter, BERTH_OP_REDUCE);
+    berth_emit_memo(emitter, slot);
+}
+
+/* save_bytearray() */
+static void emit_bytearray(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    size_t nbytes;
+    const uint8_t *bytes = berth_value_bytes(value, &nbytes);
+    berth_emit_global(emitter, "__builtin__", "bytearray");
+    if (nbytes > 0)
+        emit_bytes(emitter, bytes, nbytes, NULL);
+    berth_emit_tuple(emitter, nbytes > 0 ? 1 : 0, NULL);
+    berth_emit_op(emitter, BERTH_OP_REDUCE);
+    berth_emit_memo(emitter, slot);
+}
+
+static void emit_complex(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    berth_emit_global(emitter, "__builtin__", "complex");
+    berth_emit_float(emitter, berth_value_float(value));
+    berth_emit_float(emitter, berth_value_imaginary(value));
+    berth_emit_tuple(emitter, 2, NULL);
+    berth_emit_op(emitter, BERTH_OP_REDUCE);
+    berth_emit_memo(emitter, slot);
+}
+
+static void emit_device(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    int64_t index;
+    const char *type = berth_value_device(value, &index);
+    berth_emit_global(emitter, "torch", "device");
+    berth_emit_text(emitter, type, strlen(type), NULL);
+    if (index >= 0)
+        berth_emit_int(emitter, index);
+    berth_emit_tuple(emitter, index >= 0 ? 2 : 1, NULL);
+    berth_emit_op(emitter, BERTH_OP_REDUCE);
+    berth_emit_memo(emitter, slot);
+}
+
+void berth_emit_size(berth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot)
+{
+    berth_emit_global(emitter, "torch", "Size");
+    berth_emit_ints(emitter, shape, rank);
+    finish_reduce_one(emitter, slot);
+}
+
+void berth_emit_layout(berth_emitter *emitter, berth_layout_kind layout)
+{
+    static const char *const texts[] = {
+        [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",
+        [BERTH_SPARSE_CSC] = "torch.sparse_csc", [BERTH_SPARSE_BSR] = "torch.sparse_bsr",
+        [BERTH_SPARSE_BSC] = "torch.sparse_bsc", [BERTH_STRIDED] = "torch.strided",
+        [BERTH_JAGGED] = "torch.jagged",
+    };
+    uint32_t *slot = &emitter->layouts[layout]; /* one object a layout */
+    if (berth_emit_again(emitter, slot))
+        return;
+    berth_emit_global(emitter, "torch.serialization", "_get_layout");
+    berth_emit_text(emitter, texts[layout], strlen(texts[layout]), NULL);
+    finish_reduce_one(emitter, slot);
+}
+
+static void emit_global(berth_emitter *emitter, const berth_value *value)
+{
+    const char *module;
+    const char *name;
+    berth_value_global(value, &module, &name);
+    berth_emit_global(emitter, module, name);
+}
+
+/* ---- any value ---- */
+
+/* Values that are stored once they are whole: met again before that, Python writes POP. */
+static void open_slot(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    if (slot && *slot == BERTH_MEMO_OPEN)
+        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                   "a %s contains itself: torch.load(weights_only=True) cannot read that",
+                   berth_kind_name(berth_value_kind(value)));
+    else if (slot)
+        *slot = BERTH_MEMO_OPEN;
+}
+
+static void begin_tuple(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    open_slot(emitter, value, slot);
+    berth_emit_tuple_mark(emitter, berth_value_count(value));
+    push_step(emitter, value, step_tuple);
+}
+
+static void begin_list(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    bool is_set = berth_value_kind(value) == BERTH_KIND_SET;
+    if (is_set) {
+        open_slot(emitter, value, slot);
+        berth_emit_global(emitter, "__builtin__", "set");
+    }
+    berth_emit_op(emitter, BERTH_OP_EMPTY_LIST);
+    berth_emit_memo(emitter, is_set ? NULL : slot);
+    push_step(emitter, value, step_list);
+}
+
+static void begin_dict(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    if (is_ordered(value)) {
+        berth_emit_global(emitter, "collections", "OrderedDict");
+        berth_emit_op(emitter, BERTH_OP_EMPTY_TUPLE);
+        berth_emit_op(emitter, BERTH_OP_REDUCE);
+        berth_emit_memo(emitter, slot);
+    } else {
+        bool is_counter = berth_value_kind(value) == BERTH_KIND_COUNTER;
+        if (is_counter) {
+            open_slot(emitter, value, slot);
+            berth_emit_global(emitter, "collections", "Counter");
+        }
+        berth_emit_op(emitter, BERTH_OP_EMPTY_DICT);
+        berth_emit_memo(emitter, is_counter ? NULL : slot);
+    }
+    push_step(emitter, value, step_dict);
+}
+
+/* Containers and what is made of several values. */
+static void begin_value(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_SET:
+        begin_list(emitter, value, slot);
+        break;
+    case BERTH_KIND_TUPLE:
+        begin_tuple(emitter, value, slot);
+        break;
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+        begin_dict(emitter, value, slot);
+        break;
+    case BERTH_KIND_CALL:
+        open_slot(emitter, value, slot);
+        push_step(emitter, value, step_call);
+        break;
+    default: /* TENSOR, SPARSE, NESTED, PARAMETER, SUBCLASS */
+        open_slot(emitter, value, slot);
+        berth_emit_tensor(emitter, value, false);
+        break;
+    }
+}
+
+void berth_emit_value(berth_emitter *emitter, const berth_value *value)
+{
+    uint32_t *slot = NULL;
+    size_t nbytes;
+    if (value)
+        slot = berth_emit_slot(emitter, value);
+    if (berth_emit_again(emitter, slot))
+        return;
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_NONE:
+        berth_emit_op(emitter, BERTH_OP_NONE);
+        break;
+    case BERTH_KIND_BOOL:
+        berth_emit_bool(emitter, berth_value_bool(value));
+        break;
+    case BERTH_KIND_INT:
+        emit_any_int(emitter, value);
+        break;
+    case BERTH_KIND_FLOAT:
+        berth_emit_float(emitter, berth_value_float(value));
+        break;
+    case BERTH_KIND_COMPLEX:
+        emit_complex(emitter, value, slot);
+        break;
+    case BERTH_KIND_STR:
+        emit_str(emitter, value, slot);
+        break;
+    case BERTH_KIND_BYTES: {
+        const uint8_t *bytes = berth_value_bytes(value, &nbytes);
+        emit_bytes(emitter, bytes, nbytes, slot);
+        break;
+    }
+    case BERTH_KIND_BYTEARRAY:
+        emit_bytearray(emitter, value, slot);
+        break;
+    case BERTH_KIND_SIZE: {
+        int32_t rank;
+        const int64_t *shape = berth_value_shape(value, &rank);
+        berth_emit_size(emitter, shape, rank, slot);
+        break;
+    }
+    case BERTH_KIND_DEVICE:
+        emit_device(emitter, value, slot);
+        break;
+    case BERTH_KIND_DTYPE:
+        berth_emit_global(emitter, "torch", berth_dtype_name(berth_value_dtype(value)));
+        break;
+    case BERTH_KIND_QSCHEME:
+        berth_emit_qscheme(emitter, berth_value_qscheme(value));
+        break;
+    case BERTH_KIND_LAYOUT:
+        berth_emit_layout(emitter, berth_value_layout(value));
+        break;
+    case BERTH_KIND_STORAGE: {
+        const berth_storage *storage = berth_value_storage(value);
+        berth_emit_storage(emitter, storage, storage->dtype);
+        break;
+    }
+    case BERTH_KIND_GLOBAL:
+        emit_global(emitter, value);
+        break;
+    default:
+        begin_value(emitter, value, slot);
+        break;
+    }
+}
+
+/* ---- the whole ---- */
+
+static void *allocate(berth_emitter *emitter, size_t n, size_t item_nbytes)
+{
+    uint64_t nbytes;
+    if (!berth_multiply(n + 1, item_nbytes, &nbytes) || nbytes > SIZE_MAX)
+        nbytes = SIZE_MAX;
+    void *memory = berth_allocate_zeroed((size_t)nbytes);
+    if (!memory)
+        berth_fail_memory(emitter->error, nbytes);
+    return memory;
+}
+
+static int emit_all(berth_emitter *emitter, const berth_value *root)
+{
+    size_t n_storages = berth_tree_n_storages(emitter->tree);
+    emitter->nodes = allocate(emitter, berth_tree_n_ids(emitter->tree), sizeof *emitter->nodes);
+    emitter->storages = allocate(emitter, n_storages, sizeof *emitter->storages);
+    emitter->dtypes = allocate(emitter, n_storages, sizeof *emitter->dtypes);
+    emitter->keys = allocate(emitter, n_storages, sizeof *emitter->keys);
+    emitter->met = allocate(emitter, n_storages, sizeof *emitter->met);
+    if (emitter->error->code != BERTH_OK)
+        return emitter->error->code;
+    berth_emit_op(emitter, BERTH_OP_PROTO);
+    berth_emit_op(emitter, 2);
+    berth_emit_value(emitter, root);
+    while (emitter->n_frames > 0 && emitter->error->code == BERTH_OK) {
+        berth_frame *frame = &emitter->frames[emitter->n_frames - 1];
+        frame->step(emitter, frame);
+    }
+    berth_emit_op(emitter, BERTH_OP_STOP);
+    return emitter->error->code;
+}
+
+int berth_pickle_write(const berth_value *root, bool foreign, berth_pickled *pickled,
+                       berth_error *error)
+{
+    *pickled = (berth_pickled){0};
+    if (!root)
+        return berth_fail(error, BERTH_E_ARGUMENT, RECORD, BERTH_NO_OFFSET, "no value to save");
+    berth_emitter emitter = {.error = error, .tree = berth_value_tree(root), .foreign = foreign};
+    if (emit_all(&emitter, root) == BERTH_OK) {
+        *pickled = (berth_pickled){.bytes = emitter.bytes,
+                                   .nbytes = emitter.nbytes,
+                                   .storages = emitter.storages,
+                                   .dtypes = emitter.dtypes,
+                                   .n_storages = emitter.n_storages};
+    } else {
+        berth_release(emitter.bytes);
+        berth_release((void *)emitter.storages);
+        berth_release(emitter.dtypes);
+    }
+    berth_release(emitter.nodes);
+    berth_release(emitter.keys);
+    berth_release(emitter.met);
+    berth_release(emitter.globals);
+    berth_release(emitter.frames);
+    return error->code;
+}
+
+void berth_pickled_free(berth_pickled *pickled)
+{
+    berth_release(pickled->bytes);
+    berth_release((void *)pickled->storages);
+    berth_release(pickled->dtypes);
+    *pickled = (berth_pickled){0};
+}
