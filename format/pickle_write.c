@@ -208,7 +208,7 @@ static void step_call(berth_emitter *emitter, berth_frame *frame)
     if (at == 0) {
         berth_emit_value(emitter, berth_value_inner(value));
     } else if (at == 1) {
-        berth_emit_value(emitter, berth_value_item(value, 0));
+        berth_emit_value(emitter, berth_value_arguments(value));
     } else {
         berth_emit_op(emitter,
                       berth_value_is_new_object(value) ? BERTH_OP_NEWOBJ : BERTH_OP_REDUCE);
@@ -398,71 +398,84 @@ static void begin_value(berth_emitter *emitter, const berth_value *value, uint32
     }
 }
 
-void berth_emit_value(berth_emitter *emitter, const berth_value *value)
+/* Numbers and text; false if it is something else. */
+static bool emit_scalar(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
-    uint32_t *slot = NULL;
     size_t nbytes;
-    if (value)
-        slot = berth_emit_slot(emitter, value);
-    if (berth_emit_again(emitter, slot))
-        return;
     switch (berth_value_kind(value)) {
     case BERTH_KIND_NONE:
         berth_emit_op(emitter, BERTH_OP_NONE);
-        break;
+        return true;
     case BERTH_KIND_BOOL:
         berth_emit_bool(emitter, berth_value_bool(value));
-        break;
+        return true;
     case BERTH_KIND_INT:
         emit_any_int(emitter, value);
-        break;
+        return true;
     case BERTH_KIND_FLOAT:
         berth_emit_float(emitter, berth_value_float(value));
-        break;
+        return true;
     case BERTH_KIND_COMPLEX:
         emit_complex(emitter, value, slot);
-        break;
+        return true;
     case BERTH_KIND_STR:
         emit_str(emitter, value, slot);
-        break;
+        return true;
     case BERTH_KIND_BYTES: {
         const uint8_t *bytes = berth_value_bytes(value, &nbytes);
         emit_bytes(emitter, bytes, nbytes, slot);
-        break;
+        return true;
     }
     case BERTH_KIND_BYTEARRAY:
         emit_bytearray(emitter, value, slot);
-        break;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* torch's small objects, storages, globals; false if it is something else. */
+static bool emit_object(berth_emitter *emitter, const berth_value *value, uint32_t *slot)
+{
+    int32_t rank;
+    switch (berth_value_kind(value)) {
     case BERTH_KIND_SIZE: {
-        int32_t rank;
         const int64_t *shape = berth_value_shape(value, &rank);
         berth_emit_size(emitter, shape, rank, slot);
-        break;
+        return true;
     }
     case BERTH_KIND_DEVICE:
         emit_device(emitter, value, slot);
-        break;
+        return true;
     case BERTH_KIND_DTYPE:
         berth_emit_global(emitter, "torch", berth_dtype_name(berth_value_dtype(value)));
-        break;
+        return true;
     case BERTH_KIND_QSCHEME:
         berth_emit_qscheme(emitter, berth_value_qscheme(value));
-        break;
+        return true;
     case BERTH_KIND_LAYOUT:
         berth_emit_layout(emitter, berth_value_layout(value));
-        break;
+        return true;
     case BERTH_KIND_STORAGE: {
         const berth_storage *storage = berth_value_storage(value);
         berth_emit_storage(emitter, storage, storage->dtype);
-        break;
+        return true;
     }
     case BERTH_KIND_GLOBAL:
         emit_global(emitter, value);
-        break;
+        return true;
     default:
-        begin_value(emitter, value, slot);
-        break;
+        return false;
     }
+}
+
+void berth_emit_value(berth_emitter *emitter, const berth_value *value)
+{
+    uint32_t *slot = value ? berth_emit_slot(emitter, value) : NULL;
+    if (berth_emit_again(emitter, slot) || emit_scalar(emitter, value, slot) ||
+        emit_object(emitter, value, slot))
+        return;
+    begin_value(emitter, value, slot);
 }
 
 /* ---- the whole ---- */
