@@ -50,8 +50,9 @@ need_packages() {
     fi
     say "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
-        </dev/null >"$BUILD/apt.log" 2>&1; then
+    # Another apt may be at work, as on a machine that has just started: wait for it.
+    if ! { apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=300 -y -qq \
+        --no-install-recommends "${missing[@]}"; } </dev/null >"$BUILD/apt.log" 2>&1; then
         tail -n 20 "$BUILD/apt.log"
         return 1
     fi
