@@ -467,10 +467,14 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  *   3. a value set by the program (berth_config_set)
  *   4. BERTH_<SECTION>_<NAME> in the environment
  *   5. the default.
- * "debug" reads BERTH_SERIALIZATION_DEBUG and TORCH_SERIALIZATION_DEBUG.
- * Aliases stand for their target at every level. The environment is read once,
- * at first use; a bad variable fails the first operation, by name. Setting is
- * thread-safe. Each operation takes one snapshot as it starts.
+ * Aliases stand for their target at every level ("debug" is also called
+ * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
+ * TORCH_SERIALIZATION_DEBUG too. Of several variables for one option, its own name's wins.
+ * The environment is read once, at first use; a bad variable, or one that
+ * begins like an option's and is none, fails every operation, by name. Setting
+ * is thread-safe. Each operation takes one snapshot as it starts; with debug on
+ * it checks loads at least as load.check=headers does. What is forced also wins over a
+ * configuration that a call brings.
  */
 typedef struct berth_config berth_config; /* one complete configuration; immutable when shared */
 
@@ -532,7 +536,9 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
                                      size_t text_nbytes, berth_error *error);
 /* Sets the program's values from portable text, all or nothing; `#` starts a comment. */
 BERTH_API int berth_config_load(const char *text, berth_error *error);
-/* A hash of all values; equal for equal configurations on every machine and version of this table.
+/*
+ * A hash of all values; equal for equal configurations on every machine and version of this table.
+ * NULL: what is in force, or 0 if a variable of the environment is bad.
  */
 BERTH_API uint64_t berth_config_hash(const berth_config *config);
 

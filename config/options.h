@@ -32,9 +32,16 @@ struct berth_config {
 
 /*
  * Copies the configuration for one operation to *config: that of the call if it
- * brings one, else what is in force on this thread. With debug on, load_check is raised
- * to at least BERTH_CHECK_HEADERS. Fails if a variable of the environment is bad.
+ * brings one, under what the environment forces, else what is in force on this thread. With debug
+ * on, load_check is raised to at least BERTH_CHECK_HEADERS. Fails if a variable of the environment
+ * is bad.
  */
 int berth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error);
+
+/* What is in force on this thread, as it was set. */
+int berth_config_in_force(struct berth_config *config, berth_error *error);
+
+/* For tests: the environment is read again at the next use. */
+void berth_config_reread_environment(void);
 
 #endif

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "config/option_row.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+/* The words that options.def is written in. */
+#define CHOICES(text) .choices = (text)
+#define RANGE(least, most) .minimum = (least), .maximum = (most)
+#define MEASURED(most) .maximum = (most), .is_measured = true
+#define POWER_OF_TWO(least, most) RANGE(least, most), .is_power_of_two = true
+#define BUILT .engine = ""
+#define LATER(mask, words) .unbuilt = (mask), .engine = (words)
+#define BIT(n) (INT64_C(1) << (n))
+#define ALL_BUT_DEFAULT (-1)
+
+/* clang-format off */
+/* Not one on top of the other: bounds and later hold commas once they are expanded. */
+#define BERTH_OPTION(section, option, type, value, bounds, unit_text, names, later, text)          \
+    {.name = #section "." #option, .kind = BERTH_OPTION_##type, .initial = (value), bounds,        \
+     .unit = (unit_text), .aliases = (names), later, .help = (text)},
+#define BERTH_OPTION_TOP(option, type, value, bounds, unit_text, names, later, text)               \
+    {.name = #option, .kind = BERTH_OPTION_##type, .initial = (value), bounds,                     \
+     .unit = (unit_text), .aliases = (names), later, .help = (text)},
+static const berth_option_row rows[] = {
+#include "config/options.def"
+};
+#undef BERTH_OPTION
+#undef BERTH_OPTION_TOP
+/* clang-format on */
+
+_Static_assert(sizeof rows / sizeof *rows == BERTH_N_OPTIONS, "one field a row");
+
+const berth_option_row *berth_option_at(size_t i)
+{
+    return &rows[i];
+}
+
+size_t berth_option_index(const berth_option_row *row)
+{
+    return (size_t)(row - rows);
+}
+
+/* The fields are all int64_t, in the order of the rows. */
+int64_t *berth_option_field(struct berth_config *config, const berth_option_row *row)
+{
+    return (int64_t *)(void *)config + berth_option_index(row);
+}
+
+int64_t berth_option_value(const struct berth_config *config, const berth_option_row *row)
+{
+    return ((const int64_t *)(const void *)config)[berth_option_index(row)];
+}
+
+/* ---- names ---- */
+
+/* The next word of a list divided by spaces and bars, or false. */
+static bool next_word(const char **at, const char **word, size_t *n)
+{
+    *at += strspn(*at, " |");
+    *word = *at;
+    *n = strcspn(*at, " |");
+    *at += *n;
+    return *n > 0;
+}
+
+static char upper(char c)
+{
+    if (c == '.')
+        return '_';
+    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+}
+
+static bool is_name(const char *text, size_t n, const char *name, size_t name_n, bool as_variable)
+{
+    if (n != name_n)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != (as_variable ? upper(name[i]) : name[i]))
+            return false;
+    return true;
+}
+
+const berth_option_row *berth_option_find(const char *name, size_t n, bool as_variable,
+                                          unsigned *rank)
+{
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const char *at = rows[i].aliases, *word = rows[i].name;
+        size_t word_n = strlen(word);
+        unsigned word_rank = 0;
+        do {
+            if (is_name(name, n, word, word_n, as_variable)) {
+                if (rank)
+                    *rank = word_rank;
+                return &rows[i];
+            }
+            word_rank++;
+        } while (next_word(&at, &word, &word_n));
+    }
+    return NULL;
+}
+
+bool berth_option_is_in_section(const char *name, size_t n)
+{
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const char *dot = strchr(rows[i].name, '.');
+        size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
+        if (dot && n >= section_n && is_name(name, section_n, rows[i].name, section_n, true))
+            return true;
+    }
+    return false;
+}
+
+/* ---- values to text ---- */
+
+/* Appends within text_nbytes, cut at its end. */
+static void add(char *text, size_t text_nbytes, const char *more, size_t n)
+{
+    size_t length = strlen(text);
+
+    (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
+}
+
+/* Choice i, or an empty word. */
+static const char *choice_at(const berth_option_row *row, int64_t i, size_t *n)
+{
+    const char *at = row->choices, *word;
+
+    while (next_word(&at, &word, n))
+        if (i-- == 0)
+            return word;
+    return "";
+}
+
+static void print_number(const berth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+{
+    static const struct {
+        int shift;
+        const char *suffix;
+    } units[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
+    int shift = 0;
+    const char *suffix = "";
+
+    for (size_t i = 0; row->kind == BERTH_OPTION_BYTES && value != 0 && i < 3 && !shift; i++)
+        if (value % (INT64_C(1) << units[i].shift) == 0) {
+            shift = units[i].shift;
+            suffix = units[i].suffix;
+        }
+    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> shift), suffix);
+}
+
+static void print_flags(const berth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+{
+    size_t n;
+    /* The first two exclude each other; the rest is added. */
+    const char *word = choice_at(row, value & 1, &n);
+
+    text[0] = '\0';
+    add(text, text_nbytes, word, n);
+    for (int64_t i = 2; *(word = choice_at(row, i, &n)); i++)
+        if (value & BIT(i - 1)) {
+            add(text, text_nbytes, ",", 1);
+            add(text, text_nbytes, word, n);
+        }
+}
+
+void berth_option_print(const berth_option_row *row, int64_t value,
+                        char text[BERTH_OPTION_TEXT_NBYTES])
+{
+    size_t n;
+
+    switch (row->kind) {
+    case BERTH_OPTION_BOOL:
+    case BERTH_OPTION_CHOICE:
+        text[0] = '\0';
+        const char *word = choice_at(row, value, &n);
+        add(text, BERTH_OPTION_TEXT_NBYTES, word, n);
+        break;
+    case BERTH_OPTION_INT:
+    case BERTH_OPTION_BYTES:
+        print_number(row, value, text, BERTH_OPTION_TEXT_NBYTES);
+        break;
+    case BERTH_OPTION_FLAGS:
+        print_flags(row, value, text, BERTH_OPTION_TEXT_NBYTES);
+        break;
+    }
+}
+
+void berth_option_print_bounds(const berth_option_row *row, char *text, size_t text_nbytes)
+{
+    char least[BERTH_OPTION_TEXT_NBYTES], most[BERTH_OPTION_TEXT_NBYTES];
+
+    if (row->choices) {
+        (void)snprintf(text, text_nbytes, "%s", row->choices);
+        return;
+    }
+    print_number(row, row->minimum, least, sizeof least);
+    print_number(row, row->maximum, most, sizeof most);
+    (void)snprintf(text, text_nbytes, "%s to %s%s%s", least, most,
+                   row->is_power_of_two ? ", a power of two" : "",
+                   row->is_measured ? ", 0: measured" : "");
+}
+
+/* Whether the engine of choice or flag i is not built. */
+static bool is_unbuilt_choice(const berth_option_row *row, int64_t i)
+{
+    if (row->kind == BERTH_OPTION_FLAGS)
+        return i > 0 && (row->unbuilt & BIT(i - 1));
+    return row->unbuilt & BIT(i);
+}
+
+/* "auto or buffered", "private, shared or populate"; those that are built, or those that are not.
+ */
+static void list_choices(const berth_option_row *row, bool unbuilt, char *text, size_t text_nbytes)
+{
+    size_t n, left = 0;
+    const char *word;
+
+    for (int64_t i = 0; *choice_at(row, i, &n); i++)
+        left += is_unbuilt_choice(row, i) == unbuilt;
+    text[0] = '\0';
+    for (int64_t i = 0; *(word = choice_at(row, i, &n)); i++) {
+        if (is_unbuilt_choice(row, i) != unbuilt)
+            continue;
+        add(text, text_nbytes, word, n);
+        left--;
+        if (left > 0)
+            add(text, text_nbytes, left > 1 ? ", " : " or ", 4);
+    }
+}
+
+void berth_option_print_unbuilt(const berth_option_row *row, char *text, size_t text_nbytes)
+{
+    char initial[BERTH_OPTION_TEXT_NBYTES];
+
+    text[0] = '\0';
+    if (row->unbuilt == ALL_BUT_DEFAULT) {
+        berth_option_print(row, row->initial, initial);
+        (void)snprintf(text, text_nbytes, "all but %s", initial);
+    } else if (row->unbuilt) {
+        list_choices(row, true, text, text_nbytes);
+    }
+}
+
+/* ---- text to values ---- */
+
+static int fail_bounds(const berth_option_row *row, const char *text, size_t n, const char *source,
+                       berth_error *error)
+{
+    char bounds[128];
+
+    berth_option_print_bounds(row, bounds, sizeof bounds);
+    return berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%s = %.*s: must be %s (%s)",
+                      row->name, (int)(n < 100 ? n : 100), text, bounds, source);
+}
+
+/* A value in bounds, but of an engine that is not built. */
+static int fail_unbuilt(const berth_option_row *row, int64_t value, const char *source,
+                        berth_error *error)
+{
+    char text[BERTH_OPTION_TEXT_NBYTES], use[128];
+
+    berth_option_print(row, value, text);
+    if (row->unbuilt == ALL_BUT_DEFAULT)
+        berth_option_print(row, row->initial, use);
+    else
+        list_choices(row, false, use, sizeof use);
+    return berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET,
+                      "%s = %s: %s not part of this version; use %s (%s)", row->name, text,
+                      row->engine, use, source);
+}
+
+static bool is_unbuilt(const berth_option_row *row, int64_t value)
+{
+    if (row->unbuilt == 0)
+        return false;
+    if (row->unbuilt == ALL_BUT_DEFAULT)
+        return value != row->initial;
+    return row->kind == BERTH_OPTION_FLAGS ? (value & row->unbuilt) : (BIT(value) & row->unbuilt);
+}
+
+static int64_t count_choices(const berth_option_row *row)
+{
+    const char *at = row->choices, *word;
+    size_t n;
+    int64_t count = 0;
+
+    while (next_word(&at, &word, &n))
+        count++;
+    return count;
+}
+
+static bool is_in_bounds(const berth_option_row *row, int64_t value)
+{
+    switch (row->kind) {
+    case BERTH_OPTION_BOOL:
+    case BERTH_OPTION_CHOICE:
+        return value >= 0 && value < count_choices(row);
+    case BERTH_OPTION_FLAGS:
+        return value >= 0 && value < BIT(count_choices(row) - 1);
+    default:
+        if (row->is_power_of_two && (value & (value - 1)) != 0)
+            return false;
+        return value >= row->minimum && value <= row->maximum;
+    }
+}
+
+int berth_option_check(const berth_option_row *row, int64_t value, const char *source,
+                       berth_error *error)
+{
+    char text[24];
+
+    if (!is_in_bounds(row, value)) {
+        int n = snprintf(text, sizeof text, "%lld", (long long)value);
+        return fail_bounds(row, text, (size_t)n, source, error);
+    }
+    if (is_unbuilt(row, value))
+        return fail_unbuilt(row, value, source, error);
+    return 0;
+}
+
+static bool is_word(const char *text, size_t n, const char *word)
+{
+    return strlen(word) == n && strncasecmp(text, word, n) == 0;
+}
+
+/* Python's spellings too: these variables are set in scripts that also set PyTorch's. */
+static bool parse_bool(const char *text, size_t n, int64_t *value)
+{
+    static const char *const words[2][5] = {{"off", "0", "false", "no"},
+                                            {"on", "1", "true", "yes"}};
+
+    for (int64_t is_on = 0; is_on < 2; is_on++)
+        for (size_t i = 0; words[is_on][i]; i++)
+            if (is_word(text, n, words[is_on][i])) {
+                *value = is_on;
+                return true;
+            }
+    return false;
+}
+
+static bool parse_choice(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+{
+    size_t word_n;
+    const char *word;
+
+    for (int64_t i = 0; *(word = choice_at(row, i, &word_n)); i++)
+        if (word_n == n && memcmp(text, word, n) == 0) {
+            *value = i;
+            return true;
+        }
+    return false;
+}
+
+/* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
+static bool parse_flags(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+{
+    int64_t choice;
+    bool is_private = false;
+
+    *value = 0;
+    for (size_t at = 0, length; at <= n; at += length + 1) {
+        for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
+            length++;
+        if (!parse_choice(row, text + at, length, &choice))
+            return false;
+        is_private |= choice == 0;
+        if (choice > 0)
+            *value |= BIT(choice - 1);
+    }
+    return !(is_private && (*value & 1));
+}
+
+/* K, KiB, M, MiB, G, GiB: the power of two, or -1. */
+static int shift_of(const char *suffix, size_t n)
+{
+    static const char *const words[] = {"K", "KiB", "M", "MiB", "G", "GiB"};
+
+    if (n == 0)
+        return 0;
+    for (int i = 0; i < 6; i++)
+        if (strlen(words[i]) == n && memcmp(words[i], suffix, n) == 0)
+            return 10 * (i / 2 + 1);
+    return -1;
+}
+
+/* False also when it does not fit. */
+static bool parse_number(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+{
+    uint64_t number = 0;
+    size_t at = 0;
+
+    for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
+        if (!berth_multiply(number, 10, &number) ||
+            !berth_add(number, (uint64_t)(text[at] - '0'), &number))
+            return false;
+    int shift = shift_of(text + at, n - at);
+    if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
+        return false;
+    if (!berth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
+        return false;
+    *value = (int64_t)number;
+    return true;
+}
+
+static bool parse(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+{
+    switch (row->kind) {
+    case BERTH_OPTION_BOOL:
+        return parse_bool(text, n, value);
+    case BERTH_OPTION_CHOICE:
+        return parse_choice(row, text, n, value);
+    case BERTH_OPTION_FLAGS:
+        return parse_flags(row, text, n, value);
+    default:
+        return parse_number(row, text, n, value);
+    }
+}
+
+int berth_option_parse(const berth_option_row *row, const char *text, size_t n, const char *source,
+                       int64_t *value, berth_error *error)
+{
+    int64_t parsed;
+
+    if (!parse(row, text, n, &parsed) || !is_in_bounds(row, parsed))
+        return fail_bounds(row, text, n, source, error);
+    if (is_unbuilt(row, parsed))
+        return fail_unbuilt(row, parsed, source, error);
+    *value = parsed;
+    return 0;
+}

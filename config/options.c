@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The layers, highest first: forced, patch of the thread, program, environment, default. */
+#include "config/options.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "config/layer.h"
+#include "config/memory.h"
+
+static const char by_program[] = "set by the program";
+
+/* ---- what the process has ---- */
+
+static struct {
+    pthread_mutex_t lock; /* of the rest */
+    bool environment_is_read;
+    berth_error environment_error; /* a bad variable: fails every operation */
+    berth_environment environment;
+    berth_layer program;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* With the lock held. */
+static int need_environment(berth_error *error)
+{
+    if (!process.environment_is_read) {
+        berth_error_clear(&process.environment_error);
+        (void)berth_environment_read(environ, &process.environment, &process.environment_error);
+        process.environment_is_read = true;
+    }
+    if (process.environment_error.code != BERTH_OK)
+        *error = process.environment_error;
+    return error->code;
+}
+
+void berth_config_reread_environment(void)
+{
+    pthread_mutex_lock(&process.lock);
+    process.environment_is_read = false;
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* ---- what the thread has ---- */
+
+typedef struct patch {
+    struct patch *outer;
+    berth_layer layer; /* with all that the outer patches set */
+} patch;
+
+static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t patch_key;
+static bool patch_key_made;
+
+/* A thread that ends leaves nothing behind, balanced or not. */
+static void free_patches(void *innermost)
+{
+    patch *inner = innermost;
+
+    while (inner) {
+        patch *outer = inner->outer;
+        berth_release(inner);
+        inner = outer;
+    }
+}
+
+static void make_patch_key(void)
+{
+    patch_key_made = pthread_key_create(&patch_key, free_patches) == 0;
+}
+
+static patch *innermost_patch(void)
+{
+    (void)pthread_once(&patch_once, make_patch_key);
+    return patch_key_made ? pthread_getspecific(patch_key) : NULL;
+}
+
+int berth_config_patch(const char *assignments, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    patch *outer = innermost_patch();
+    berth_layer layer = {0};
+
+    if (outer)
+        layer = outer->layer;
+    if (berth_layer_parse_words(&layer, assignments, "in a patch", error) < 0)
+        return error->code;
+    patch *inner = berth_allocate(sizeof *inner);
+    if (!inner)
+        return berth_fail_memory(error, sizeof *inner);
+    *inner = (patch){.outer = outer, .layer = layer};
+    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
+        berth_release(inner);
+        return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                          "the system has no more memory for thread-local values");
+    }
+    return 0;
+}
+
+int berth_config_unpatch(berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    patch *inner = innermost_patch();
+
+    if (!inner)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "this thread has no patch to undo");
+    (void)pthread_setspecific(patch_key, inner->outer); /* the key has its place already */
+    berth_release(inner);
+    return 0;
+}
+
+/* ---- what is in force ---- */
+
+/* With the lock held and the environment read. */
+static int64_t value_in_force(const berth_option_row *row, const patch *inner, const char **source)
+{
+    size_t i = berth_option_index(row);
+    const berth_environment *environment = &process.environment;
+
+    if (environment->force.is_set[i]) {
+        *source = environment->force_source[i];
+        return berth_option_value(&environment->force.values, row);
+    }
+    if (inner && inner->layer.is_set[i]) {
+        *source = "patch";
+        return berth_option_value(&inner->layer.values, row);
+    }
+    if (process.program.is_set[i]) {
+        *source = "program";
+        return berth_option_value(&process.program.values, row);
+    }
+    if (environment->plain.is_set[i]) {
+        *source = environment->plain_source[i];
+        return berth_option_value(&environment->plain.values, row);
+    }
+    *source = "default";
+    return row->initial;
+}
+
+int berth_config_in_force(struct berth_config *config, berth_error *error)
+{
+    const patch *inner = innermost_patch();
+    const char *source;
+
+    pthread_mutex_lock(&process.lock);
+    if (need_environment(error) == BERTH_OK)
+        for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+            const berth_option_row *row = berth_option_at(i);
+            *berth_option_field(config, row) = value_in_force(row, inner, &source);
+        }
+    pthread_mutex_unlock(&process.lock);
+    return error->code;
+}
+
+static int one_in_force(const berth_option_row *row, int64_t *value, const char **source,
+                        berth_error *error)
+{
+    const patch *inner = innermost_patch();
+
+    pthread_mutex_lock(&process.lock);
+    if (need_environment(error) == BERTH_OK)
+        *value = value_in_force(row, inner, source);
+    pthread_mutex_unlock(&process.lock);
+    return error->code;
+}
+
+/* What is forced wins over a configuration that the call brings, too. */
+static int with_forced(const struct berth_config *own, struct berth_config *config,
+                       berth_error *error)
+{
+    pthread_mutex_lock(&process.lock);
+    if (need_environment(error) == BERTH_OK) {
+        *config = *own;
+        berth_layer_apply(&process.environment.force, config);
+    }
+    pthread_mutex_unlock(&process.lock);
+    return error->code;
+}
+
+int berth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error)
+{
+    int status = call && call->config ? with_forced(call->config, config, error)
+                                      : berth_config_in_force(config, error);
+
+    if (status == 0 && config->debug && config->load_check < BERTH_CHECK_HEADERS)
+        config->load_check = BERTH_CHECK_HEADERS;
+    return status;
+}
+
+/* ---- the program's values ---- */
+
+static const berth_option_row *find(const char *name, berth_error *error)
+{
+    const berth_option_row *row = name ? berth_option_find(name, strlen(name), false, NULL) : NULL;
+
+    if (!row)
+        (void)berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.100s: no such option",
+                         name ? name : "(null)");
+    return row;
+}
+
+static void set_program(const berth_option_row *row, int64_t value)
+{
+    pthread_mutex_lock(&process.lock);
+    *berth_option_field(&process.program.values, row) = value;
+    process.program.is_set[berth_option_index(row)] = true;
+    pthread_mutex_unlock(&process.lock);
+}
+
+int berth_config_set(const char *name, const char *text, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = find(name, error);
+    int64_t value;
+
+    if (!row)
+        return error->code;
+    if (!text)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value",
+                          row->name);
+    if (berth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
+        return error->code;
+    set_program(row, value);
+    return 0;
+}
+
+int berth_config_set_int(const char *name, int64_t value, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = find(name, error);
+
+    if (!row || berth_option_check(row, value, by_program, error) < 0)
+        return error->code;
+    set_program(row, value);
+    return 0;
+}
+
+int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = find(name, error);
+    char printed[BERTH_OPTION_TEXT_NBYTES];
+    const char *source;
+    int64_t value;
+
+    if (!row || one_in_force(row, &value, &source, error) < 0)
+        return error->code;
+    berth_option_print(row, value, printed);
+    if (!text || strlen(printed) >= text_nbytes)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%s: its value needs %zu bytes", row->name, strlen(printed) + 1);
+    memcpy(text, printed, strlen(printed) + 1);
+    return 0;
+}
+
+int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = find(name, error);
+    const char *source;
+
+    if (!row)
+        return error->code;
+    return one_in_force(row, value, &source, error);
+}
+
+int berth_config_reset(const char *name, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = name ? find(name, error) : NULL;
+
+    if (name && !row)
+        return error->code;
+    pthread_mutex_lock(&process.lock);
+    if (row)
+        process.program.is_set[berth_option_index(row)] = false;
+    else
+        process.program = (berth_layer){0};
+    pthread_mutex_unlock(&process.lock);
+    return 0;
+}
+
+int berth_config_load(const char *text, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_layer layer = {0};
+
+    if (berth_layer_parse_lines(&layer, text, error) < 0)
+        return error->code;
+    pthread_mutex_lock(&process.lock);
+    berth_layer_add(&process.program, &layer);
+    pthread_mutex_unlock(&process.lock);
+    return 0;
+}
+
+int berth_set_crc32_options(bool compute_crc32, berth_error *error)
+{
+    return berth_config_set_int("crc32_options", compute_crc32, error);
+}
+
+int berth_set_default_mmap_options(const char *flags, berth_error *error)
+{
+    return berth_config_set("default_mmap_options", flags, error);
+}
+
+int berth_set_default_load_endianness(const char *endianness, berth_error *error)
+{
+    return berth_config_set("default_load_endianness", endianness, error);
+}
+
+/* ---- what an option is ---- */
+
+/* Texts of the rows that are put together once and live for ever. */
+static struct {
+    char bounds[80];
+    char initial[BERTH_OPTION_TEXT_NBYTES];
+} row_texts[BERTH_N_OPTIONS];
+static pthread_once_t row_texts_once = PTHREAD_ONCE_INIT;
+
+static void make_row_texts(void)
+{
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const berth_option_row *row = berth_option_at(i);
+        berth_option_print_bounds(row, row_texts[i].bounds, sizeof row_texts[i].bounds);
+        berth_option_print(row, row->initial, row_texts[i].initial);
+    }
+}
+
+static int describe(const berth_option_row *row, berth_option *option, berth_error *error)
+{
+    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
+    size_t i = berth_option_index(row);
+    const char *source;
+    int64_t value;
+
+    if (one_in_force(row, &value, &source, error) < 0)
+        return error->code;
+    (void)pthread_once(&row_texts_once, make_row_texts);
+    *option = (berth_option){.name = row->name,
+                             .type = types[row->kind],
+                             .unit = row->unit,
+                             .bounds = row_texts[i].bounds,
+                             .initial = row_texts[i].initial,
+                             .help = row->help,
+                             .aliases = row->aliases,
+                             .source = source};
+    berth_option_print(row, value, option->value);
+    berth_option_print_unbuilt(row, option->later, sizeof option->later);
+    return 0;
+}
+
+size_t berth_config_count(void)
+{
+    return BERTH_N_OPTIONS;
+}
+
+int berth_config_option(size_t i, berth_option *option, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (i >= BERTH_N_OPTIONS)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "there is no option %zu, there are %zu", i, BERTH_N_OPTIONS);
+    return describe(berth_option_at(i), option, error);
+}
+
+int berth_config_describe(const char *name, berth_option *option, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    const berth_option_row *row = find(name, error);
+
+    if (!row)
+        return error->code;
+    return describe(row, option, error);
+}
+
+/* ---- configurations of one's own ---- */
+
+berth_config *berth_config_new(berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_config *config = berth_allocate(sizeof *config);
+
+    if (!config) {
+        (void)berth_fail_memory(error, sizeof *config);
+        return NULL;
+    }
+    if (berth_config_in_force(config, error) < 0) {
+        berth_release(config);
+        return NULL;
+    }
+    return config;
+}
+
+void berth_config_free(berth_config *config)
+{
+    berth_release(config);
+}
+
+int berth_config_apply(berth_config *config, const char *assignments, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_layer layer = {0};
+
+    if (!config)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no configuration");
+    if (berth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
+        return error->code;
+    berth_layer_apply(&layer, config);
+    return 0;
+}
