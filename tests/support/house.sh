@@ -19,6 +19,10 @@ house_sizes() {
     python3 tests/support/check_sizes.py
 }
 
+house_promises() {
+    python3 tests/support/check_promises.py
+}
+
 # The public header alone, in the languages and compilers it promises.
 house_header() {
     local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
