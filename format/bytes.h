@@ -12,57 +12,57 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef struct berth_bytes {
+typedef struct berth_cursor {
     const uint8_t *start;
     size_t nbytes;
     size_t at;
     bool good;
-} berth_bytes;
+} berth_cursor;
 
-static inline berth_bytes berth_bytes_over(const uint8_t *start, size_t nbytes)
+static inline berth_cursor berth_cursor_over(const uint8_t *start, size_t nbytes)
 {
-    return (berth_bytes){.start = start, .nbytes = nbytes, .at = 0, .good = true};
+    return (berth_cursor){.start = start, .nbytes = nbytes, .at = 0, .good = true};
 }
 
-static inline size_t berth_bytes_left(const berth_bytes *bytes)
+static inline size_t berth_cursor_left(const berth_cursor *cursor)
 {
-    return bytes->nbytes - bytes->at;
+    return cursor->nbytes - cursor->at;
 }
 
 /* The next n bytes, or NULL when fewer are left. */
-static inline const uint8_t *berth_bytes_take(berth_bytes *bytes, size_t n)
+static inline const uint8_t *berth_cursor_take(berth_cursor *cursor, size_t n)
 {
-    const uint8_t *taken = bytes->start + bytes->at;
-    if (!bytes->good || n > bytes->nbytes - bytes->at) {
-        bytes->good = false;
+    const uint8_t *taken = cursor->start + cursor->at;
+    if (!cursor->good || n > cursor->nbytes - cursor->at) {
+        cursor->good = false;
         return NULL;
     }
-    bytes->at += n;
+    cursor->at += n;
     return taken;
 }
 
-static inline uint64_t berth_bytes_integer(berth_bytes *bytes, size_t n)
+static inline uint64_t berth_cursor_integer(berth_cursor *cursor, size_t n)
 {
-    const uint8_t *taken = berth_bytes_take(bytes, n);
+    const uint8_t *taken = berth_cursor_take(cursor, n);
     uint64_t value = 0;
     for (size_t i = n; taken && i > 0; i--)
         value = value << 8 | taken[i - 1];
     return value;
 }
 
-static inline uint16_t berth_bytes_u16(berth_bytes *bytes)
+static inline uint16_t berth_cursor_u16(berth_cursor *cursor)
 {
-    return (uint16_t)berth_bytes_integer(bytes, 2);
+    return (uint16_t)berth_cursor_integer(cursor, 2);
 }
 
-static inline uint32_t berth_bytes_u32(berth_bytes *bytes)
+static inline uint32_t berth_cursor_u32(berth_cursor *cursor)
 {
-    return (uint32_t)berth_bytes_integer(bytes, 4);
+    return (uint32_t)berth_cursor_integer(cursor, 4);
 }
 
-static inline uint64_t berth_bytes_u64(berth_bytes *bytes)
+static inline uint64_t berth_cursor_u64(berth_cursor *cursor)
 {
-    return berth_bytes_integer(bytes, 8);
+    return berth_cursor_integer(cursor, 8);
 }
 
 /* Writes the low n bytes of value; returns where the next field begins. */

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The central directory (FORMAT.md section 3), entry by entry. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/layout.h"
+#include "format/zip_fields.h"
+#include "format/zip_inner.h"
+
+/* One entry as it stands there. */
+typedef struct zip_central {
+    uint64_t at; /* byte of the file */
+    uint32_t signature;
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t
+        compressed_nbytes; /* the three of them: from the zip64 extra where the field says so */
+    uint64_t nbytes;
+    uint64_t header_offset;
+    uint16_t name_nbytes;
+    uint16_t extra_nbytes;
+    uint16_t comment_nbytes;
+    uint16_t disk;
+    const uint8_t *name;
+    const uint8_t *extra;
+    const char *record; /* own name, NUL-terminated, once it was checked */
+} zip_central;
+
+/* Where the directory's memory is filled next. */
+typedef struct zip_filling {
+    berth_zip_directory *directory;
+    char *names_at;
+    size_t n_left; /* entries still to come: folders are put behind them, from the end */
+} zip_filling;
+
+static void read_fixed_fields(berth_cursor *cursor, zip_central *entry)
+{
+    entry->signature = berth_cursor_u32(cursor);
+    berth_cursor_u32(cursor); /* versions */
+    entry->flags = berth_cursor_u16(cursor);
+    entry->method = berth_cursor_u16(cursor);
+    berth_cursor_u32(cursor); /* time and date */
+    entry->crc32 = berth_cursor_u32(cursor);
+    entry->compressed_nbytes = berth_cursor_u32(cursor);
+    entry->nbytes = berth_cursor_u32(cursor);
+    entry->name_nbytes = berth_cursor_u16(cursor);
+    entry->extra_nbytes = berth_cursor_u16(cursor);
+    entry->comment_nbytes = berth_cursor_u16(cursor);
+    entry->disk = berth_cursor_u16(cursor);
+    berth_cursor_u16(cursor); /* attributes */
+    berth_cursor_u32(cursor);
+    entry->header_offset = berth_cursor_u32(cursor);
+}
+
+/*
+ * Z4: a signature, and lengths inside the directory; what it leaves has room for the n_after
+ * entries to come, so that all names together have room in the memory that was allocated for them.
+ */
+static int read_entry(berth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
+                      berth_error *error)
+{
+    read_fixed_fields(cursor, entry);
+    if (!cursor->good)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                          "entry %zu of the directory is cut off", number);
+    if (entry->signature != BERTH_ZIP_CENTRAL_SIGNATURE)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                          "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
+                          number, entry->signature, BERTH_ZIP_CENTRAL_SIGNATURE);
+    size_t left = berth_cursor_left(cursor);
+    entry->name = berth_cursor_take(cursor, entry->name_nbytes);
+    entry->extra = berth_cursor_take(cursor, entry->extra_nbytes);
+    berth_cursor_take(cursor, entry->comment_nbytes);
+    if (!cursor->good || berth_cursor_left(cursor) / BERTH_ZIP_CENTRAL_NBYTES < n_after)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                          "name, extra fields and comment of entry %zu have %d + %d + %d bytes, "
+                          "but the directory has only %zu for them and %zu more entries",
+                          number, entry->name_nbytes, entry->extra_nbytes, entry->comment_nbytes,
+                          left, n_after);
+    return BERTH_OK;
+}
+
+/* Z8: all under one top folder, that of the first entry. */
+static int check_top_folder(zip_filling *filling, const zip_central *entry, berth_error *error)
+{
+    berth_zip_directory *directory = filling->directory;
+    const char *name = (const char *)entry->name;
+    const uint8_t *slash = memchr(entry->name, '/', entry->name_nbytes);
+
+    if (!slash)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                          "'%.*s' lies in no top folder; a checkpoint's records share one",
+                          entry->name_nbytes, name);
+    size_t length = (size_t)(slash - entry->name);
+    if (!directory->archive) {
+        memcpy(filling->names_at, name, length);
+        filling->names_at[length] = '\0';
+        directory->archive = filling->names_at;
+        directory->archive_nbytes = (uint32_t)length;
+        filling->names_at += length + 1;
+    }
+    if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                          "'%.*s' does not lie in the top folder '%s' of the entries before it",
+                          entry->name_nbytes, name, directory->archive);
+    return BERTH_OK;
+}
+
+static void keep_name(zip_filling *filling, zip_central *entry)
+{
+    memcpy(filling->names_at, entry->name, entry->name_nbytes);
+    filling->names_at[entry->name_nbytes] = '\0';
+    entry->record = filling->names_at + filling->directory->archive_nbytes + 1;
+    filling->names_at += entry->name_nbytes + 1;
+}
+
+/* Reads the zip64 field's value in place of a 32 bit field that says so. */
+static void widen(uint64_t *field, berth_cursor *zip64)
+{
+    if (*field == BERTH_ZIP_SATURATED32)
+        *field = berth_cursor_u64(zip64);
+}
+
+static unsigned zip64_needs(const zip_central *entry)
+{
+    return 8u * (entry->nbytes == BERTH_ZIP_SATURATED32) +
+           8u * (entry->compressed_nbytes == BERTH_ZIP_SATURATED32) +
+           8u * (entry->header_offset == BERTH_ZIP_SATURATED32);
+}
+
+/* Z4: well-formed, at most one zip64 field, of exactly the size that the saturated fields need. */
+static int read_extra_fields(zip_central *entry, berth_error *error)
+{
+    berth_cursor cursor = berth_cursor_over(entry->extra, entry->extra_nbytes);
+    unsigned needed = zip64_needs(entry);
+    berth_zip_extra extra;
+    bool seen = false;
+    int more;
+
+    while ((more = berth_zip_next_extra(&cursor, &extra, entry->record, entry->at, error)) > 0) {
+        if (extra.id != BERTH_ZIP_EXTRA_ZIP64)
+            continue;
+        if (seen)
+            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                              "a second ZIP64 extra field");
+        if (extra.nbytes != needed)
+            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                              "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
+                              needed);
+        berth_cursor zip64 = berth_cursor_over(extra.bytes, extra.nbytes);
+        widen(&entry->nbytes, &zip64);
+        widen(&entry->compressed_nbytes, &zip64);
+        widen(&entry->header_offset, &zip64);
+        seen = true;
+    }
+    if (more == 0 && needed > 0 && !seen)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "no ZIP64 extra field, but %u bytes of one are needed", needed);
+    return more;
+}
+
+/* Z9: what can be read at all. */
+static int check_method(const zip_central *entry, berth_error *error)
+{
+    if (entry->flags & (BERTH_ZIP_FLAG_ENCRYPTED | BERTH_ZIP_FLAG_STRONG | BERTH_ZIP_FLAG_MASKED))
+        return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                          "encrypted (flags 0x%04x)", entry->flags);
+    if (entry->flags & BERTH_ZIP_FLAG_PATCH)
+        return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                          "patch data (flags 0x%04x)", entry->flags);
+    if (entry->method != BERTH_ZIP_STORED && entry->method != BERTH_ZIP_DEFLATED)
+        return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                          "compression method %d; only stored (0) and deflated (8) can be read",
+                          entry->method);
+    if (entry->method == BERTH_ZIP_DEFLATED && strncmp(entry->record, "data/", 5) == 0 &&
+        entry->record[5])
+        return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                          "a deflated storage cannot be mapped or placed; unpack the archive and "
+                          "zip it again with `zip -0 -r`");
+    if (entry->method == BERTH_ZIP_STORED && entry->compressed_nbytes != entry->nbytes)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "stored, but of %" PRIu64 " bytes in the file and %" PRIu64 " outside",
+                          entry->compressed_nbytes, entry->nbytes);
+    return BERTH_OK;
+}
+
+/* Z3: one disk. Z7: header, name and data lie before the directory. Z8: folders are empty. */
+static int check_place(const zip_central *entry, uint64_t directory_offset, berth_error *error)
+{
+    uint64_t needed = BERTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->name_nbytes;
+    uint64_t room =
+        entry->header_offset < directory_offset ? directory_offset - entry->header_offset : 0;
+
+    if (entry->disk != 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "lies on disk %d; only 0 can be read", entry->disk);
+    if (room < needed || entry->compressed_nbytes > room - needed)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "a header at byte %" PRIu64 " and %" PRIu64
+                          " bytes of data do not fit before the directory at byte %" PRIu64,
+                          entry->header_offset, entry->compressed_nbytes, directory_offset);
+    if (berth_zip_is_folder(entry->name, entry->name_nbytes) &&
+        (entry->nbytes != 0 || entry->compressed_nbytes != 0))
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "a folder with %" PRIu64 " bytes of data", entry->nbytes);
+    return BERTH_OK;
+}
+
+static void keep_entry(zip_filling *filling, const zip_central *entry)
+{
+    berth_zip_directory *directory = filling->directory;
+    filling->n_left--;
+    bool folder = berth_zip_is_folder(entry->name, entry->name_nbytes);
+    size_t at = folder ? directory->n_entries + filling->n_left : directory->n_entries;
+    directory->n_entries += !folder;
+    directory->n_folders += folder;
+    directory->entries[at] = (berth_zip_entry){
+        .name = entry->record - directory->archive_nbytes - 1,
+        .record = entry->record,
+        .name_nbytes = entry->name_nbytes,
+        .flags = entry->flags,
+        .method = entry->method,
+        .crc32 = entry->crc32,
+        .compressed_nbytes = entry->compressed_nbytes,
+        .nbytes = entry->nbytes,
+        .header_offset = entry->header_offset,
+    };
+}
+
+static int read_entries(berth_cursor *cursor, const berth_zip_end *end, zip_filling *filling,
+                        berth_error *error)
+{
+    for (size_t i = 0; i < end->n_entries; i++) {
+        zip_central entry = {.at = end->directory_offset + cursor->at};
+        if (read_entry(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
+            berth_zip_check_name(entry.name, entry.name_nbytes,
+                                 (entry.flags & BERTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
+            check_top_folder(filling, &entry, error) < 0)
+            return error->code;
+        keep_name(filling, &entry);
+        if (read_extra_fields(&entry, error) < 0 || check_method(&entry, error) < 0 ||
+            check_place(&entry, end->directory_offset, error) < 0)
+            return error->code;
+        keep_entry(filling, &entry);
+    }
+    /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
+    if (berth_cursor_left(cursor) > 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor->at,
+                          "%zu bytes of the directory follow its %" PRIu64 " entries",
+                          berth_cursor_left(cursor), end->n_entries);
+    return BERTH_OK;
+}
+
+/*
+ * Memory by the directory's own bytes: what is not fixed fields is names at most, and the top
+ * folder is a part of the first one.
+ */
+static int allocate(berth_zip_directory *directory, const berth_zip_end *end, berth_error *error)
+{
+    if (end->n_entries > end->directory_nbytes / BERTH_ZIP_CENTRAL_NBYTES)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                          "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
+                          end->n_entries, end->directory_nbytes);
+    size_t n = (size_t)end->n_entries;
+    size_t names_nbytes = (size_t)end->directory_nbytes - n * BERTH_ZIP_CENTRAL_NBYTES;
+
+    directory->entries = berth_allocate_zeroed(n * sizeof *directory->entries);
+    directory->by_offset = berth_allocate(n * sizeof *directory->by_offset);
+    directory->names = berth_allocate(2 * names_nbytes + n + 1);
+    if (!directory->entries || !directory->by_offset || !directory->names)
+        return berth_fail_memory(
+            error, n * (sizeof *directory->entries + sizeof *directory->by_offset + 1) +
+                       2 * names_nbytes + 1);
+    return BERTH_OK;
+}
+
+int berth_zip_read_directory(const uint8_t *bytes, const berth_zip_end *end,
+                             berth_zip_directory *directory, berth_error *error)
+{
+    berth_zip_directory made = {0};
+    zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
+    berth_cursor cursor = berth_cursor_over(bytes, (size_t)end->directory_nbytes);
+
+    *directory = made;
+    if (end->n_entries == 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                          "an archive without records");
+    if (allocate(&made, end, error) < 0)
+        goto cleanup;
+    filling.names_at = made.names;
+    if (read_entries(&cursor, end, &filling, error) < 0 ||
+        berth_zip_order_entries(&made, end->directory_offset, error) < 0 ||
+        berth_zip_index_names(&made, error) < 0)
+        goto cleanup;
+    *directory = made;
+    return BERTH_OK;
+
+cleanup:
+    berth_zip_free_directory(&made);
+    return error->code;
+}
+
+void berth_zip_free_directory(berth_zip_directory *directory)
+{
+    berth_release(directory->entries);
+    berth_release(directory->by_offset);
+    berth_release(directory->names);
+    berth_release(directory->index);
+    *directory = (berth_zip_directory){0};
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the files of the zip reader share among themselves. */
+#ifndef BERTH_FORMAT_ZIP_INNER_H
+#define BERTH_FORMAT_ZIP_INNER_H
+
+#include "format/bytes.h"
+#include "format/zip_read.h"
+
+/* ---- zip_extra.c ---- */
+
+typedef struct berth_zip_extra {
+    uint16_t id;
+    uint16_t nbytes;
+    const uint8_t *bytes;
+} berth_zip_extra;
+
+/*
+ * The next extra field: 1, or 0 at the end, or an error: malformed, or of a kind that gives the
+ * entry a second name (Z4). `at`: the byte of the file where the header that holds it begins.
+ */
+int berth_zip_next_extra(berth_cursor *cursor, berth_zip_extra *extra, const char *record,
+                         uint64_t at, berth_error *error);
+
+/* ---- zip_names.c ---- */
+
+/*
+ * Refuses a name that two readers could take for two things (Z8). `at`: the byte of the file
+ * where the entry that holds it begins. The name is never shown before it passed.
+ */
+int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                         berth_error *error);
+
+/* Whether it names a folder: ends in '/'. */
+bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
+
+/* Builds directory->index over the records; two of one name are refused (Z8). */
+int berth_zip_index_names(berth_zip_directory *directory, berth_error *error);
+
+/* ---- zip_ranges.c ---- */
+
+/*
+ * Fills directory->by_offset and every entry's next_offset; refuses entries that overlap by what
+ * the directory alone tells (Z7).
+ */
+int berth_zip_order_entries(berth_zip_directory *directory, uint64_t directory_offset,
+                            berth_error *error);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/zip_inner.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+/* ---- which names are refused ---- */
+
+/* The length of the UTF-8 sequence at name[at], or 0 if there is none that is well-formed. */
+static size_t utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t at)
+{
+    uint8_t lead = name[at];
+    size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (length == 0 || lead > 0xF4 || length > name_nbytes - at)
+        return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((name[at + i] & 0xC0) != 0x80)
+            return 0;
+    /* Overlong forms, surrogates, and what lies beyond U+10FFFF: told by the second byte. */
+    uint8_t second = length > 1 ? name[at + 1] : 0;
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F))
+        return 0;
+    return length;
+}
+
+/* Control characters, those of U+0080 to U+009F too: terminals obey them. */
+static bool is_control(const uint8_t *sequence, size_t length)
+{
+    return (length == 1 && (sequence[0] < 0x20 || sequence[0] == 0x7F)) ||
+           (length == 2 && sequence[0] == 0xC2 && sequence[1] < 0xA0);
+}
+
+static int check_characters(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                            berth_error *error)
+{
+    size_t length;
+
+    for (size_t i = 0; i < name_nbytes; i += length) {
+        length = utf8_sequence(name, name_nbytes, i);
+        if (length == 0)
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                              "a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);
+        if (is_control(name + i, length))
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                              "a name with a control character: 0x%02x at its byte %zu",
+                              name[i + length - 1], i);
+        if (length > 1 && !marked_utf8)
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                              "a name that is not ASCII and not marked as UTF-8 (flag bit 11): "
+                              "0x%02x at its byte %zu",
+                              name[i], i);
+        if (name[i] == '\\')
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a backslash: '%.*s'",
+                              (int)name_nbytes, (const char *)name);
+    }
+    return BERTH_OK;
+}
+
+/* What an empty component, "." or ".." stands for depends on who resolves it. */
+static bool is_ambiguous(const uint8_t *component, size_t length)
+{
+    return length == 0 || (length == 1 && component[0] == '.') ||
+           (length == 2 && component[0] == '.' && component[1] == '.');
+}
+
+static bool has_drive(const uint8_t *component, size_t length)
+{
+    uint8_t letter = length > 1 ? (uint8_t)(component[0] | 0x20) : 0;
+    return letter >= 'a' && letter <= 'z' && component[1] == ':';
+}
+
+static int check_components(const uint8_t *name, size_t name_nbytes, uint64_t at,
+                            berth_error *error)
+{
+    const char *text = (const char *)name;
+    size_t begin = 0;
+
+    while (begin < name_nbytes) {
+        const uint8_t *slash = memchr(name + begin, '/', name_nbytes - begin);
+        size_t length = slash ? (size_t)(slash - name) - begin : name_nbytes - begin;
+        if (is_ambiguous(name + begin, length))
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
+                              (int)length, text + begin, (int)name_nbytes, text);
+        if (has_drive(name + begin, length))
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                              "a name with a drive letter: '%.*s'", (int)name_nbytes, text);
+        begin += length + 1;
+    }
+    return BERTH_OK;
+}
+
+int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                         berth_error *error)
+{
+    if (name_nbytes == 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
+    if (check_characters(name, name_nbytes, marked_utf8, at, error) < 0)
+        return error->code;
+    if (name[0] == '/')
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",
+                          (int)name_nbytes, (const char *)name);
+    return check_components(name, name_nbytes, at, error);
+}
+
+bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
+{
+    return name_nbytes > 0 && name[name_nbytes - 1] == '/';
+}
+
+/* ---- how one is found ---- */
+
+/* Open addressing: slot 0 is free, else entry number + 1. */
+typedef struct name_index {
+    uint64_t base;
+    size_t mask;
+    size_t slots[];
+} name_index;
+
+#define HASH_PRIME 0x7FFFFFFFu
+
+/*
+ * A polynomial over the bytes, modulo a prime. Its point is taken from an address that whoever
+ * made the file cannot know, so that no choice of names makes the search long.
+ */
+static size_t hash_name(const name_index *index, const char *name, size_t name_nbytes)
+{
+    uint64_t hash = 1;
+    for (size_t i = 0; i < name_nbytes; i++)
+        hash = (hash * index->base + (uint8_t)name[i] + 1) % HASH_PRIME;
+    return (size_t)(hash * 0x9E3779B97F4A7C15u >> 24);
+}
+
+/* The slot that holds the name, or the free one where it would go. */
+static size_t *find_slot(const berth_zip_directory *directory, name_index *index,
+                         const char *record, size_t record_nbytes)
+{
+    size_t at = hash_name(index, record, record_nbytes) & index->mask;
+    size_t skip_nbytes = directory->archive_nbytes + (size_t)1;
+
+    while (index->slots[at]) {
+        const berth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
+        if (entry->name_nbytes - skip_nbytes == record_nbytes &&
+            memcmp(entry->record, record, record_nbytes) == 0)
+            break;
+        at = (at + 1) & index->mask;
+    }
+    return &index->slots[at];
+}
+
+static name_index *new_index(size_t n_entries, berth_error *error)
+{
+    size_t n_slots = 8;
+    while (n_slots / 2 < n_entries)
+        n_slots *= 2;
+    size_t nbytes = sizeof(name_index) + n_slots * sizeof(size_t);
+    name_index *index = berth_allocate_zeroed(nbytes);
+    if (!index) {
+        berth_fail_memory(error, nbytes);
+        return NULL;
+    }
+    index->mask = n_slots - 1;
+    index->base = 256 + ((uintptr_t)index >> 4) % (HASH_PRIME - 256);
+    return index;
+}
+
+int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
+{
+    name_index *index = new_index(directory->n_entries, error);
+
+    directory->index = index;
+    for (size_t i = 0; index && i < directory->n_entries; i++) {
+        const berth_zip_entry *entry = &directory->entries[i];
+        size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
+        size_t *slot = find_slot(directory, index, entry->record, record_nbytes);
+        if (*slot)
+            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                              "a second record of this name; the first one is at byte %" PRIu64,
+                              directory->entries[*slot - 1].header_offset);
+        *slot = i + 1;
+    }
+    return error->code;
+}
+
+berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
+                                size_t record_nbytes)
+{
+    if (!directory->index)
+        return NULL;
+    size_t *slot = find_slot(directory, directory->index, record, record_nbytes);
+    return *slot ? &directory->entries[*slot - 1] : NULL;
+}
