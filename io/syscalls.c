@@ -7,6 +7,17 @@ static int open_with_mode(const char *path, int flags, mode_t mode)
     return open(path, flags, mode);
 }
 
+static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
+{
+    return openat(folder, path, flags, mode);
+}
+
+/* Its first parameter is an enum in glibc and an int elsewhere. */
+static int getrlimit_of(int resource, struct rlimit *limit)
+{
+    return getrlimit((unsigned)resource, limit);
+}
+
 /* dup alone would leak the copy into programs that the process starts (F1). */
 static int dup_close_on_exec(int fd)
 {

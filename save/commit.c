@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/commit.h"
+
+#include <errno.h>
+
+#include "config/error.h"
+#include "config/options.h"
+#include "io/file.h"
+#include "io/syscalls.h"
+#include "save/shortage.h"
+
+/* The temporary goes, or has become the target: then there is nothing of that name. */
+static void end(berth_commit *commit)
+{
+    berth_file_close(commit->fd);
+    commit->fd = -1;
+    berth_target_free(&commit->target);
+}
+
+void berth_commit_abort(berth_commit *commit)
+{
+    if (commit->fd >= 0)
+        (void)berth_system.unlinkat(commit->target.folder, commit->temporary, 0);
+    end(commit);
+}
+
+/* Told beforehand: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
+static int check_limit(uint64_t nbytes, berth_error *error)
+{
+    struct rlimit limit;
+
+    if (berth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= nbytes)
+        return 0;
+    return berth_fail_shortage(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit.rlim_cur);
+}
+
+/*
+ * All of the room now, so that its lack is known at second 0. Never posix_fallocate, which writes
+ * zeros where the file system cannot. There, free space is a forecast and no promise.
+ */
+static int take_room(const berth_commit *commit, berth_error *error)
+{
+    berth_output file = berth_output_of_file(&commit->fd);
+    off_t nbytes = (off_t)commit->nbytes;
+    int result;
+
+    do
+        result = berth_system.fallocate(commit->fd, 0, 0, nbytes);
+    while (result < 0 && errno == EINTR);
+    if (result == 0)
+        return 0;
+    int failure = errno;
+    if (failure == EOPNOTSUPP || failure == ENOSYS) {
+        if (file.room(file.context) < commit->nbytes)
+            failure = ENOSPC;
+        else if (berth_system.ftruncate(commit->fd, nbytes) == 0)
+            return 0;
+        else
+            failure = errno;
+    }
+    if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
+        return berth_fail_shortage(error, failure, NULL, BERTH_NO_OFFSET,
+                                   berth_shortage(&file, commit->nbytes, 0));
+    return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
+}
+
+/* The mode of a replaced file is kept. Until it is set, nobody else may open the new one. */
+static int create(berth_commit *commit, berth_error *error)
+{
+    const berth_target *target = &commit->target;
+
+    if (berth_temporary_create(target->folder, target->exists ? 0600 : 0666, &commit->fd,
+                               commit->temporary, error) < 0)
+        return error->code;
+    if (target->exists && berth_system.fchmod(commit->fd, target->mode) < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
+    return take_room(commit, error);
+}
+
+int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
+                       berth_error *error)
+{
+    *commit = (berth_commit){.fd = -1, .durability = durability, .nbytes = nbytes};
+    if (berth_target_find(path, &commit->target, error) < 0)
+        return error->code;
+    if (!commit->target.folder_readable && durability == BERTH_DURABILITY_FULL)
+        berth_fail_errno(error, EACCES, NULL, BERTH_NO_OFFSET,
+                         "its folder cannot be read, so it cannot be synced "
+                         "(save.durability=file does without)");
+    else if (check_limit(nbytes, error) == 0) {
+        if (commit->target.folder_readable)
+            berth_temporary_clean(commit->target.folder);
+        create(commit, error);
+    }
+    if (error->code != BERTH_OK)
+        berth_commit_abort(commit);
+    return error->code;
+}
+
+/* W2: never repeated. The kernel may have dropped the pages, and would then report success. */
+static int sync_data(const berth_commit *commit, berth_error *error)
+{
+    int result = 0;
+
+    if (commit->durability == BERTH_DURABILITY_FULL)
+        result = berth_system.fsync(commit->fd);
+    else if (commit->durability == BERTH_DURABILITY_FILE)
+        result = berth_system.fdatasync(commit->fd);
+    if (result < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be synced");
+    return 0;
+}
+
+/*
+ * Some file systems tell only at close that a write failed (NFS). Closing a copy of the descriptor
+ * asks them, and the lock stays.
+ */
+static int close_copy(const berth_commit *commit, berth_error *error)
+{
+    int copy = berth_system.dup(commit->fd);
+
+    if (copy < 0 || (berth_system.close(copy) < 0 && errno != EINTR))
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be closed");
+    return 0;
+}
+
+static int sync_folder(const berth_commit *commit, berth_error *error)
+{
+    if (commit->durability != BERTH_DURABILITY_FULL ||
+        berth_system.fsync(commit->target.folder) == 0)
+        return 0;
+    int failure = errno;
+    if (failure == EINVAL) {
+        berth_log("%s: its file system cannot sync folders", commit->target.name);
+        return 0;
+    }
+    berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "%s",
+                     berth_status_text(BERTH_E_NOT_DURABLE));
+    error->code = BERTH_E_NOT_DURABLE;
+    return error->code;
+}
+
+int berth_commit_finish(berth_commit *commit, berth_error *error)
+{
+    const berth_target *target = &commit->target;
+
+    if (sync_data(commit, error) < 0 || close_copy(commit, error) < 0) {
+        berth_commit_abort(commit);
+        return error->code;
+    }
+    if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
+        0) {
+        berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+        berth_commit_abort(commit);
+        return error->code;
+    }
+    sync_folder(commit, error);
+    end(commit);
+    return error->code;
+}

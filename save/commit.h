@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The promise of a save to a path: the path holds the old file or the whole new one, whatever
+ * happens. A temporary in the target's folder, all its room taken at once, synced, renamed over
+ * the target, the folder synced.
+ */
+#ifndef BERTH_SAVE_COMMIT_H
+#define BERTH_SAVE_COMMIT_H
+
+#include "save/output.h"
+#include "save/target.h"
+#include "save/temporary.h"
+
+typedef struct berth_commit {
+    berth_target target;
+    int fd; /* of the temporary; -1: none */
+    char temporary[BERTH_TEMPORARY_NAME_NBYTES];
+    int64_t durability;
+    uint64_t nbytes;
+} berth_commit;
+
+/* Everything that can fail before data is written. `nbytes`: the exact size. On failure nothing
+ * remains. */
+int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
+                       berth_error *error);
+/*
+ * Makes the written temporary the target, as durably as asked. A failure before the rename leaves
+ * the old file; one after it is BERTH_E_NOT_DURABLE. Ends the commit either way.
+ */
+int berth_commit_finish(berth_commit *commit, berth_error *error);
+/* Removes the temporary. */
+void berth_commit_abort(berth_commit *commit);
+
+#endif

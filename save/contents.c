@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which records a save consists of, and in which order (format/FORMAT.md section 1). */
+#include <endian.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/tensor.h"
+#include "format/value.h"
+#include "save/plan.h"
+
+#define NAME_PICKLE "data.pkl"
+#define NAME_ID ".data/serialization_id"
+
+static bool is_big(const struct berth_config *config)
+{
+    if (config->save_byteorder == BERTH_BYTEORDER_NATIVE)
+        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return config->save_byteorder == BERTH_BYTEORDER_BIG;
+}
+
+bool berth_plan_is_foreign(const struct berth_config *config)
+{
+    return is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+static int add_bytes(berth_plan *plan, const char *name, const void *bytes, size_t nbytes,
+                     berth_error *error)
+{
+    const berth_planned content = {.data = bytes, .swap_nbytes = 1};
+
+    return berth_plan_add(plan, name, nbytes, &content, error);
+}
+
+static int add_text(berth_plan *plan, const char *name, const char *text, berth_error *error)
+{
+    return add_bytes(plan, name, text, strlen(text), error);
+}
+
+/* What stands between data.pkl and the storages. */
+static int add_head(berth_plan *plan, const struct berth_config *config, berth_error *error)
+{
+    (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
+    add_text(plan, ".format_version", "1", error);
+    add_text(plan, ".storage_alignment", plan->alignment_text, error);
+    add_text(plan, "byteorder", is_big(config) ? "big" : "little", error);
+    return error->code;
+}
+
+/* What stands behind the storages. */
+static int add_tail(berth_plan *plan, berth_error *error)
+{
+    const berth_planned computed = {.swap_nbytes = 1};
+
+    if (add_text(plan, "version", "3\n", error) < 0 ||
+        berth_plan_add(plan, NAME_ID, BERTH_ID_NBYTES, &computed, error) < 0)
+        return error->code;
+    plan->id_index = plan->n_records - 1;
+    return 0;
+}
+
+static int add_given(berth_plan *plan, const berth_new_record *record, berth_error *error)
+{
+    const berth_planned content = {.data = record->data,
+                                   .read = record->data ? NULL : record->read,
+                                   .context = record->context,
+                                   .no_crc32 = record->no_crc32,
+                                   .swap_nbytes = 1};
+
+    if (record->nbytes > 0 && !record->data && !record->read)
+        return berth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                          "neither data nor read is given");
+    return berth_plan_add(plan, record->name, record->nbytes, &content, error);
+}
+
+static int add_all_given(berth_plan *plan, const berth_new_record *records, size_t n_records,
+                         uint32_t flags, const struct berth_config *config, berth_error *error)
+{
+    bool complete = flags & BERTH_RECORDS_COMPLETE;
+
+    for (size_t i = 0; i < n_records; i++) {
+        if (add_given(plan, &records[i], error) < 0)
+            return error->code;
+        if (i == 0 && !complete && add_head(plan, config, error) < 0)
+            return error->code;
+    }
+    if (!complete && add_tail(plan, error) < 0)
+        return error->code;
+    return berth_plan_close(plan, error);
+}
+
+static int check_given(const berth_new_record *records, size_t n_records, uint32_t flags,
+                       const struct berth_config *config, berth_error *error)
+{
+    if (flags & ~BERTH_RECORDS_COMPLETE)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
+                          flags & ~BERTH_RECORDS_COMPLETE);
+    if (!records || n_records == 0)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
+    if (flags & BERTH_RECORDS_COMPLETE)
+        return 0;
+    if (!records[0].name || strcmp(records[0].name, NAME_PICKLE) != 0)
+        return berth_fail(error, BERTH_E_ARGUMENT, records[0].name, BERTH_NO_OFFSET,
+                          "the first record must be " NAME_PICKLE);
+    if (berth_plan_is_foreign(config))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "records are written as they are, they cannot be turned to "
+                          "save.byteorder=%s",
+                          is_big(config) ? "big" : "little");
+    return 0;
+}
+
+int berth_plan_records(const char *archive, const berth_new_record *records, size_t n_records,
+                       uint32_t flags, const struct berth_config *config, berth_plan **plan,
+                       berth_error *error)
+{
+    if (check_given(records, n_records, flags, config, error) < 0)
+        return error->code;
+    *plan = berth_plan_new(archive, config, n_records + 5, error);
+    if (!*plan)
+        return error->code;
+    if (add_all_given(*plan, records, n_records, flags, config, error) < 0) {
+        berth_plan_free(*plan);
+        *plan = NULL;
+    }
+    return error->code;
+}
+
+/* The unit that a change of byte order reverses in a storage. */
+static uint8_t swap_nbytes(const berth_storage *storage)
+{
+    berth_dtype dtype = storage->dtype == BERTH_DTYPE_NONE ? storage->element : storage->dtype;
+
+    return dtype == BERTH_DTYPE_NONE ? 1 : (uint8_t)berth_dtype_swap_nbytes(dtype);
+}
+
+static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
+{
+    for (size_t i = 0; i < plan->pickled.n_storages; i++) {
+        const berth_storage *storage = plan->pickled.storages[i];
+        const berth_planned content = {.storage = storage,
+                                       .swap_nbytes = foreign ? swap_nbytes(storage) : 1};
+        char name[32];
+        (void)snprintf(name, sizeof name, "data/%zu", i);
+        if (storage->nbytes % content.swap_nbytes != 0)
+            return berth_fail(error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
+                              "%llu bytes are no whole elements, their byte order cannot be turned",
+                              (unsigned long long)storage->nbytes);
+        if (berth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static int fill_from_value(berth_plan *plan, const berth_value *value,
+                           const struct berth_config *config, berth_error *error)
+{
+    bool foreign = berth_plan_is_foreign(config);
+
+    if (berth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
+        add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
+        add_head(plan, config, error) < 0 || add_storages(plan, foreign, error) < 0 ||
+        add_tail(plan, error) < 0)
+        return error->code;
+    return berth_plan_close(plan, error);
+}
+
+int berth_plan_value(const char *archive, const berth_value *value,
+                     const struct berth_config *config, berth_plan **plan, berth_error *error)
+{
+    if (!value)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "the value is NULL: berth_tree_error tells whether making it failed");
+    if (berth_tree_error(berth_value_tree(value), error) < 0)
+        return error->code;
+    *plan = berth_plan_new(archive, config, 16, error);
+    if (!*plan)
+        return error->code;
+    if (fill_from_value(*plan, value, config, error) < 0) {
+        berth_plan_free(*plan);
+        *plan = NULL;
+    }
+    return error->code;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/image.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/checksum.h"
+#include "format/zip_write.h"
+
+/* What is gathered is summed while it is still in the cache. */
+#define BLOCK_NBYTES ((size_t)256 * 1024)
+
+int berth_image_begin(berth_image *image, const berth_plan *plan, bool in_order, berth_error *error)
+{
+    *image = (berth_image){.plan = plan, .in_order = in_order};
+    if (!plan->compute_crc32)
+        return 0;
+    image->sums = berth_allocate(plan->n_records * sizeof *image->sums);
+    if (!image->sums)
+        return berth_fail_memory(error, plan->n_records * sizeof *image->sums);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        atomic_init(&image->sums[i].missing_nbytes, plan->records[i].place.nbytes);
+        atomic_init(&image->sums[i].crc32, 0);
+    }
+    return 0;
+}
+
+void berth_image_end(berth_image *image)
+{
+    berth_release(image->sums);
+    *image = (berth_image){0};
+}
+
+uint32_t berth_image_crc32(const berth_image *image, size_t i)
+{
+    return image->sums ? atomic_load(&image->sums[i].crc32) : 0;
+}
+
+static void render_header(const berth_plan *plan, berth_tile *tile, size_t i)
+{
+    const berth_place *place = &plan->records[i].place;
+    berth_range share;
+
+    if (!berth_tile_share(tile, place->header_offset, place->data_offset, &share))
+        return;
+    uint64_t nbytes = place->data_offset - place->header_offset;
+    if (share.nbytes == nbytes) {
+        berth_zip_write_local(place, berth_plan_full_name(plan, i),
+                              tile->bytes + (share.offset - tile->offset));
+        return;
+    }
+    berth_zip_write_local(place, berth_plan_full_name(plan, i), tile->scratch);
+    berth_tile_put(tile, place->header_offset, tile->scratch, nbytes);
+}
+
+/* The record's data in the tile; *completed: its CRC is known now, by this tile. */
+static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *completed,
+                       berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+    const berth_place *place = &plan->records[i].place;
+    uint64_t end = place->data_offset + place->nbytes;
+    berth_range share;
+
+    if (!berth_tile_share(tile, place->data_offset, end, &share))
+        return 0;
+    uint8_t *out = tile->bytes + (share.offset - tile->offset);
+    uint64_t at = share.offset - place->data_offset;
+    if (i == plan->id_index) {
+        memcpy(out, image->id + at, (size_t)share.nbytes);
+        return 0;
+    }
+    for (uint64_t left = share.nbytes; left > 0;) {
+        size_t n = left < BLOCK_NBYTES ? (size_t)left : BLOCK_NBYTES;
+        if (berth_content_fetch(plan, i, out, n, at, error) < 0)
+            return error->code;
+        if (image->sums)
+            *completed = berth_seam_sum(image, i, out, n, at);
+        out += n;
+        at += n;
+        left -= n;
+    }
+    return 0;
+}
+
+static int render_records(berth_image *image, berth_tile *tile, berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+    uint64_t tile_end = tile->offset + tile->nbytes;
+
+    for (size_t i = berth_plan_find(plan, tile->offset);
+         i < plan->n_records && plan->records[i].place.header_offset < tile_end; i++) {
+        bool completed = false;
+        render_header(plan, tile, i);
+        if (render_data(image, tile, i, &completed, error) < 0)
+            return error->code;
+        berth_seam_descriptor(image, tile, i, completed);
+    }
+    return 0;
+}
+
+/* The first directory entry that ends after `offset`. */
+static size_t find_entry(const berth_plan *plan, uint64_t offset)
+{
+    size_t low = 0, high = plan->n_records;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->records[middle].central_offset <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void render_directory(const berth_image *image, berth_tile *tile)
+{
+    const berth_plan *plan = image->plan;
+    uint64_t tile_end = tile->offset + tile->nbytes;
+
+    for (size_t i = find_entry(plan, tile->offset);
+         i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
+        const berth_planned *record = &plan->records[i];
+        berth_zip_write_central(&record->place, berth_plan_full_name(plan, i),
+                                berth_image_crc32(image, i), tile->scratch);
+        berth_tile_put(tile, record->central_offset, tile->scratch,
+                       berth_layout_central_nbytes(&record->place));
+    }
+    uint8_t end[BERTH_ZIP_END_NBYTES];
+    berth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
+    berth_tile_put(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
+}
+
+int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error)
+{
+    tile->n_gaps = 0;
+    tile->seam.nbytes = 0;
+    if (render_records(image, tile, error) < 0)
+        return error->code;
+    if (tile->offset + tile->nbytes > image->plan->directory_offset)
+        render_directory(image, tile);
+    return 0;
+}
+
+/* FNV-1a, continued over the bytes of a record's name and its NUL, or of its CRC. */
+static uint64_t mix(uint64_t hash, const void *bytes, size_t nbytes)
+{
+    const unsigned char *at = bytes;
+
+    for (size_t i = 0; i < nbytes; i++)
+        hash = (hash ^ at[i]) * 0x100000001B3u;
+    return hash;
+}
+
+/*
+ * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
+ * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
+ */
+static void compute_id(berth_image *image)
+{
+    const berth_plan *plan = image->plan;
+    uint64_t names = 0xCBF29CE484222325u, sums = 0xCBF29CE484222325u;
+    char digits[BERTH_ID_NBYTES + 1];
+
+    for (size_t i = 0; i < plan->n_records && i != plan->id_index; i++) {
+        const char *name = berth_plan_name(plan, i);
+        names = mix(names, name, strlen(name) + 1);
+        uint32_t crc32 = berth_image_crc32(image, i);
+        const uint8_t bytes[4] = {(uint8_t)crc32, (uint8_t)(crc32 >> 8), (uint8_t)(crc32 >> 16),
+                                  (uint8_t)(crc32 >> 24)};
+        if (image->sums)
+            sums = mix(sums, bytes, sizeof bytes);
+    }
+    (void)snprintf(digits, sizeof digits, "%020llu%020llu", (unsigned long long)names,
+                   (unsigned long long)sums);
+    memcpy(image->id, digits, sizeof image->id);
+}
+
+void berth_image_settle(berth_image *image)
+{
+    size_t id = image->plan->id_index;
+
+    image->in_order = true; /* every CRC is known: the tail has no seams */
+    if (id == BERTH_NO_RECORD)
+        return;
+    compute_id(image);
+    if (image->sums)
+        atomic_store(&image->sums[id].crc32, berth_crc32(0, image->id, sizeof image->id));
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Names that a save writes: no more than a strict reader accepts (Z8). */
+#ifndef BERTH_SAVE_NAMES_H
+#define BERTH_SAVE_NAMES_H
+
+#include "berth.h"
+
+/*
+ * The top folder that PyTorch would use for a path (format/FORMAT.md section 1): the base name
+ * without its last extension; "archive" for NULL, for a path that is not ASCII, and for a name
+ * that could not be read back. Allocated; NULL if there is no memory.
+ */
+char *berth_archive_name_of_path(const char *path);
+
+/* Refuses a top folder, or a record's name without it, that a strict reader would refuse. */
+int berth_check_archive_name(const char *name, berth_error *error);
+int berth_check_record_name(const char *name, berth_error *error);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/output.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "io/file.h"
+#include "io/syscalls.h"
+
+/* ---- a callback of the caller ---- */
+
+static int write_sink(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                      berth_error *error)
+{
+    const berth_sink *sink = context;
+    int failure = sink->write(sink->context, buffer, nbytes, offset);
+
+    if (failure == 0)
+        return 0;
+    berth_fail_errno(error, failure < 0 ? -failure : failure, NULL, offset, "the sink failed");
+    error->code = BERTH_E_CALLBACK;
+    return error->code;
+}
+
+berth_output berth_output_of_sink(const berth_sink *sink)
+{
+    return (berth_output){.write = write_sink,
+                          .context = (void *)sink,
+                          .in_order = sink->in_order,
+                          .reason = "a sink of the caller"};
+}
+
+/* ---- a descriptor at its own position ---- */
+
+static int append_fd(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                     berth_error *error)
+{
+    (void)offset; /* tiles come in order */
+    return berth_file_append(*(const int *)context, buffer, nbytes, error);
+}
+
+berth_output berth_output_of_fd(const int *fd)
+{
+    return (berth_output){.write = append_fd,
+                          .context = (void *)fd,
+                          .in_order = true,
+                          .reason = "a descriptor at its own position"};
+}
+
+/* ---- memory ---- */
+
+static int write_memory(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                        berth_error *error)
+{
+    (void)error;
+    const berth_output_memory *memory = context;
+    memcpy(memory->bytes + offset, buffer, nbytes);
+    return 0;
+}
+
+static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                       berth_error *error)
+{
+    (void)error;
+    const berth_output_memory *memory = context;
+    memcpy(buffer, memory->bytes + offset, nbytes);
+    return 0;
+}
+
+berth_output berth_output_of_memory(berth_output_memory *memory)
+{
+    return (berth_output){
+        .write = write_memory, .read = read_memory, .context = memory, .reason = "memory"};
+}
+
+/* ---- a file of our own ---- */
+
+static int write_file(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                      berth_error *error)
+{
+    return berth_file_write(*(const int *)context, buffer, nbytes, offset, error);
+}
+
+static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                     berth_error *error)
+{
+    return berth_file_read(*(const int *)context, buffer, nbytes, offset, error);
+}
+
+/* What it has and what is free. */
+static uint64_t room_of_file(void *context)
+{
+    int fd = *(const int *)context;
+    struct statvfs system;
+    struct stat file;
+
+    if (berth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
+        berth_system.fstat(fd, &file) < 0)
+        return UINT64_MAX; /* some network file systems do not tell */
+    return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
+}
+
+berth_output berth_output_of_file(const int *fd)
+{
+    return (berth_output){.write = write_file,
+                          .read = read_file,
+                          .room = room_of_file,
+                          .context = (void *)fd,
+                          .reason = "direct writes are not part of this build"};
+}

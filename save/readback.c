@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/readback.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/zip_read.h"
+
+/* Allocates and reads a range of what was written. NULL on failure. */
+static uint8_t *read_range(const berth_output *output, uint64_t offset, uint64_t nbytes,
+                           berth_error *error)
+{
+    uint8_t *bytes = nbytes <= SIZE_MAX ? berth_allocate((size_t)nbytes) : NULL;
+
+    if (!bytes) {
+        berth_fail_memory(error, nbytes);
+        return NULL;
+    }
+    if (output->read(output->context, bytes, (size_t)nbytes, offset, error) == 0)
+        return bytes;
+    berth_release(bytes);
+    return NULL;
+}
+
+static int fail_different(const char *name, const char *what, uint64_t written, uint64_t planned,
+                          berth_error *error)
+{
+    return berth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
+                      "%s is %llu as read back, %llu as planned", what, (unsigned long long)written,
+                      (unsigned long long)planned);
+}
+
+static int check_end(const berth_plan *plan, const berth_output *output, berth_zip_end *end,
+                     berth_error *error)
+{
+    uint64_t nbytes = plan->nbytes < BERTH_ZIP_TAIL_NBYTES ? plan->nbytes : BERTH_ZIP_TAIL_NBYTES;
+    uint8_t *tail = read_range(output, plan->nbytes - nbytes, nbytes, error);
+
+    if (!tail)
+        return error->code;
+    if (berth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, end, error) < 0)
+        ;
+    else if (end->directory_offset != plan->directory_offset)
+        fail_different(NULL, "the directory's offset", end->directory_offset,
+                       plan->directory_offset, error);
+    else if (end->directory_nbytes != plan->directory_nbytes)
+        fail_different(NULL, "the directory's size", end->directory_nbytes, plan->directory_nbytes,
+                       error);
+    else if (end->n_entries != plan->n_records)
+        fail_different(NULL, "the number of entries", end->n_entries, plan->n_records, error);
+    berth_release(tail);
+    return error->code;
+}
+
+static int check_entry(const berth_image *image, size_t i, const berth_zip_entry *entry,
+                       berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+    const berth_place *place = &plan->records[i].place;
+    const char *name = berth_plan_name(plan, i);
+    uint32_t crc32 = berth_image_crc32(image, i);
+
+    if (strcmp(entry->name, berth_plan_full_name(plan, i)) != 0)
+        return berth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
+                          "its entry is that of %s as read back", entry->name);
+    if (entry->header_offset != place->header_offset)
+        return fail_different(name, "its header's offset", entry->header_offset,
+                              place->header_offset, error);
+    if (entry->nbytes != place->nbytes)
+        return fail_different(name, "its size", entry->nbytes, place->nbytes, error);
+    if (entry->crc32 != crc32)
+        return fail_different(name, "its CRC", entry->crc32, crc32, error);
+    return 0;
+}
+
+/* The local header and the descriptor of an entry, in the file. */
+static int check_record(const berth_plan *plan, size_t i, berth_zip_entry *entry,
+                        const berth_output *output, berth_error *error)
+{
+    const berth_place *place = &plan->records[i].place;
+    size_t header_nbytes = (size_t)(place->data_offset - place->header_offset);
+    uint8_t descriptor[BERTH_MOST_DESCRIPTOR_NBYTES];
+    berth_zip_local local;
+    uint8_t *header = read_range(output, place->header_offset, header_nbytes, error);
+
+    if (!header)
+        return error->code;
+    if (berth_zip_read_local(header, header_nbytes, place->header_offset, &local, error) < 0 ||
+        berth_zip_check_local(&local, entry, error) < 0)
+        goto cleanup;
+    if (entry->data_offset != place->data_offset) {
+        fail_different(berth_plan_name(plan, i), "its data's offset", entry->data_offset,
+                       place->data_offset, error);
+        goto cleanup;
+    }
+    if (place->descriptor_nbytes > 0 &&
+        output->read(output->context, descriptor, place->descriptor_nbytes,
+                     place->data_offset + place->nbytes, error) < 0)
+        goto cleanup;
+    berth_zip_check_descriptor(descriptor, place->descriptor_nbytes, place->next_offset, entry,
+                               error);
+cleanup:
+    berth_release(header);
+    return error->code;
+}
+
+static int check_records(const berth_image *image, const berth_output *output,
+                         const berth_zip_end *end, berth_zip_directory *directory,
+                         berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+
+    if (directory->n_entries != plan->n_records)
+        return fail_different(NULL, "the number of records", directory->n_entries, plan->n_records,
+                              error);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        if (check_entry(image, i, &directory->entries[i], error) < 0 ||
+            check_record(plan, i, &directory->entries[i], output, error) < 0)
+            return error->code;
+    }
+    return berth_zip_check_ranges(directory, end, 0, error);
+}
+
+int berth_readback(const berth_image *image, const berth_output *output, berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+    berth_zip_directory directory = {0};
+    berth_zip_end end;
+    uint8_t *bytes;
+
+    if (!output->read)
+        return 0;
+    if (check_end(plan, output, &end, error) < 0)
+        return error->code;
+    bytes = read_range(output, end.directory_offset, end.directory_nbytes, error);
+    if (!bytes)
+        return error->code;
+    if (berth_zip_read_directory(bytes, &end, &directory, error) == 0) {
+        check_records(image, output, &end, &directory, error);
+        berth_zip_free_directory(&directory);
+    }
+    berth_release(bytes);
+    return error->code;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Carries out a plan: workers claim tiles of the image in order, render and write them. */
+#ifndef BERTH_SAVE_RUN_H
+#define BERTH_SAVE_RUN_H
+
+#include "save/output.h"
+#include "save/plan.h"
+
+typedef struct berth_run_settings {
+    unsigned n_workers;   /* 0: all on the caller's thread */
+    uint64_t tile_nbytes; /* > 0 */
+    bool read_back;       /* debug: check what was written, where it can be read */
+    berth_progress_function progress;
+    void *progress_context;
+} berth_run_settings;
+
+/* io.threads and io.chunk_nbytes, 0s measured, and the call's progress. */
+berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_call *call);
+
+/*
+ * Writes the whole image to the output. Ends with a call of progress with done = total, which may
+ * still cancel. An error names the record and the byte.
+ */
+int berth_run(const berth_plan *plan, const berth_output *output,
+              const berth_run_settings *settings, berth_run_facts *facts, berth_error *error);
+
+#endif

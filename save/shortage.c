@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/shortage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+
+uint64_t berth_shortage(const berth_output *output, uint64_t nbytes, uint64_t written_nbytes)
+{
+    uint64_t room = output->room ? output->room(output->context) : UINT64_MAX;
+
+    return nbytes - (room < nbytes ? room : written_nbytes);
+}
+
+/* "812 MiB": whole units, rounded up, below 10,000. */
+static void print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+
+    for (; nbytes >= 10000 && unit < sizeof units / sizeof *units - 1; unit++)
+        nbytes = nbytes / 1024 + (nbytes % 1024 != 0);
+    (void)snprintf(text, text_nbytes, "%llu %s", (unsigned long long)nbytes, units[unit]);
+}
+
+int berth_fail_shortage(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                        uint64_t missing_nbytes)
+{
+    const char *what = strerrordesc_np(system_errno);
+    char missing[32];
+
+    print_nbytes(missing, sizeof missing, missing_nbytes);
+    berth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%s missing)", what ? what : "no room",
+               missing);
+    error->system_errno = system_errno;
+    return error->code;
+}
