@@ -12,10 +12,19 @@
  */
 int berth_tensor_check(const berth_tensor *tensor, berth_error *error);
 
+/*
+ * Bytes from the storage's start to the end of the last element; 0 for an empty tensor.
+ * False on overflow. Shape, stride and offset must be >= 0.
+ */
+bool berth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
+
 /* product of shape into *numel, or false on overflow. */
 bool berth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
 
-/* Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i. */
+/*
+ * Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i;
+ * INT64_MAX where that does not fit.
+ */
 void berth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
 
 /*
@@ -36,5 +45,9 @@ int berth_dtype_elements(berth_dtype dtype);
 const char *berth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
 /* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
 bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
+/* Whether torch.save can write a tensor of it: all but NONE and int1 … int7, uint1 … uint7. */
+bool berth_dtype_can_save(berth_dtype dtype);
+bool berth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
+bool berth_dtype_is_complex(berth_dtype dtype);
 
 #endif

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* dict, OrderedDict, Counter and set: entries in the order of insertion, found by hash. */
+#include "format/node.h"
+
+#include <string.h>
+
+/* Up to so many entries are scanned, without a table of slots. */
+enum { SCANNED = 8 };
+
+berth_value *berth_dict(berth_tree *tree)
+{
+    return berth_node_new(tree, BERTH_KIND_DICT, sizeof(struct dict_node));
+}
+
+berth_value *berth_ordered_dict(berth_tree *tree)
+{
+    return berth_node_new(tree, BERTH_KIND_ORDERED_DICT, sizeof(struct dict_node));
+}
+
+berth_value *berth_counter(berth_tree *tree)
+{
+    return berth_node_new(tree, BERTH_KIND_COUNTER, sizeof(struct dict_node));
+}
+
+berth_value *berth_set(berth_tree *tree)
+{
+    return berth_node_new(tree, BERTH_KIND_SET, sizeof(struct dict_node));
+}
+
+static size_t table_nbytes(size_t capacity)
+{
+    return sizeof(struct table) + capacity * sizeof(struct table_entry);
+}
+
+/* Enters entry i, whose key is not in the table yet. */
+static void take_slot(const berth_tree *tree, struct table *table, uint32_t i)
+{
+    uint32_t at = berth_key_hash(tree, table->entries[i].key) & table->slots_mask;
+    while (table->slots[at])
+        at = (at + 1) & table->slots_mask;
+    table->slots[at] = i + 1;
+}
+
+/* A table of slots that is at most two thirds full when all of `capacity` is used. */
+static bool make_slots(berth_tree *tree, struct table *table)
+{
+    size_t n = 16;
+    while (n / 3 * 2 < table->capacity)
+        n *= 2;
+    size_t old_nbytes = table->slots ? ((size_t)table->slots_mask + 1) * sizeof(uint32_t) : 0;
+    if (table->slots && n <= (size_t)table->slots_mask + 1)
+        return true;
+    if (n > UINT32_MAX) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of %u items", table->capacity);
+        return false;
+    }
+    uint32_t *slots = berth_tree_grow(tree, table->slots, old_nbytes, n * sizeof(*slots));
+    if (!slots)
+        return false;
+    memset(slots, 0, n * sizeof(*slots));
+    table->slots = slots;
+    table->slots_mask = (uint32_t)(n - 1);
+    for (uint32_t i = 0; i < table->count; i++)
+        take_slot(tree, table, i);
+    return true;
+}
+
+bool berth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
+{
+    struct table *table = node->table;
+    size_t count = table ? table->count : 0;
+    size_t capacity = table ? table->capacity : 0;
+    if (table && n <= capacity - count)
+        return true;
+    if (n > UINT32_MAX / 4 - count) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of more than %u items", UINT32_MAX / 4);
+        return false;
+    }
+    size_t larger = berth_tree_capacity(capacity, count + n);
+    struct table *grown =
+        berth_tree_grow(tree, table, table_nbytes(capacity), table_nbytes(larger));
+    if (!grown)
+        return false;
+    if (!table)
+        *grown = (struct table){.count = 0};
+    grown->capacity = (uint32_t)larger;
+    node->table = grown;
+    if (larger <= SCANNED || make_slots(tree, grown))
+        return true;
+    grown->capacity = grown->count; /* no entry without a free slot */
+    return false;
+}
+
+/* The entry of a prepared key; NULL if there is none. */
+static struct table_entry *find(const berth_tree *tree, struct table *table, const berth_value *key)
+{
+    if (!table)
+        return NULL;
+    if (!table->slots) {
+        for (uint32_t i = 0; i < table->count; i++)
+            if (berth_key_equal(table->entries[i].key, key))
+                return &table->entries[i];
+        return NULL;
+    }
+    uint32_t at = berth_key_hash(tree, key) & table->slots_mask;
+    for (; table->slots[at]; at = (at + 1) & table->slots_mask) {
+        struct table_entry *entry = &table->entries[table->slots[at] - 1];
+        if (berth_key_equal(entry->key, key))
+            return entry;
+    }
+    return NULL;
+}
+
+bool berth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
+{
+    bool is_set = node->head.kind == BERTH_KIND_SET;
+    if (!berth_key_prepare(tree, key, is_set ? "in a set" : "a dict key"))
+        return false;
+    struct table_entry *entry = find(tree, node->table, key);
+    if (entry) {
+        /* As in Python: the first key stays, at its place; a set keeps its first item. */
+        entry->value = is_set ? entry->value : value;
+        return true;
+    }
+    if (!berth_table_reserve(tree, node, 1))
+        return false;
+    struct table *table = node->table;
+    table->entries[table->count] = (struct table_entry){.key = key, .value = value};
+    if (table->slots)
+        take_slot(tree, table, table->count);
+    table->count++;
+    return true;
+}
+
+/* ---- filling ---- */
+
+static bool is_dict(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
+}
+
+int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = berth_value_tree(dict);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!is_dict(dict))
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no dict",
+                               berth_kind_name((berth_kind)dict->kind));
+    if (dict->flags & BERTH_NODE_USED)
+        return berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                               "a dict that something was built from grows afterwards");
+    struct dict_node *node = (struct dict_node *)dict;
+    if (n > 1 && !berth_table_reserve(tree, node, n))
+        return tree->error.code;
+    for (size_t i = 0; i < n; i++)
+        if (!berth_tree_owns(tree, items[2 * i], "a dict's key") ||
+            !berth_tree_owns(tree, items[2 * i + 1], "a dict's value") ||
+            !berth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+            return tree->error.code;
+    return 0;
+}
+
+int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value)
+{
+    berth_value *items[2] = {key, value};
+    return berth_dict_extend(dict, items, 1);
+}
+
+/* The entry of a text key that need not be a node; NULL if there is none. */
+static struct table_entry *find_text(const berth_tree *tree, struct table *table, const char *text,
+                                     size_t nbytes)
+{
+    if (!table)
+        return NULL;
+    uint32_t hash = berth_hash_bytes(tree, text, nbytes);
+    uint32_t at = table->slots ? hash & table->slots_mask : 0;
+    for (;; at = table->slots ? (at + 1) & table->slots_mask : at + 1) {
+        if (table->slots ? !table->slots[at] : at == table->count)
+            return NULL;
+        struct table_entry *entry = &table->entries[table->slots ? table->slots[at] - 1 : at];
+        const struct text_node *key = (const struct text_node *)entry->key;
+        if (key->key.head.kind == BERTH_KIND_STR && key->key.hash == hash &&
+            key->key.count == nbytes && memcmp(key->data, text, nbytes) == 0)
+            return entry;
+    }
+}
+
+int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
+{
+    berth_tree *tree = berth_value_tree(dict);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!key)
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
+    struct table_entry *entry =
+        is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key)) : NULL;
+    berth_value *node = entry ? entry->key : berth_str(tree, key, strlen(key));
+    return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
+}
+
+/* ---- what REDUCE builds ---- */
+
+berth_value *berth_counter_from(berth_tree *tree, berth_value *dict)
+{
+    berth_value *counter = berth_counter(tree);
+    if (!counter || !dict)
+        return counter;
+    if (!berth_tree_owns(tree, dict, "the items of a Counter"))
+        return NULL;
+    if (dict->kind != BERTH_KIND_DICT || dict->flags & BERTH_NODE_USED) {
+        berth_tree_fail(tree, BERTH_E_PICKLE,
+                        dict->kind == BERTH_KIND_DICT
+                            ? "a dict that something was built from is used again by Counter"
+                            : "a Counter made from a %s, not a dict",
+                        berth_kind_name((berth_kind)dict->kind));
+        return NULL;
+    }
+    dict->flags |= BERTH_NODE_USED;
+    const struct table *from = ((struct dict_node *)dict)->table;
+    struct dict_node *node = (struct dict_node *)counter;
+    if (from && !berth_table_reserve(tree, node, from->count))
+        return NULL;
+    for (uint32_t i = 0; from && i < from->count; i++)
+        if (!berth_table_set(tree, node, from->entries[i].key, from->entries[i].value))
+            return NULL;
+    return counter;
+}
+
+static bool set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
+{
+    if ((pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE) ||
+        berth_value_count(pair) != 2) {
+        berth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
+        return false;
+    }
+    return berth_table_set(tree, node, berth_value_item(pair, 0), berth_value_item(pair, 1));
+}
+
+berth_value *berth_ordered_dict_from(berth_tree *tree, berth_value *items)
+{
+    berth_value *dict = berth_ordered_dict(tree);
+    if (!dict || !items)
+        return dict;
+    if (!berth_tree_owns(tree, items, "the items of an OrderedDict"))
+        return NULL;
+    if (items->kind != BERTH_KIND_LIST || items->flags & BERTH_NODE_USED) {
+        berth_tree_fail(tree, BERTH_E_PICKLE,
+                        items->kind == BERTH_KIND_LIST
+                            ? "a list that something was built from is used again by OrderedDict"
+                            : "an OrderedDict made from a %s, not a list",
+                        berth_kind_name((berth_kind)items->kind));
+        return NULL;
+    }
+    items->flags |= BERTH_NODE_USED;
+    size_t n = berth_value_count(items);
+    for (size_t i = 0; i < n; i++)
+        if (!set_pair(tree, (struct dict_node *)dict, berth_value_item(items, i)))
+            return NULL;
+    return dict;
+}
+
+/* ---- asking ---- */
+
+berth_value *berth_value_key(const berth_value *value, size_t i)
+{
+    const struct table *table = is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
+    return table && i < table->count ? table->entries[i].key : NULL;
+}
+
+berth_value *berth_dict_get(const berth_value *dict, const char *key)
+{
+    if (!is_dict(dict) || !key)
+        return NULL;
+    const struct table_entry *entry = find_text(
+        berth_value_tree(dict), ((const struct dict_node *)dict)->table, key, strlen(key));
+    return entry ? entry->value : NULL;
+}

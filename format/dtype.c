@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Facts about dtypes, from the rows of berth.h and dtypes.def. */
+#include "format/tensor.h"
+
+#include <string.h>
+
+/* Both lists name the same dtypes in the same order, or this does not compile. */
+enum {
+    ROW_DTYPE_NONE,
+#define DTYPE(name, ...) ROW_##name,
+#include "format/dtypes.def"
+#undef DTYPE
+    ROW_COUNT
+};
+#define CHECK_ROW(name, text, nbytes)                                                              \
+    _Static_assert((int)ROW_##name == (int)BERTH_##name, "dtypes.def and berth.h disagree");
+BERTH_DTYPE_MAP(CHECK_ROW)
+#undef CHECK_ROW
+_Static_assert((int)ROW_COUNT == (int)BERTH_DTYPE_COUNT,
+               "dtypes.def has other dtypes than berth.h");
+
+enum dtype_sort { PLAIN, COMPLEX, QUANTIZED, NEVER };
+
+struct dtype_names {
+    const char *name;
+    uint8_t nbytes;
+};
+
+struct dtype_facts {
+    const char *storage_class;
+    uint8_t swap_nbytes;
+    uint8_t elements;
+    uint8_t sort;
+};
+
+static const struct dtype_names names[BERTH_DTYPE_COUNT] = {{"untyped", 1},
+#define NAME_ROW(name, text, nbytes) {text, nbytes},
+                                                            BERTH_DTYPE_MAP(NAME_ROW)
+#undef NAME_ROW
+};
+
+static const struct dtype_facts facts[BERTH_DTYPE_COUNT] = {
+    {NULL, 1, 1, NEVER},
+#define DTYPE(name, storage_class, swap_nbytes, elements, sort)                                    \
+    {storage_class, swap_nbytes, elements, sort},
+#include "format/dtypes.def"
+#undef DTYPE
+};
+
+/* Any value of the enum's type, also one from a foreign cast. */
+static unsigned row(berth_dtype dtype)
+{
+    return (unsigned)dtype < BERTH_DTYPE_COUNT ? (unsigned)dtype : 0;
+}
+
+const char *berth_dtype_name(berth_dtype dtype)
+{
+    return names[row(dtype)].name;
+}
+
+berth_dtype berth_dtype_from_name(const char *name)
+{
+    if (!name)
+        return BERTH_DTYPE_NONE;
+    if (strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++)
+        if (strcmp(names[i].name, name) == 0)
+            return (berth_dtype)i;
+    return BERTH_DTYPE_NONE;
+}
+
+size_t berth_dtype_nbytes(berth_dtype dtype)
+{
+    return names[row(dtype)].nbytes;
+}
+
+size_t berth_dtype_swap_nbytes(berth_dtype dtype)
+{
+    return facts[row(dtype)].swap_nbytes;
+}
+
+int berth_dtype_elements(berth_dtype dtype)
+{
+    return facts[row(dtype)].elements;
+}
+
+const char *berth_dtype_storage_class(berth_dtype dtype)
+{
+    return facts[row(dtype)].storage_class;
+}
+
+bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
+{
+    *dtype = BERTH_DTYPE_NONE;
+    if (nbytes == strlen("UntypedStorage") && memcmp(name, "UntypedStorage", nbytes) == 0)
+        return true;
+    for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++) {
+        const char *known = facts[i].storage_class;
+        if (known && strlen(known) == nbytes && memcmp(known, name, nbytes) == 0) {
+            *dtype = (berth_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool berth_dtype_can_save(berth_dtype dtype)
+{
+    return facts[row(dtype)].sort != NEVER;
+}
+
+bool berth_dtype_is_quantized(berth_dtype dtype)
+{
+    return facts[row(dtype)].sort == QUANTIZED;
+}
+
+bool berth_dtype_is_complex(berth_dtype dtype)
+{
+    return facts[row(dtype)].sort == COMPLEX;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
+ * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c).
+ *
+ * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
+ * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
+ * does not point at its tree: `at` is its distance from the start of its memory block, which does.
+ */
+#ifndef BERTH_FORMAT_NODE_H
+#define BERTH_FORMAT_NODE_H
+
+#include "format/value.h"
+
+enum { BERTH_BLOCK_UNIT = 8, BERTH_NO_ID = UINT32_MAX };
+
+/* Bits of berth_value.flags. Their meaning depends on the kind. */
+enum {
+    BERTH_NODE_TRUE = 1,           /* BOOL: the value; PARAMETER: requires_grad; CALL: NEWOBJ */
+    BERTH_NODE_BIG = 2,            /* INT: more than an int64 */
+    BERTH_NODE_USED = 4,           /* LIST, dicts: was the argument of a REDUCE */
+    BERTH_NODE_INTS = 8,           /* TUPLE: all items are known to fit int64 */
+    BERTH_NODE_COALESCED = 16,     /* SPARSE */
+    BERTH_NODE_KEY_CANONICAL = 32, /* keyed: equal keys refer to this node */
+    BERTH_NODE_KEY_ALIAS = 64      /* keyed: `link` is the canonical node */
+};
+
+struct berth_value {
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t at; /* distance from the block's start in units of 8 bytes */
+    uint32_t id;
+};
+
+/* DTYPE, QSCHEME, LAYOUT. */
+struct enum_node {
+    berth_value head;
+    int64_t value;
+};
+
+struct int_node {
+    berth_value head;
+    int64_t value;
+};
+
+struct big_node {
+    berth_value head;
+    uint64_t nbytes;
+    uint8_t bytes[];
+};
+
+struct float_node {
+    berth_value head;
+    double real;
+    double imaginary; /* only COMPLEX has the room */
+};
+
+/* How many bytes a FLOAT takes. */
+#define BERTH_FLOAT_NBYTES offsetof(struct float_node, imaginary)
+
+/*
+ * STR, BYTES and TUPLE: what is hashed once and then compared by its canonical node (P4).
+ * `link`: of a canonical node the next in its chain, of an alias the canonical one.
+ */
+struct keyed {
+    berth_value head;
+    uint32_t count; /* bytes of text, or items */
+    uint32_t hash;
+    struct keyed *link;
+};
+
+struct text_node {
+    struct keyed key;
+    /* STR: its BYTES when decoded as latin-1. BYTES: the node that holds the bytes, if not this. */
+    struct text_node *other;
+    char data[];
+};
+
+struct tuple_node {
+    struct keyed key;
+    int64_t *shape; /* made by berth_value_as_shape */
+    berth_value *items[];
+};
+
+/* BYTEARRAY around BYTES, SIZE around a TUPLE, PARAMETER and SUBCLASS (with state). */
+struct wrap_node {
+    berth_value head;
+    berth_value *inner;
+    berth_value *state; /* only PARAMETER and SUBCLASS have the room */
+};
+
+#define BERTH_WRAP_NBYTES offsetof(struct wrap_node, state)
+
+struct list_items {
+    uint32_t count;
+    uint32_t capacity;
+    int64_t *shape; /* made by berth_value_as_shape, dropped when the list grows */
+    berth_value *items[];
+};
+
+struct list_node {
+    berth_value head;
+    struct list_items *items; /* NULL: empty */
+};
+
+struct table_entry {
+    berth_value *key;
+    berth_value *value;
+};
+
+/* What a dict or set points at once it has an item (or a state). */
+struct table {
+    uint32_t count;
+    uint32_t capacity;
+    uint32_t *slots; /* entry + 1, 0: free; NULL while the table is so small that it is scanned */
+    uint32_t slots_mask;
+    uint32_t reserved;
+    berth_value *state; /* attributes of an OrderedDict */
+    struct table_entry entries[];
+};
+
+/* DICT, ORDERED_DICT, COUNTER, SET. */
+struct dict_node {
+    berth_value head;
+    struct table *table; /* NULL: empty */
+};
+
+struct device_node {
+    berth_value head;
+    int64_t index;
+    char type[32];
+    char text[40];
+};
+
+struct global_node {
+    berth_value head;
+    uint32_t module_nbytes;
+    uint32_t name_nbytes;
+    char text[]; /* "module name" NUL "module" NUL */
+};
+
+struct storage_node {
+    berth_value head;
+    berth_storage *storage;
+};
+
+struct tensor_node {
+    berth_value head;
+    berth_value *state;
+    berth_tensor tensor;
+};
+
+struct parts_node { /* SPARSE, NESTED */
+    berth_value head;
+    const int64_t *shape; /* SPARSE */
+    int32_t rank;
+    uint8_t layout;
+    uint8_t n_parts;
+    berth_value *parts[];
+};
+
+struct call_node {
+    berth_value head;
+    berth_value *callable;
+    struct tuple_node *arguments;
+    berth_value *state;
+};
+
+/* In front of every piece of memory that a tree takes from the allocator. */
+struct block {
+    struct block *previous;
+    struct block *next;
+    berth_tree *tree;
+};
+
+/* Canonical keys, chained by `link`. */
+struct key_table {
+    struct keyed **chains;
+    size_t mask; /* chains - 1 */
+    size_t count;
+};
+
+struct storage_table {
+    berth_storage **items;
+    size_t count;
+    size_t capacity;
+    uint32_t *slots; /* by key: position + 1, 0: free */
+    size_t slots_mask;
+};
+
+struct berth_tree {
+    struct block *blocks;
+    struct block *chunk; /* the one that is being filled */
+    size_t chunk_at;
+    size_t chunk_nbytes;
+    uint64_t seed; /* of the hash of keys */
+    uint32_t n_ids;
+    berth_value *none;
+    berth_value *bools[2];
+    berth_value *empty_tuple;
+    berth_value *dtypes[BERTH_DTYPE_COUNT];
+    berth_value *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
+    berth_value *layouts[BERTH_JAGGED + 1];
+    struct key_table keys;
+    struct storage_table storages;
+    berth_error error;
+};
+
+/* ---- tree.c ---- */
+
+/* A node, zeroed after its head, with an id unless its kind has none. NULL: the tree has failed. */
+void *berth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
+/* Like berth_node_new, without an id. */
+void *berth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
+/*
+ * A larger copy of memory of berth_tree_allocate. The old block stays valid when NULL comes
+ * back; else it is gone (big ones are given back at once).
+ */
+void *berth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes);
+/* Capacity for `need` items where there was room for `old`: exact at first, then half more. */
+size_t berth_tree_capacity(size_t old, size_t need);
+/* True if the value is not NULL and of this tree; else the tree has failed. */
+bool berth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
+/* berth_tree_owns for n values. */
+bool berth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
+
+/* ---- text.c ---- */
+
+/* The node that holds the bytes of a STR or BYTES. */
+const struct text_node *berth_text_holder(const berth_value *value);
+
+/* ---- keys.c ---- */
+
+/* A keyed hash of bytes. */
+uint32_t berth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes);
+/*
+ * Makes a value ready to be a key: hashes it, and all that it is made of, once (P4). False:
+ * the tree has failed ("a tensor cannot be a dict key").
+ */
+bool berth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
+/* The hash of a prepared key. */
+uint32_t berth_key_hash(const berth_tree *tree, const berth_value *key);
+/* Whether two prepared keys are equal, as Python's == is (or one object). Takes constant time. */
+bool berth_key_equal(const berth_value *a, const berth_value *b);
+
+/* ---- dict.c ---- */
+
+/* Makes room for n more entries. */
+bool berth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
+/* Sets an entry of a dict or set whose key and value are of the tree. */
+bool berth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key,
+                     berth_value *value);
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values in a row: list, tuple, torch.Size; and shapes made of them. */
+#include "format/node.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- tuple ---- */
+
+static berth_value *empty_tuple(berth_tree *tree)
+{
+    if (!tree->empty_tuple)
+        tree->empty_tuple = berth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
+    return tree->empty_tuple;
+}
+
+berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
+{
+    if (!tree)
+        return NULL;
+    if (n_items == 0)
+        return empty_tuple(tree);
+    if (n_items > UINT32_MAX) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)", n_items,
+                        UINT32_MAX);
+        return NULL;
+    }
+    if (!berth_tree_owns_all(tree, items, n_items, "an item of a tuple"))
+        return NULL;
+    size_t nbytes = sizeof(struct tuple_node) + n_items * sizeof(*items);
+    struct tuple_node *node = berth_node_new(tree, BERTH_KIND_TUPLE, nbytes);
+    if (!node)
+        return NULL;
+    node->key.count = (uint32_t)n_items;
+    memcpy(node->items, items, n_items * sizeof(*items));
+    return &node->key.head;
+}
+
+/* ---- list ---- */
+
+berth_value *berth_list(berth_tree *tree)
+{
+    return berth_node_new(tree, BERTH_KIND_LIST, sizeof(struct list_node));
+}
+
+static size_t items_nbytes(size_t capacity)
+{
+    return sizeof(struct list_items) + capacity * sizeof(berth_value *);
+}
+
+/* Room for n more items. */
+static bool reserve(berth_tree *tree, struct list_node *list, size_t n)
+{
+    struct list_items *items = list->items;
+    size_t count = items ? items->count : 0;
+    size_t capacity = items ? items->capacity : 0;
+    if (n > UINT32_MAX - count) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a list of more than %u items", UINT32_MAX);
+        return false;
+    }
+    if (items && n <= capacity - count)
+        return true;
+    size_t larger = berth_tree_capacity(capacity, count + n);
+    larger = larger > UINT32_MAX ? UINT32_MAX : larger;
+    struct list_items *grown =
+        berth_tree_grow(tree, items, items_nbytes(capacity), items_nbytes(larger));
+    if (!grown)
+        return false;
+    if (!items)
+        *grown = (struct list_items){.count = 0};
+    grown->capacity = (uint32_t)larger;
+    list->items = grown;
+    return true;
+}
+
+static int list_extend(berth_tree *tree, struct list_node *list, berth_value *const *items,
+                       size_t n)
+{
+    if (list->head.flags & BERTH_NODE_USED)
+        return berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                               "a list that something was built from grows afterwards");
+    if (n == 0)
+        return 0;
+    if (!berth_tree_owns_all(tree, items, n, "an item of a list") || !reserve(tree, list, n))
+        return tree->error.code;
+    memcpy(list->items->items + list->items->count, items, n * sizeof(*items));
+    list->items->count += (uint32_t)n;
+    list->items->shape = NULL;
+    return 0;
+}
+
+static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
+{
+    if (!berth_tree_owns_all(tree, items, n, "an item of a set") ||
+        !berth_table_reserve(tree, set, n))
+        return tree->error.code;
+    for (size_t i = 0; i < n; i++)
+        if (!berth_table_set(tree, set, items[i], items[i]))
+            return tree->error.code;
+    return 0;
+}
+
+int berth_list_extend(berth_value *list, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = berth_value_tree(list);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (list->kind == BERTH_KIND_LIST)
+        return list_extend(tree, (struct list_node *)list, items, n);
+    if (list->kind == BERTH_KIND_SET)
+        return set_extend(tree, (struct dict_node *)list, items, n);
+    return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no list",
+                           berth_kind_name((berth_kind)list->kind));
+}
+
+int berth_list_append(berth_value *list, berth_value *item)
+{
+    berth_tree *tree = berth_value_tree(list);
+    if (tree && list->kind != BERTH_KIND_LIST)
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no list",
+                               berth_kind_name((berth_kind)list->kind));
+    return berth_list_extend(list, &item, 1);
+}
+
+int berth_set_add(berth_value *set, berth_value *item)
+{
+    berth_tree *tree = berth_value_tree(set);
+    if (tree && set->kind != BERTH_KIND_SET)
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no set",
+                               berth_kind_name((berth_kind)set->kind));
+    return berth_list_extend(set, &item, 1);
+}
+
+berth_value *berth_set_from(berth_tree *tree, berth_value *list)
+{
+    berth_value *set = berth_set(tree);
+    if (!set || !list)
+        return set;
+    if (!berth_tree_owns(tree, list, "the items of a set"))
+        return NULL;
+    if (list->kind != BERTH_KIND_LIST || list->flags & BERTH_NODE_USED) {
+        berth_tree_fail(tree, BERTH_E_PICKLE,
+                        list->kind == BERTH_KIND_LIST
+                            ? "a list that something was built from is used again by set"
+                            : "a set made from a %s, not a list",
+                        berth_kind_name((berth_kind)list->kind));
+        return NULL;
+    }
+    list->flags |= BERTH_NODE_USED;
+    struct list_items *items = ((struct list_node *)list)->items;
+    if (items && set_extend(tree, (struct dict_node *)set, items->items, items->count) < 0)
+        return NULL;
+    return set;
+}
+
+/* ---- torch.Size and shapes ---- */
+
+/* Where the items of a TUPLE, SIZE or LIST lie. NULL and 0 when it is empty, or none of these. */
+static berth_value *const *items_of(const berth_value *value, size_t *n)
+{
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((const struct wrap_node *)value)->inner;
+    if (value->kind == BERTH_KIND_TUPLE) {
+        const struct tuple_node *tuple = (const struct tuple_node *)value;
+        *n = tuple->key.count;
+        return tuple->items;
+    }
+    const struct list_items *items =
+        value->kind == BERTH_KIND_LIST ? ((const struct list_node *)value)->items : NULL;
+    *n = items ? items->count : 0;
+    return items ? items->items : NULL;
+}
+
+static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
+{
+    if (berth_value_int(item, integer))
+        return true;
+    if (item->kind == BERTH_KIND_INT)
+        berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
+    else
+        berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is a %s, not an int", i,
+                        berth_kind_name((berth_kind)item->kind));
+    return false;
+}
+
+/* The cached shape of a TUPLE or a non-empty LIST. */
+static int64_t **shape_place(berth_value *value)
+{
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((struct wrap_node *)value)->inner;
+    return value->kind == BERTH_KIND_TUPLE ? &((struct tuple_node *)value)->shape
+                                           : &((struct list_node *)value)->items->shape;
+}
+
+static const int64_t no_shape[1] = {0};
+
+bool berth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank)
+{
+    berth_tree *tree = berth_value_tree(value);
+    *shape = no_shape;
+    *rank = 0;
+    if (!tree)
+        return false;
+    if (value->kind != BERTH_KIND_TUPLE && value->kind != BERTH_KIND_SIZE &&
+        value->kind != BERTH_KIND_LIST) {
+        berth_tree_fail(tree, BERTH_E_TENSOR, "a %s for a shape, not a tuple of ints",
+                        berth_kind_name((berth_kind)value->kind));
+        return false;
+    }
+    size_t n;
+    berth_value *const *items = items_of(value, &n);
+    if (n > BERTH_MAX_RANK) {
+        berth_tree_fail(tree, BERTH_E_TENSOR, "a shape of %zu items (at most %d)", n,
+                        BERTH_MAX_RANK);
+        return false;
+    }
+    if (n == 0)
+        return true;
+    int64_t **place = shape_place(value);
+    if (!*place) {
+        int64_t *made = berth_tree_allocate(tree, n * sizeof(*made));
+        for (size_t i = 0; made && i < n; i++)
+            if (!check_int(tree, items[i], i, &made[i]))
+                return false;
+        *place = made;
+    }
+    *shape = *place;
+    *rank = (int32_t)n;
+    return *place != NULL;
+}
+
+/* Whether all items are ints. Looked at once a tuple, however often it is used (P3). */
+static bool all_ints(berth_tree *tree, berth_value *tuple)
+{
+    size_t n;
+    berth_value *const *items = items_of(tuple, &n);
+    for (size_t i = 0; i < n && !(tuple->flags & BERTH_NODE_INTS); i++) {
+        int64_t integer;
+        if (!check_int(tree, items[i], i, &integer))
+            return false;
+    }
+    tuple->flags |= BERTH_NODE_INTS;
+    return true;
+}
+
+berth_value *berth_size_from(berth_tree *tree, berth_value *tuple)
+{
+    if (!tree || !berth_tree_owns(tree, tuple, "the items of a torch.Size"))
+        return NULL;
+    if (tuple->kind != BERTH_KIND_TUPLE) {
+        berth_tree_fail(tree, BERTH_E_PICKLE, "a torch.Size made from a %s, not a tuple",
+                        berth_kind_name((berth_kind)tuple->kind));
+        return NULL;
+    }
+    const int64_t *shape;
+    int32_t rank;
+    bool ints = berth_value_count(tuple) > BERTH_MAX_RANK
+                    ? all_ints(tree, tuple)
+                    : berth_value_as_shape(tuple, &shape, &rank);
+    struct wrap_node *node = ints ? berth_node_new(tree, BERTH_KIND_SIZE, BERTH_WRAP_NBYTES) : NULL;
+    if (!node)
+        return NULL;
+    node->inner = tuple;
+    return &node->head;
+}
+
+berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank)
+{
+    berth_value *items[BERTH_MAX_RANK];
+    if (!tree)
+        return NULL;
+    if (rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank)) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "a torch.Size of %d items (0 to %d)", rank,
+                        BERTH_MAX_RANK);
+        return NULL;
+    }
+    for (int32_t i = 0; i < rank; i++)
+        if (!(items[i] = berth_int(tree, shape[i])))
+            return NULL;
+    berth_value *tuple = berth_tuple(tree, items, (size_t)rank);
+    return tuple ? berth_size_from(tree, tuple) : NULL;
+}
+
+/* SIZE: the array is made with the node where it can be one (rank <= 64). */
+const int64_t *berth_value_shape(const berth_value *value, int32_t *rank)
+{
+    *rank = 0;
+    if (berth_value_kind(value) == BERTH_KIND_SPARSE) {
+        const struct parts_node *node = (const struct parts_node *)value;
+        *rank = node->rank;
+        return node->shape;
+    }
+    if (berth_value_kind(value) != BERTH_KIND_SIZE)
+        return NULL;
+    const struct tuple_node *tuple =
+        (const struct tuple_node *)((const struct wrap_node *)value)->inner;
+    *rank = (int32_t)tuple->key.count;
+    return tuple->key.count ? tuple->shape : no_shape;
+}
+
+/* ---- asking ---- */
+
+size_t berth_value_count(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE: {
+        size_t n;
+        items_of(value, &n);
+        return n;
+    }
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+    case BERTH_KIND_SET: {
+        const struct table *table = ((const struct dict_node *)value)->table;
+        return table ? table->count : 0;
+    }
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->n_parts;
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->key.count;
+    default:
+        return 0;
+    }
+}
+
+berth_value *berth_value_item(const berth_value *value, size_t i)
+{
+    if (i >= berth_value_count(value))
+        return NULL;
+    size_t n;
+    switch (value->kind) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE:
+        return items_of(value, &n)[i];
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->parts[i];
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->items[i];
+    default:
+        return ((const struct dict_node *)value)->table->entries[i].value;
+    }
+}

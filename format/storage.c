@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Storages of a tree: the bytes that tensors view. */
+#include "config/memory.h"
+#include "format/node.h"
+#include "format/tensor.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/*
+ * A persistent id of 15 bytes can name a key and a location by memo. Both are hashed or
+ * copied, so both are bounded (P3); PyTorch's are numbers, addresses, and "cuda:0".
+ */
+enum { LONGEST_KEY = 1024, LONGEST_LOCATION = 255 };
+
+size_t berth_tree_n_storages(const berth_tree *tree)
+{
+    return tree->storages.count;
+}
+
+berth_storage *berth_tree_storage(const berth_tree *tree, size_t i)
+{
+    return i < tree->storages.count ? tree->storages.items[i] : NULL;
+}
+
+static const char *copy_text(berth_tree *tree, const char *text, size_t nbytes)
+{
+    char *copy = berth_tree_allocate(tree, nbytes + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, nbytes);
+    copy[nbytes] = '\0';
+    return copy;
+}
+
+/* The text of a location: that of the storage before where it is the same. */
+static const char *keep_location(berth_tree *tree, const char *location, size_t nbytes)
+{
+    if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
+        return "cpu";
+    if (tree->storages.count) {
+        const char *last = tree->storages.items[tree->storages.count - 1]->location;
+        if (strlen(last) == nbytes && memcmp(last, location, nbytes) == 0)
+            return last;
+    }
+    return copy_text(tree, location, nbytes);
+}
+
+static int fail_memory(berth_tree *tree, size_t nbytes)
+{
+    return berth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for storages", nbytes);
+}
+
+static bool reserve_item(berth_tree *tree)
+{
+    struct storage_table *table = &tree->storages;
+    if (table->count < table->capacity)
+        return true;
+    size_t capacity = table->capacity ? berth_tree_capacity(table->capacity, table->count + 1) : 16;
+    void *items = berth_reallocate(table->items, capacity * sizeof(*table->items));
+    if (!items) {
+        fail_memory(tree, capacity * sizeof(*table->items));
+        return false;
+    }
+    table->items = items;
+    table->capacity = capacity;
+    return true;
+}
+
+static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                  const char *location, size_t location_nbytes)
+{
+    if (location_nbytes > LONGEST_LOCATION || memchr(location, '\0', location_nbytes)) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                        "a storage's location of %zu bytes (at most %d, without NUL)",
+                        location_nbytes, LONGEST_LOCATION);
+        return NULL;
+    }
+    if (!reserve_item(tree))
+        return NULL;
+    berth_storage *storage = berth_tree_allocate(tree, sizeof(*storage));
+    const char *own_key = key_nbytes ? copy_text(tree, key, key_nbytes) : "";
+    const char *own_location = keep_location(tree, location, location_nbytes);
+    if (!storage || !own_key || !own_location)
+        return NULL;
+    *storage = (berth_storage){.tree = tree,
+                               .key = own_key,
+                               .location = own_location,
+                               .index = tree->storages.count,
+                               .offset = BERTH_NO_OFFSET};
+    tree->storages.items[tree->storages.count++] = storage;
+    return storage;
+}
+
+berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
+                                 uint64_t nbytes, const char *location)
+{
+    if (!tree)
+        return NULL;
+    if ((unsigned)dtype >= BERTH_DTYPE_COUNT) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
+        return NULL;
+    }
+    if (nbytes % berth_dtype_nbytes(dtype) != 0 || nbytes > INT64_MAX) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes holds no whole %s",
+                        nbytes, berth_dtype_name(dtype));
+        return NULL;
+    }
+    if (!data && nbytes) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes without data",
+                        nbytes);
+        return NULL;
+    }
+    location = location ? location : "cpu";
+    berth_storage *storage = add_storage(tree, "", 0, location, strlen(location));
+    if (!storage)
+        return NULL;
+    storage->dtype = dtype;
+    storage->data = data;
+    storage->nbytes = nbytes;
+    return storage;
+}
+
+/* ---- by key ---- */
+
+/* The slot of a key, or the free one where it belongs. */
+static uint32_t *find_slot(const berth_tree *tree, const char *key, size_t key_nbytes)
+{
+    const struct storage_table *table = &tree->storages;
+    size_t at = berth_hash_bytes(tree, key, key_nbytes) & table->slots_mask;
+    for (;; at = (at + 1) & table->slots_mask) {
+        uint32_t slot = table->slots[at];
+        if (!slot)
+            break;
+        const char *other = table->items[slot - 1]->key;
+        if (strlen(other) == key_nbytes && memcmp(other, key, key_nbytes) == 0)
+            break;
+    }
+    return &table->slots[at];
+}
+
+static bool reserve_slot(berth_tree *tree)
+{
+    struct storage_table *table = &tree->storages;
+    if (table->slots && table->count + 1 <= table->slots_mask / 4 * 3)
+        return true;
+    size_t n = table->slots ? (table->slots_mask + 1) * 2 : 32;
+    while (table->count + 1 > (n - 1) / 4 * 3)
+        n *= 2;
+    uint32_t *slots = berth_allocate_zeroed(n * sizeof(*slots));
+    if (!slots) {
+        fail_memory(tree, n * sizeof(*slots));
+        return false;
+    }
+    berth_release(table->slots);
+    table->slots = slots;
+    table->slots_mask = n - 1;
+    for (size_t i = 0; i < table->count; i++) {
+        const char *key = table->items[i]->key;
+        if (*key)
+            *find_slot(tree, key, strlen(key)) = (uint32_t)(i + 1);
+    }
+    return true;
+}
+
+/* Whether a class and a size agree with what the storage was met as before (T3). */
+static bool agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
+                   uint64_t nbytes)
+{
+    if (nbytes != storage->nbytes) {
+        berth_tree_fail(tree, BERTH_E_TENSOR,
+                        "storage %s has %" PRIu64 " bytes here and %" PRIu64 " bytes before",
+                        storage->key, nbytes, storage->nbytes);
+        return false;
+    }
+    bool both_bytes = (dtype == BERTH_DTYPE_NONE || dtype == BERTH_UINT8) &&
+                      (storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8);
+    if (dtype == storage->dtype || nbytes == 0 || both_bytes)
+        return true;
+    berth_tree_fail(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before", storage->key,
+                    berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
+    return false;
+}
+
+berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                       berth_dtype dtype, uint64_t nbytes, const char *location,
+                                       size_t location_nbytes)
+{
+    if (!key_nbytes || key_nbytes > LONGEST_KEY || memchr(key, '\0', key_nbytes)) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                        "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
+                        LONGEST_KEY);
+        return NULL;
+    }
+    berth_storage *storage = berth_tree_find_storage(tree, key, key_nbytes);
+    if (storage)
+        return agrees(tree, storage, dtype, nbytes) ? storage : NULL;
+    if (tree->storages.count >= UINT32_MAX - 1) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u storages", UINT32_MAX - 1);
+        return NULL;
+    }
+    if (!reserve_slot(tree))
+        return NULL;
+    storage = add_storage(tree, key, key_nbytes, location, location_nbytes);
+    if (!storage)
+        return NULL;
+    storage->dtype = dtype;
+    storage->nbytes = nbytes;
+    *find_slot(tree, key, key_nbytes) = (uint32_t)(storage->index + 1);
+    return storage;
+}
+
+berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
+{
+    if (!tree->storages.slots || !key_nbytes || key_nbytes > LONGEST_KEY)
+        return NULL;
+    uint32_t slot = *find_slot(tree, key, key_nbytes);
+    return slot ? tree->storages.items[slot - 1] : NULL;
+}
+
+/* ---- asking ---- */
+
+const char *berth_storage_key(const berth_storage *storage)
+{
+    return storage ? storage->key : NULL;
+}
+
+const char *berth_storage_location(const berth_storage *storage)
+{
+    return storage ? storage->location : NULL;
+}
+
+berth_dtype berth_storage_dtype(const berth_storage *storage)
+{
+    return storage ? storage->dtype : BERTH_DTYPE_NONE;
+}
+
+uint64_t berth_storage_nbytes(const berth_storage *storage)
+{
+    return storage ? storage->nbytes : 0;
+}

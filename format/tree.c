@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The memory of a tree of values, and its failure. */
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/node.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    FIRST_CHUNK_NBYTES = 2048,
+    CHUNK_NBYTES = 16384,
+    /* What is larger gets a block of its own, so that a chunk's last bytes are at most 1/16. */
+    LARGEST_IN_CHUNK = 1024
+};
+
+static struct block *add_block(berth_tree *tree, size_t nbytes)
+{
+    uint64_t total;
+    struct block *block = NULL;
+    if (berth_add(nbytes, sizeof(*block), &total) && total <= SIZE_MAX)
+        block = berth_allocate((size_t)total);
+    if (!block) {
+        berth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for values", nbytes);
+        return NULL;
+    }
+    *block = (struct block){.next = tree->blocks, .tree = tree};
+    if (tree->blocks)
+        tree->blocks->previous = block;
+    tree->blocks = block;
+    return block;
+}
+
+static size_t rounded(size_t nbytes)
+{
+    return (nbytes + BERTH_BLOCK_UNIT - 1) & ~(size_t)(BERTH_BLOCK_UNIT - 1);
+}
+
+/* Memory and the block that it lies in. */
+static void *allocate(berth_tree *tree, size_t nbytes, struct block **block)
+{
+    if (nbytes > LARGEST_IN_CHUNK) {
+        *block = add_block(tree, nbytes);
+        return *block ? *block + 1 : NULL;
+    }
+    nbytes = rounded(nbytes);
+    if (nbytes > tree->chunk_nbytes - tree->chunk_at) {
+        size_t chunk_nbytes = tree->chunk ? CHUNK_NBYTES : FIRST_CHUNK_NBYTES;
+        struct block *chunk = add_block(tree, chunk_nbytes - sizeof(struct block));
+        if (!chunk)
+            return NULL;
+        tree->chunk = chunk;
+        tree->chunk_at = sizeof(struct block);
+        tree->chunk_nbytes = chunk_nbytes;
+    }
+    *block = tree->chunk;
+    void *memory = (char *)tree->chunk + tree->chunk_at;
+    tree->chunk_at += nbytes;
+    return memory;
+}
+
+void *berth_tree_allocate(berth_tree *tree, size_t nbytes)
+{
+    struct block *block;
+    return allocate(tree, nbytes, &block);
+}
+
+void *berth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes)
+{
+    void *grown = berth_tree_allocate(tree, new_nbytes);
+    if (!grown || !memory)
+        return grown;
+    memcpy(grown, memory, old_nbytes);
+    if (old_nbytes > LARGEST_IN_CHUNK) {
+        struct block *block = (struct block *)memory - 1;
+        if (block->next)
+            block->next->previous = block->previous;
+        *(block->previous ? &block->previous->next : &tree->blocks) = block->next;
+        berth_release(block);
+    }
+    return grown;
+}
+
+size_t berth_tree_capacity(size_t old, size_t need)
+{
+    size_t more = old + old / 2 + 2;
+    return old == 0 || need > more ? need : more;
+}
+
+void *berth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    if (!tree)
+        return NULL;
+    struct block *block;
+    berth_value *node = allocate(tree, nbytes, &block);
+    if (!node)
+        return NULL;
+    memset(node, 0, nbytes);
+    node->kind = (uint8_t)kind;
+    node->at = (uint16_t)(((char *)node - (char *)block) / BERTH_BLOCK_UNIT);
+    node->id = BERTH_NO_ID;
+    return node;
+}
+
+void *berth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    berth_value *node = berth_node_new_plain(tree, kind, nbytes);
+    if (!node)
+        return NULL;
+    if (tree->n_ids == BERTH_NO_ID) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u values in one tree", BERTH_NO_ID);
+        return NULL;
+    }
+    node->id = tree->n_ids++;
+    return node;
+}
+
+berth_tree *berth_tree_new(berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_tree *tree = berth_allocate_zeroed(sizeof(*tree));
+    if (!tree) {
+        berth_fail_memory(error, sizeof(*tree));
+        return NULL;
+    }
+    /* Differs from run to run where addresses do: who makes a file cannot choose collisions. */
+    tree->seed = (uint64_t)(uintptr_t)tree * UINT64_C(0x9e3779b97f4a7c15) ^
+                 (uint64_t)(uintptr_t)&error * UINT64_C(0xd6e8feb86659fd93);
+    berth_error_clear(&tree->error);
+    return tree;
+}
+
+void berth_tree_free(berth_tree *tree)
+{
+    if (!tree)
+        return;
+    /* A walk over blocks, never over values: depth costs nothing (P3). */
+    for (struct block *block = tree->blocks, *next; block; block = next) {
+        next = block->next;
+        berth_release(block);
+    }
+    berth_release(tree->keys.chains);
+    berth_release(tree->storages.items);
+    berth_release(tree->storages.slots);
+    berth_release(tree);
+}
+
+int berth_tree_fail(berth_tree *tree, int code, const char *format, ...)
+{
+    if (tree->error.code != BERTH_OK)
+        return tree->error.code;
+    char text[sizeof(tree->error.message)];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return berth_fail(&tree->error, code, NULL, BERTH_NO_OFFSET, "%s", text);
+}
+
+int berth_tree_error(const berth_tree *tree, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!tree)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tree");
+    *error = tree->error;
+    return error->code;
+}
+
+berth_tree *berth_value_tree(const berth_value *value)
+{
+    if (!value)
+        return NULL;
+    const char *block = (const char *)value - (size_t)value->at * BERTH_BLOCK_UNIT;
+    return ((const struct block *)block)->tree;
+}
+
+size_t berth_value_id(const berth_value *value)
+{
+    return value && value->id != BERTH_NO_ID ? value->id : SIZE_MAX;
+}
+
+size_t berth_tree_n_ids(const berth_tree *tree)
+{
+    return tree->n_ids;
+}
+
+bool berth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
+{
+    if (value && berth_value_tree(value) == tree)
+        return true;
+    berth_tree_fail(tree, BERTH_E_ARGUMENT, value ? "%s is of another tree" : "%s is NULL", what);
+    return false;
+}
+
+bool berth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!berth_tree_owns(tree, values[i], what))
+            return false;
+    return true;
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values: the scalars, the singletons, and what every kind is asked. */
+#include "config/error.h"
+#include "format/node.h"
+
+#include <string.h>
+
+berth_kind berth_value_kind(const berth_value *value)
+{
+    return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
+}
+
+const char *berth_kind_name(berth_kind kind)
+{
+    static const char *const names[] = {
+        [BERTH_KIND_NONE] = "None",
+        [BERTH_KIND_BOOL] = "bool",
+        [BERTH_KIND_INT] = "int",
+        [BERTH_KIND_FLOAT] = "float",
+        [BERTH_KIND_COMPLEX] = "complex",
+        [BERTH_KIND_STR] = "str",
+        [BERTH_KIND_BYTES] = "bytes",
+        [BERTH_KIND_BYTEARRAY] = "bytearray",
+        [BERTH_KIND_LIST] = "list",
+        [BERTH_KIND_TUPLE] = "tuple",
+        [BERTH_KIND_DICT] = "dict",
+        [BERTH_KIND_ORDERED_DICT] = "OrderedDict",
+        [BERTH_KIND_COUNTER] = "Counter",
+        [BERTH_KIND_SET] = "set",
+        [BERTH_KIND_SIZE] = "torch.Size",
+        [BERTH_KIND_DEVICE] = "torch.device",
+        [BERTH_KIND_DTYPE] = "torch.dtype",
+        [BERTH_KIND_QSCHEME] = "torch.qscheme",
+        [BERTH_KIND_LAYOUT] = "torch.layout",
+        [BERTH_KIND_STORAGE] = "storage",
+        [BERTH_KIND_TENSOR] = "tensor",
+        [BERTH_KIND_SPARSE] = "sparse tensor",
+        [BERTH_KIND_NESTED] = "nested tensor",
+        [BERTH_KIND_PARAMETER] = "Parameter",
+        [BERTH_KIND_SUBCLASS] = "tensor with attributes",
+        [BERTH_KIND_GLOBAL] = "global",
+        [BERTH_KIND_CALL] = "object",
+    };
+    return (size_t)kind < sizeof(names) / sizeof(*names) ? names[kind] : "unknown";
+}
+
+/* ---- making ---- */
+
+berth_value *berth_none(berth_tree *tree)
+{
+    if (!tree)
+        return NULL;
+    if (!tree->none)
+        tree->none = berth_node_new_plain(tree, BERTH_KIND_NONE, sizeof(berth_value));
+    return tree->none;
+}
+
+berth_value *berth_bool(berth_tree *tree, bool value)
+{
+    if (!tree)
+        return NULL;
+    berth_value **node = &tree->bools[value];
+    if (!*node) {
+        *node = berth_node_new_plain(tree, BERTH_KIND_BOOL, sizeof(berth_value));
+        if (*node && value)
+            (*node)->flags |= BERTH_NODE_TRUE;
+    }
+    return *node;
+}
+
+berth_value *berth_int(berth_tree *tree, int64_t value)
+{
+    struct int_node *node = berth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->value = value;
+    return &node->head;
+}
+
+/* Bytes of the shortest two's complement form. */
+static size_t shortest(const uint8_t *bytes, size_t nbytes)
+{
+    while (nbytes > 1) {
+        uint8_t sign = bytes[nbytes - 2] & 0x80 ? 0xff : 0;
+        if (bytes[nbytes - 1] != sign)
+            break;
+        nbytes--;
+    }
+    return nbytes;
+}
+
+berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
+{
+    if (!tree)
+        return NULL;
+    if (!bytes || nbytes == 0 || nbytes > 255) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)", nbytes);
+        return NULL;
+    }
+    nbytes = shortest(bytes, nbytes);
+    if (nbytes <= 8) {
+        uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
+        for (size_t i = nbytes; i-- > 0;)
+            integer = integer << 8 | bytes[i];
+        return berth_int(tree, (int64_t)integer);
+    }
+    struct big_node *node = berth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
+    if (!node)
+        return NULL;
+    node->head.flags |= BERTH_NODE_BIG;
+    node->nbytes = nbytes;
+    memcpy(node->bytes, bytes, nbytes);
+    return &node->head;
+}
+
+berth_value *berth_float(berth_tree *tree, double value)
+{
+    struct float_node *node = berth_node_new_plain(tree, BERTH_KIND_FLOAT, BERTH_FLOAT_NBYTES);
+    if (!node)
+        return NULL;
+    node->real = value;
+    return &node->head;
+}
+
+berth_value *berth_complex(berth_tree *tree, double real, double imaginary)
+{
+    struct float_node *node = berth_node_new(tree, BERTH_KIND_COMPLEX, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->real = real;
+    node->imaginary = imaginary;
+    return &node->head;
+}
+
+/* A node that the tree has once: *place. */
+static berth_value *single(berth_tree *tree, berth_kind kind, berth_value **place, int value)
+{
+    if (!*place) {
+        struct enum_node *node = berth_node_new(tree, kind, sizeof(*node));
+        if (!node)
+            return NULL;
+        node->value = value;
+        *place = &node->head;
+    }
+    return *place;
+}
+
+berth_value *berth_dtype_value(berth_tree *tree, berth_dtype dtype)
+{
+    if (!tree)
+        return NULL;
+    if (dtype == BERTH_DTYPE_NONE || (unsigned)dtype >= BERTH_DTYPE_COUNT) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
+        return NULL;
+    }
+    return single(tree, BERTH_KIND_DTYPE, &tree->dtypes[dtype], (int)dtype);
+}
+
+berth_value *berth_qscheme_value(berth_tree *tree, berth_qscheme qscheme)
+{
+    if (!tree)
+        return NULL;
+    if (qscheme == BERTH_NOT_QUANTIZED ||
+        (unsigned)qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "no such quantization scheme: %d", (int)qscheme);
+        return NULL;
+    }
+    return single(tree, BERTH_KIND_QSCHEME, &tree->qschemes[qscheme], (int)qscheme);
+}
+
+berth_value *berth_layout_value(berth_tree *tree, berth_layout_kind layout)
+{
+    if (!tree)
+        return NULL;
+    if (layout < BERTH_SPARSE_COO || layout > BERTH_JAGGED) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "no such layout: %d", (int)layout);
+        return NULL;
+    }
+    return single(tree, BERTH_KIND_LAYOUT, &tree->layouts[layout], (int)layout);
+}
+
+berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage)
+{
+    if (!tree)
+        return NULL;
+    if (!storage || storage->tree != tree) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT,
+                        storage ? "the storage is of another tree" : "the storage is NULL");
+        return NULL;
+    }
+    struct storage_node *node = berth_node_new(tree, BERTH_KIND_STORAGE, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->storage = storage;
+    return &node->head;
+}
+
+/* CALL keeps its arguments as the tuple that they came in. */
+berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
+                              bool new_object)
+{
+    if (!tree || !berth_tree_owns(tree, callable, "what is called") ||
+        !berth_tree_owns(tree, arguments, "the arguments"))
+        return NULL;
+    if (arguments->kind != BERTH_KIND_TUPLE) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "the arguments are a %s, not a tuple",
+                        berth_kind_name((berth_kind)arguments->kind));
+        return NULL;
+    }
+    struct call_node *node = berth_node_new(tree, BERTH_KIND_CALL, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->callable = callable;
+    node->arguments = (struct tuple_node *)arguments;
+    if (new_object)
+        node->head.flags |= BERTH_NODE_TRUE;
+    return &node->head;
+}
+
+/* ---- asking ---- */
+
+static bool is(const berth_value *value, berth_kind kind)
+{
+    return value && value->kind == kind;
+}
+
+bool berth_value_bool(const berth_value *value)
+{
+    return is(value, BERTH_KIND_BOOL) && value->flags & BERTH_NODE_TRUE;
+}
+
+bool berth_value_int(const berth_value *value, int64_t *integer)
+{
+    *integer = 0;
+    if (!is(value, BERTH_KIND_INT) || value->flags & BERTH_NODE_BIG)
+        return false;
+    *integer = ((const struct int_node *)value)->value;
+    return true;
+}
+
+const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes)
+{
+    bool big = is(value, BERTH_KIND_INT) && value->flags & BERTH_NODE_BIG;
+    const struct big_node *node = (const struct big_node *)value;
+    if (nbytes)
+        *nbytes = big ? node->nbytes : 0;
+    return big ? node->bytes : NULL;
+}
+
+double berth_value_float(const berth_value *value)
+{
+    if (!is(value, BERTH_KIND_FLOAT) && !is(value, BERTH_KIND_COMPLEX))
+        return 0;
+    return ((const struct float_node *)value)->real;
+}
+
+double berth_value_imaginary(const berth_value *value)
+{
+    return is(value, BERTH_KIND_COMPLEX) ? ((const struct float_node *)value)->imaginary : 0;
+}
+
+berth_dtype berth_value_dtype(const berth_value *value)
+{
+    return is(value, BERTH_KIND_DTYPE) ? (berth_dtype)((const struct enum_node *)value)->value
+                                       : BERTH_DTYPE_NONE;
+}
+
+berth_qscheme berth_value_qscheme(const berth_value *value)
+{
+    return is(value, BERTH_KIND_QSCHEME) ? (berth_qscheme)((const struct enum_node *)value)->value
+                                         : BERTH_NOT_QUANTIZED;
+}
+
+berth_layout_kind berth_value_layout(const berth_value *value)
+{
+    if (is(value, BERTH_KIND_LAYOUT))
+        return (berth_layout_kind)((const struct enum_node *)value)->value;
+    if (is(value, BERTH_KIND_SPARSE))
+        return (berth_layout_kind)((const struct parts_node *)value)->layout;
+    return (berth_layout_kind)0;
+}
+
+berth_storage *berth_value_storage(const berth_value *value)
+{
+    return is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->storage : NULL;
+}
+
+berth_value *berth_value_arguments(const berth_value *value)
+{
+    return is(value, BERTH_KIND_CALL) ? &((const struct call_node *)value)->arguments->key.head
+                                      : NULL;
+}
+
+bool berth_value_is_new_object(const berth_value *value)
+{
+    return is(value, BERTH_KIND_CALL) && value->flags & BERTH_NODE_TRUE;
+}
+
+berth_value *berth_value_inner(const berth_value *value)
+{
+    if (is(value, BERTH_KIND_PARAMETER) || is(value, BERTH_KIND_SUBCLASS))
+        return ((const struct wrap_node *)value)->inner;
+    return is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->callable : NULL;
+}
+
+/* Where a value keeps its attributes; NULL if it can have none (yet). */
+static berth_value **state_place(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_ORDERED_DICT: {
+        struct table *table = ((const struct dict_node *)value)->table;
+        return table ? &table->state : NULL;
+    }
+    case BERTH_KIND_TENSOR:
+        return &((struct tensor_node *)(uintptr_t)value)->state;
+    case BERTH_KIND_PARAMETER:
+    case BERTH_KIND_SUBCLASS:
+        return &((struct wrap_node *)(uintptr_t)value)->state;
+    case BERTH_KIND_CALL:
+        return &((struct call_node *)(uintptr_t)value)->state;
+    default:
+        return NULL;
+    }
+}
+
+berth_value *berth_value_state(const berth_value *value)
+{
+    berth_value **place = state_place(value);
+    return place ? *place : NULL;
+}
+
+int berth_value_set_state(berth_value *value, berth_value *state)
+{
+    berth_tree *tree = berth_value_tree(value);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!berth_tree_owns(tree, state, "the state"))
+        return tree->error.code;
+    if (value->kind == BERTH_KIND_ORDERED_DICT &&
+        !berth_table_reserve(tree, (struct dict_node *)value, 0))
+        return tree->error.code;
+    berth_value **place = state_place(value);
+    if (!place)
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s has no attributes",
+                               berth_kind_name((berth_kind)value->kind));
+    *place = state;
+    return 0;
+}
