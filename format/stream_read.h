@@ -5,27 +5,30 @@
 
 #include "format/pickle.h"
 
-/* Whether a file beginning with these bytes is such a stream (80 02 8a 0a …). */
+/* Whether a file beginning with these bytes is such a stream (80 02 8a 0a …); 14 bytes tell. */
 bool berth_stream_is(const uint8_t *bytes, size_t nbytes);
 
 typedef struct berth_stream {
     berth_value *root;
-    bool little_endian;
+    /* What the machine that wrote it said of itself. Counts and elements are little-endian
+       nevertheless: PyTorch encodes them so, and does not look at this when it loads. */
+    bool recorded_little_endian;
     const char **keys; /* storages in the file's order: the key list; memory of the tree */
     size_t n_keys;
     uint64_t payload_offset; /* of the first storage's count */
 } berth_stream;
 
 /*
- * Reads the five pickles at the head. BERTH_E_TRUNCATED: bring more bytes. `inert` as in
- * berth_pickle_rules. The storages are then placed one by one: berth_stream_place.
+ * Reads the five pickles at the head. BERTH_E_TRUNCATED: bring more bytes (the tree is untouched).
+ * `inert` as in berth_pickle_rules. The storages are then placed one by one: berth_stream_place.
  */
 int berth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
                       berth_stream *stream, berth_error *error);
 
 /*
  * Places storage i, whose 8-byte element count was read at `count_offset`: checks the count
- * against the storage's bytes, sets its offset, and gives the next count_offset.
+ * against the storage's bytes, sets its offset (with the last one also that of views), and gives
+ * the next count_offset. After the last one that is the file's end.
  */
 int berth_stream_place(const berth_stream *stream, berth_tree *tree, size_t i,
                        const uint8_t count[8], uint64_t count_offset, uint64_t file_nbytes,

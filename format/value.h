@@ -88,6 +88,11 @@ berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 berth_value *berth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                                 int32_t rank, berth_value *const *parts, bool is_coalesced);
 
+/* Like berth_storage_value, named by a class that may differ from the storage's (T3). */
+berth_value *berth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
+/* STORAGE: the dtype of the class that it was named by. */
+berth_dtype berth_value_storage_class(const berth_value *value);
+
 /* A named class or function; kept, never called. */
 berth_value *berth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                           const char *name, size_t name_nbytes);

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The pickle reader's machine, private to its files: pickle_read.c runs the opcodes,
+ * pickle_scan.c knows their arguments, pickle_stack.c keeps stack and memo, pickle_globals.c
+ * knows the globals, pickle_reduce.c and pickle_tensors.c build what REDUCE asks for,
+ * pickle_persistent.c meets storages.
+ */
+#ifndef BERTH_FORMAT_PICKLE_MACHINE_H
+#define BERTH_FORMAT_PICKLE_MACHINE_H
+
+#include "config/error.h"
+#include "format/pickle.h"
+
+/* ---- opcodes ---- */
+
+typedef enum berth_form {
+    BERTH_FORM_NOTHING,
+    BERTH_FORM_U1,
+    BERTH_FORM_U2,
+    BERTH_FORM_U4,
+    BERTH_FORM_I4,
+    BERTH_FORM_F8,
+    BERTH_FORM_TEXT1,
+    BERTH_FORM_TEXT4,
+    BERTH_FORM_LINES
+} berth_form;
+
+typedef struct berth_opcode {
+    const char *name; /* NULL: no opcode of any pickle */
+    bool allowed;
+    uint8_t form;
+} berth_opcode;
+
+extern const berth_opcode berth_opcodes[256];
+
+/* An opcode's argument; text points into the pickle. */
+typedef struct berth_argument {
+    const char *text; /* TEXT1, TEXT4; LINES: the first line */
+    size_t text_nbytes;
+    const char *name; /* LINES: the second line */
+    size_t name_nbytes;
+    int64_t number; /* U1 to I4 */
+    double real;    /* F8 */
+} berth_argument;
+
+/* Reads the argument at bytes, of which nbytes are there. Its size, or SIZE_MAX if it is cut. */
+size_t berth_scan_argument(berth_form form, const uint8_t *bytes, size_t nbytes,
+                           berth_argument *argument);
+/* BERTH_E_FORBIDDEN, naming the opcode (P1). */
+int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, berth_error *error);
+
+/* ---- globals ---- */
+
+typedef enum berth_what {
+    BERTH_IS_CALLABLE,
+    BERTH_IS_PARAMETER_CLASS,
+    BERTH_IS_TENSOR_CLASS,
+    BERTH_IS_NEVER_CALLED,
+    BERTH_IS_QSCHEME,
+    BERTH_IS_DTYPE,
+    BERTH_IS_STORAGE_CLASS
+} berth_what;
+
+typedef struct berth_unpickler berth_unpickler;
+typedef struct berth_known berth_known;
+
+/* Builds what REDUCE asks for; arguments have been checked against known->arguments. NULL: error
+   or tree has failed. */
+typedef berth_value *(*berth_builder)(berth_unpickler *unpickler, const berth_known *known,
+                                      berth_value *const *arguments, size_t n);
+
+/* A global that may be named. */
+struct berth_known {
+    const char *module;
+    const char *name;
+    const char *arguments; /* CALLABLE */
+    berth_builder build;   /* CALLABLE */
+    berth_what what;
+    int number; /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
+};
+
+/* More than there are globals. */
+#define BERTH_MAX_GLOBALS 255
+
+/* The number of a global, or -1. */
+int berth_global_find(const char *module, size_t module_nbytes, const char *name,
+                      size_t name_nbytes);
+/* What the number means. */
+berth_known berth_global_known(int number);
+
+/* ---- the machine ---- */
+
+/*
+ * A Parameter or tensor whose BUILD has not come yet (files from before PyTorch 0.4 build them in
+ * two steps): resolved when it is used or built.
+ */
+typedef struct berth_pending {
+    berth_value *value;  /* NULL until resolved */
+    berth_value *tensor; /* of a Parameter; NULL: a tensor class */
+    bool requires_grad;
+    int8_t dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
+} berth_pending;
+
+/*
+ * The stack and the memo hold nodes. Two things that are no nodes are told by the low bits of the
+ * pointer: marks (the index of the mark below), and pending objects.
+ */
+#define BERTH_TAG_MARK 1u
+#define BERTH_TAG_PENDING 2u
+#define BERTH_TAG_BITS 3u
+
+struct berth_unpickler {
+    const uint8_t *bytes;
+    size_t nbytes;
+    size_t at;    /* the next opcode */
+    size_t op_at; /* the one at hand, for errors */
+    const berth_pickle_rules *rules;
+    berth_tree *tree;
+    berth_error *error;
+    berth_argument argument;
+    bool stopped;
+
+    berth_value **stack;
+    size_t depth;
+    size_t capacity;
+    size_t floor; /* first slot above the last MARK */
+    berth_value **memo;
+    size_t n_memo;
+    bool has_pending;
+
+    berth_value *small_ints[256]; /* made once */
+    /* The node of each global, and numbers of globals + 1 hashed by node. */
+    berth_value *globals[BERTH_MAX_GLOBALS];
+    uint8_t global_index[512];
+};
+
+/* Sets the error with record and byte of the opcode at hand; returns its code. */
+int berth_unpickle_fail(berth_unpickler *unpickler, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same with the tree's own sentence behind "subject: ", unless an error is set already. */
+int berth_unpickle_fail_tree(berth_unpickler *unpickler, const char *subject);
+/* Name of the opcode at hand. */
+const char *berth_unpickle_opcode(const berth_unpickler *unpickler);
+
+/* NULL: what made the value has failed. */
+int berth_unpickle_push(berth_unpickler *unpickler, berth_value *value);
+int berth_unpickle_push_mark(berth_unpickler *unpickler);
+/* Whether n items lie above the last MARK; else an error (P2). */
+int berth_unpickle_want(berth_unpickler *unpickler, size_t n);
+/* The item that lies `below` the top, resolved; NULL after a failure. There is one. */
+berth_value *berth_unpickle_peek(berth_unpickler *unpickler, size_t below);
+/* The items above the last MARK, which are taken away with it; valid until the next push. */
+int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **items, size_t *n);
+int berth_unpickle_put(berth_unpickler *unpickler, uint64_t index);
+int berth_unpickle_get(berth_unpickler *unpickler, uint64_t index);
+void berth_unpickle_free_stack(berth_unpickler *unpickler);
+
+/* The node of GLOBAL module name; unknown ones are refused, or inert. */
+berth_value *berth_unpickle_global(berth_unpickler *unpickler, const berth_argument *argument);
+/* What a node that came from GLOBAL means; false for any other node. */
+bool berth_unpickle_known(const berth_unpickler *unpickler, const berth_value *value,
+                          berth_known *known);
+
+/* REDUCE and NEWOBJ: the new object (possibly pending), or NULL after a failure. */
+berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *callable,
+                                   berth_value *arguments, bool new_object);
+/* Checks the arguments of a known callable and builds (P1); NULL after a failure. */
+berth_value *berth_unpickle_call(berth_unpickler *unpickler, const berth_known *known,
+                                 berth_value *arguments);
+/* BUILD on what lies at the top, pending or not. */
+int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_value *state);
+/* Hooks are never saved: None or an empty OrderedDict stands in their place. */
+bool berth_is_no_hooks(const berth_value *value);
+/* Whether the four arguments of _rebuild_from_type_v2 name a plain tensor and a known function. */
+bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *const *items);
+/* The object behind a slot that is pending. */
+berth_value *berth_unpickle_resolve(berth_unpickler *unpickler, berth_value *slot);
+/* The storage that a persistent id names (P5). */
+berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id);
+/* A tensor of a storage node as _rebuild_tensor does; NULL: error or tree has failed. */
+berth_value *berth_unpickle_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
+                                   berth_value *const *arguments);
+
+/* The items of a tuple as an array. At most 8 are asked for. */
+size_t berth_unpickle_items(const berth_value *tuple, berth_value *items[8]);
+
+static inline uintptr_t berth_slot_tag(const berth_value *slot)
+{
+    return (uintptr_t)slot & BERTH_TAG_BITS;
+}
+
+#define BERTH_CALLABLE(module, name, build, arguments)                                             \
+    berth_value *berth_build_##build(berth_unpickler *unpickler, const berth_known *known,         \
+                                     berth_value *const *items, size_t n);
+#include "format/pickle_globals.def"
+
+#endif

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Runs a pickle's opcodes (P1, P2). A handler each, chosen by the table of pickle_opcodes.def;
+ * no recursion, no allocation of its own beside stack and memo (P3).
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/memory.h"
+#include "format/pickle_machine.h"
+
+const char *berth_unpickle_opcode(const berth_unpickler *unpickler)
+{
+    return berth_opcodes[unpickler->bytes[unpickler->op_at]].name;
+}
+
+int berth_unpickle_fail(berth_unpickler *unpickler, int code, const char *format, ...)
+{
+    char text[sizeof unpickler->error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return berth_fail(unpickler->error, code, unpickler->rules->record,
+                      unpickler->rules->base_offset + unpickler->op_at, "%s", text);
+}
+
+int berth_unpickle_fail_tree(berth_unpickler *unpickler, const char *subject)
+{
+    berth_error inner;
+    if (unpickler->error->code != BERTH_OK)
+        return unpickler->error->code;
+    if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
+        return berth_fail_memory(unpickler->error, 0);
+    /* What the maker calls a bad argument is, here, a bad pickle. */
+    int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
+    return berth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
+}
+
+/* Takes n items away that a handler has looked at, and puts one in their place. */
+static int replace(berth_unpickler *unpickler, size_t n, berth_value *value)
+{
+    if (!value)
+        return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
+    unpickler->depth -= n;
+    return berth_unpickle_push(unpickler, value);
+}
+
+#define HANDLER(name) static int run_##name(berth_unpickler *unpickler)
+
+/* ---- scalars and text ---- */
+
+/* Older protocols are a subset; newer ones fail at the first opcode that they added. */
+HANDLER(PROTO)
+{
+    if (unpickler->op_at != 0)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "PROTO after the start");
+    if (unpickler->argument.number > 5)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "pickle protocol %d",
+                                   (int)unpickler->argument.number);
+    return 0;
+}
+
+HANDLER(NONE)
+{
+    return berth_unpickle_push(unpickler, berth_none(unpickler->tree));
+}
+
+HANDLER(NEWTRUE)
+{
+    return berth_unpickle_push(unpickler, berth_bool(unpickler->tree, true));
+}
+
+HANDLER(NEWFALSE)
+{
+    return berth_unpickle_push(unpickler, berth_bool(unpickler->tree, false));
+}
+
+HANDLER(BININT)
+{
+    return berth_unpickle_push(unpickler, berth_int(unpickler->tree, unpickler->argument.number));
+}
+
+/* Python, too, has each small integer once. */
+HANDLER(BININT1)
+{
+    berth_value **kept = &unpickler->small_ints[unpickler->argument.number];
+    if (!*kept)
+        *kept = berth_int(unpickler->tree, unpickler->argument.number);
+    return berth_unpickle_push(unpickler, *kept);
+}
+
+HANDLER(BININT2)
+{
+    return run_BININT(unpickler);
+}
+
+HANDLER(LONG1)
+{
+    const uint8_t *bytes = (const uint8_t *)unpickler->argument.text;
+    size_t nbytes = unpickler->argument.text_nbytes;
+    return berth_unpickle_push(unpickler, nbytes ? berth_bigint(unpickler->tree, bytes, nbytes)
+                                                 : berth_int(unpickler->tree, 0));
+}
+
+HANDLER(BINFLOAT)
+{
+    return berth_unpickle_push(unpickler, berth_float(unpickler->tree, unpickler->argument.real));
+}
+
+HANDLER(BINUNICODE)
+{
+    return berth_unpickle_push(unpickler, berth_str(unpickler->tree, unpickler->argument.text,
+                                                    unpickler->argument.text_nbytes));
+}
+
+/* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
+HANDLER(SHORT_BINSTRING)
+{
+    const uint8_t *text = (const uint8_t *)unpickler->argument.text;
+    for (size_t i = 1; i < unpickler->argument.text_nbytes; i++) {
+        if (text[i - 1] == 0xed && text[i] >= 0xa0)
+            return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                       "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
+                                       i - 1);
+    }
+    return run_BINUNICODE(unpickler);
+}
+
+/* ---- containers ---- */
+
+HANDLER(MARK)
+{
+    return berth_unpickle_push_mark(unpickler);
+}
+
+HANDLER(EMPTY_LIST)
+{
+    return berth_unpickle_push(unpickler, berth_list(unpickler->tree));
+}
+
+HANDLER(EMPTY_DICT)
+{
+    return berth_unpickle_push(unpickler, berth_dict(unpickler->tree));
+}
+
+HANDLER(EMPTY_SET)
+{
+    return berth_unpickle_push(unpickler, berth_set(unpickler->tree));
+}
+
+HANDLER(EMPTY_TUPLE)
+{
+    return berth_unpickle_push(unpickler, berth_tuple(unpickler->tree, NULL, 0));
+}
+
+HANDLER(TUPLE)
+{
+    berth_value *const *items;
+    size_t n;
+    int code = berth_unpickle_pop_mark(unpickler, &items, &n);
+    return code < 0 ? code : berth_unpickle_push(unpickler, berth_tuple(unpickler->tree, items, n));
+}
+
+static int make_tuple(berth_unpickler *unpickler, size_t n)
+{
+    berth_value *items[3];
+    int code = berth_unpickle_want(unpickler, n);
+    for (size_t i = 0; i < n && code == 0; i++) {
+        items[i] = berth_unpickle_peek(unpickler, n - 1 - i);
+        code = unpickler->error->code;
+    }
+    return code < 0 ? code : replace(unpickler, n, berth_tuple(unpickler->tree, items, n));
+}
+
+HANDLER(TUPLE1)
+{
+    return make_tuple(unpickler, 1);
+}
+
+HANDLER(TUPLE2)
+{
+    return make_tuple(unpickler, 2);
+}
+
+HANDLER(TUPLE3)
+{
+    return make_tuple(unpickler, 3);
+}
+
+/* P5 */
+static int append(berth_unpickler *unpickler, berth_value *list, berth_value *const *items,
+                  size_t n)
+{
+    if (berth_value_kind(list) != BERTH_KIND_LIST)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to a %s: only to lists",
+                                   berth_unpickle_opcode(unpickler),
+                                   berth_kind_name(berth_value_kind(list)));
+    if (berth_list_extend(list, items, n) < 0)
+        return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
+    return 0;
+}
+
+/* P5 */
+static int set_items(berth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
+                     size_t n)
+{
+    const char *opcode = berth_unpickle_opcode(unpickler);
+    berth_kind kind = berth_value_kind(dict);
+    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on a %s: only on dicts", opcode,
+                                   berth_kind_name(kind));
+    if (n % 2 != 0)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
+                                   opcode, n);
+    if (berth_dict_extend(dict, items, n / 2) < 0)
+        return berth_unpickle_fail_tree(unpickler, opcode);
+    return 0;
+}
+
+HANDLER(APPEND)
+{
+    int code = berth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *item = berth_unpickle_peek(unpickler, 0);
+    berth_value *list = berth_unpickle_peek(unpickler, 1);
+    if (!item || !list)
+        return unpickler->error->code;
+    unpickler->depth--;
+    return append(unpickler, list, &item, 1);
+}
+
+HANDLER(SETITEM)
+{
+    int code = berth_unpickle_want(unpickler, 3);
+    if (code < 0)
+        return code;
+    berth_value *items[] = {berth_unpickle_peek(unpickler, 1), berth_unpickle_peek(unpickler, 0)};
+    berth_value *dict = berth_unpickle_peek(unpickler, 2);
+    if (!items[0] || !items[1] || !dict)
+        return unpickler->error->code;
+    unpickler->depth -= 2;
+    return set_items(unpickler, dict, items, 2);
+}
+
+/* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
+static int fill(berth_unpickler *unpickler,
+                int (*into)(berth_unpickler *, berth_value *, berth_value *const *, size_t))
+{
+    berth_value *const *items;
+    size_t n;
+    int code = berth_unpickle_pop_mark(unpickler, &items, &n);
+    if (code == 0)
+        code = berth_unpickle_want(unpickler, 1);
+    if (code < 0)
+        return code;
+    berth_value *container = berth_unpickle_peek(unpickler, 0);
+    return container ? into(unpickler, container, items, n) : unpickler->error->code;
+}
+
+HANDLER(APPENDS)
+{
+    return fill(unpickler, append);
+}
+
+HANDLER(SETITEMS)
+{
+    return fill(unpickler, set_items);
+}
+
+/* ---- memo ---- */
+
+HANDLER(BINPUT)
+{
+    int code = berth_unpickle_want(unpickler, 1);
+    return code < 0 ? code : berth_unpickle_put(unpickler, (uint64_t)unpickler->argument.number);
+}
+
+HANDLER(LONG_BINPUT)
+{
+    return run_BINPUT(unpickler);
+}
+
+HANDLER(BINGET)
+{
+    return berth_unpickle_get(unpickler, (uint64_t)unpickler->argument.number);
+}
+
+HANDLER(LONG_BINGET)
+{
+    return run_BINGET(unpickler);
+}
+
+/* ---- objects ---- */
+
+HANDLER(GLOBAL)
+{
+    return berth_unpickle_push(unpickler, berth_unpickle_global(unpickler, &unpickler->argument));
+}
+
+static int make_object(berth_unpickler *unpickler, bool new_object)
+{
+    int code = berth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *arguments = berth_unpickle_peek(unpickler, 0);
+    berth_value *callable = berth_unpickle_peek(unpickler, 1);
+    if (!arguments || !callable)
+        return unpickler->error->code;
+    return replace(unpickler, 2, berth_unpickle_reduce(unpickler, callable, arguments, new_object));
+}
+
+HANDLER(REDUCE)
+{
+    return make_object(unpickler, false);
+}
+
+HANDLER(NEWOBJ)
+{
+    return make_object(unpickler, true);
+}
+
+HANDLER(BUILD)
+{
+    int code = berth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *state = berth_unpickle_peek(unpickler, 0);
+    if (!state)
+        return unpickler->error->code;
+    unpickler->depth--;
+    return berth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
+}
+
+HANDLER(BINPERSID)
+{
+    int code = berth_unpickle_want(unpickler, 1);
+    if (code < 0)
+        return code;
+    berth_value *id = berth_unpickle_peek(unpickler, 0);
+    return id ? replace(unpickler, 1, berth_unpickle_persistent(unpickler, id))
+              : unpickler->error->code;
+}
+
+/* One reading: nothing may be left on the stack, and nothing may follow. */
+HANDLER(STOP)
+{
+    if (unpickler->floor != 0)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP within a MARK");
+    int code = berth_unpickle_want(unpickler, 1);
+    if (code < 0)
+        return code;
+    if (unpickler->depth != 1)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
+                                   unpickler->depth);
+    if (unpickler->at != unpickler->nbytes)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP",
+                                   unpickler->nbytes - unpickler->at);
+    unpickler->stopped = true;
+    return 0;
+}
+
+/* ---- the machine ---- */
+
+static int (*const handlers[256])(berth_unpickler *) = {
+#define BERTH_OPCODE(name, byte, form) [byte] = run_##name,
+#include "format/pickle_opcodes.def"
+};
+
+static int fail_cut(berth_unpickler *unpickler, size_t left)
+{
+    const char *name = berth_unpickle_opcode(unpickler);
+    if (unpickler->bytes[unpickler->op_at] == 'c')
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
+    return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                               "the argument of %s is cut: %zu bytes are left", name, left);
+}
+
+static int run_opcode(berth_unpickler *unpickler)
+{
+    unpickler->op_at = unpickler->at;
+    if (unpickler->at == unpickler->nbytes)
+        return berth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
+                          unpickler->rules->base_offset + unpickler->at,
+                          "the pickle ends without STOP");
+    uint8_t byte = unpickler->bytes[unpickler->at++];
+    if (!handlers[byte])
+        return berth_fail_opcode(byte, unpickler->rules, unpickler->op_at, unpickler->error);
+    size_t left = unpickler->nbytes - unpickler->at;
+    size_t used = berth_scan_argument((berth_form)berth_opcodes[byte].form,
+                                      unpickler->bytes + unpickler->at, left, &unpickler->argument);
+    if (used == SIZE_MAX)
+        return fail_cut(unpickler, left);
+    unpickler->at += used;
+    return handlers[byte](unpickler);
+}
+
+int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
+                      berth_tree *tree, berth_value **root, berth_error *error)
+{
+    berth_unpickler unpickler = {
+        .bytes = bytes, .nbytes = nbytes, .rules = rules, .tree = tree, .error = error};
+    int code = 0;
+    while (code == 0 && !unpickler.stopped)
+        code = run_opcode(&unpickler);
+    if (code == 0) {
+        *root = berth_unpickle_peek(&unpickler, 0);
+        code = error->code;
+    }
+    berth_unpickle_free_stack(&unpickler);
+    return code;
+}

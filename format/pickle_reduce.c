@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * REDUCE, NEWOBJ and BUILD: argument shapes (P1), and the values that are no tensors. Nothing is
+ * called: each known global has a maker of nodes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/pickle_machine.h"
+
+size_t berth_unpickle_items(const berth_value *tuple, berth_value *items[8])
+{
+    size_t n = berth_value_kind(tuple) == BERTH_KIND_TUPLE ? berth_value_count(tuple) : SIZE_MAX;
+    for (size_t i = 0; i < n && i < 8 && n != SIZE_MAX; i++)
+        items[i] = berth_value_item(tuple, i);
+    return n;
+}
+
+/* ---- argument shapes ---- */
+
+static bool is_tensor_like(berth_kind kind)
+{
+    return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED ||
+           kind == BERTH_KIND_SUBCLASS;
+}
+
+bool berth_is_no_hooks(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind == BERTH_KIND_NONE ||
+           (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
+}
+
+/* Whether the value is what the letter (pickle_globals.def) stands for; *wanted in words. */
+static bool fits(char letter, const berth_value *value, const char **wanted)
+{
+    berth_kind kind = berth_value_kind(value);
+    int64_t integer;
+#define BERTH_LETTER(character, words, condition)                                                  \
+    case character:                                                                                \
+        *wanted = words;                                                                           \
+        return condition
+    switch (letter) {
+        BERTH_LETTER('S', "a storage", kind == BERTH_KIND_STORAGE);
+        BERTH_LETTER('i', "an int of 64 bits", berth_value_int(value, &integer));
+        BERTH_LETTER('h', "a tuple of ints", kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SIZE);
+        BERTH_LETTER('b', "a bool", kind == BERTH_KIND_BOOL);
+        BERTH_LETTER('f', "a float", kind == BERTH_KIND_FLOAT || berth_value_int(value, &integer));
+        BERTH_LETTER('D', "a dtype", kind == BERTH_KIND_DTYPE);
+        BERTH_LETTER('o', "an empty OrderedDict", berth_is_no_hooks(value));
+        BERTH_LETTER('m', "a dict", kind == BERTH_KIND_DICT || kind == BERTH_KIND_NONE);
+        BERTH_LETTER('s', "a str", kind == BERTH_KIND_STR);
+        BERTH_LETTER('Y', "bytes", kind == BERTH_KIND_BYTES || kind == BERTH_KIND_STR);
+        BERTH_LETTER('l', "a list", kind == BERTH_KIND_LIST);
+        BERTH_LETTER('d', "a dict", kind == BERTH_KIND_DICT);
+        BERTH_LETTER('u', "a tuple", kind == BERTH_KIND_TUPLE);
+        BERTH_LETTER('L', "a layout", kind == BERTH_KIND_LAYOUT);
+        BERTH_LETTER('t', "a tensor", kind == BERTH_KIND_TENSOR);
+        BERTH_LETTER('T', "a tensor", is_tensor_like(kind));
+    default: /* '*' */
+        return true;
+    }
+#undef BERTH_LETTER
+}
+
+static int fail_count(berth_unpickler *unpickler, const berth_known *known, size_t least,
+                      size_t most, size_t n)
+{
+    const char *plural = most == 1 ? "" : "s";
+    if (least == most)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %zu argument%s, got %zu",
+                                   known->module, known->name, most, plural, n);
+    return berth_unpickle_fail(
+        unpickler, BERTH_E_PICKLE, "%s %s wants %zu %s %zu argument%s, got %zu", known->module,
+        known->name, least, most == least + 1 ? "or" : "to", most, plural, n);
+}
+
+static int check_arguments(berth_unpickler *unpickler, const berth_known *known,
+                           berth_value *const *items, size_t n)
+{
+    const char *letters = known->arguments;
+    const char *bar = strchr(letters, '|');
+    size_t most = strlen(letters) - (bar ? 1 : 0);
+    size_t least = bar ? (size_t)(bar - letters) : most;
+    if (n < least || n > most)
+        return fail_count(unpickler, known, least, most, n);
+    for (size_t i = 0; i < n; i++) {
+        const char *wanted = "";
+        if (!fits(letters[i + (i >= least && bar ? 1 : 0)], items[i], &wanted))
+            return berth_unpickle_fail(
+                unpickler, BERTH_E_PICKLE, "%s %s wants %s as argument %zu, got %s", known->module,
+                known->name, wanted, i + 1, berth_kind_name(berth_value_kind(items[i])));
+    }
+    return 0;
+}
+
+berth_value *berth_unpickle_call(berth_unpickler *unpickler, const berth_known *known,
+                                 berth_value *arguments)
+{
+    berth_value *items[8];
+    size_t n = berth_unpickle_items(arguments, items);
+    if (check_arguments(unpickler, known, items, n) < 0)
+        return NULL;
+    berth_value *value = known->build(unpickler, known, items, n);
+    if (!value && unpickler->error->code == BERTH_OK) {
+        char subject[96];
+        snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
+        berth_unpickle_fail_tree(unpickler, subject);
+    }
+    return value;
+}
+
+/* ---- REDUCE and NEWOBJ ---- */
+
+static berth_value *refuse_call(berth_unpickler *unpickler, const berth_known *known,
+                                const char *why)
+{
+    berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
+                        berth_unpickle_opcode(unpickler), known->module, known->name, why);
+    return NULL;
+}
+
+static berth_value *new_pending(berth_unpickler *unpickler, berth_pending pending)
+{
+    berth_pending *kept = berth_tree_allocate(unpickler->tree, sizeof *kept);
+    if (!kept) {
+        berth_unpickle_fail_tree(unpickler, "Parameter");
+        return NULL;
+    }
+    *kept = pending;
+    unpickler->has_pending = true;
+    return (berth_value *)((uintptr_t)kept | BERTH_TAG_PENDING);
+}
+
+/* Parameter(tensor, requires_grad): files from before 0.4, whose BUILD tells the rest. */
+static berth_value *begin_parameter(berth_unpickler *unpickler, const berth_known *known,
+                                    berth_value *arguments)
+{
+    berth_known checked = *known;
+    checked.arguments = "T|b";
+    berth_value *items[8];
+    size_t n = berth_unpickle_items(arguments, items);
+    if (check_arguments(unpickler, &checked, items, n) < 0)
+        return NULL;
+    return new_pending(
+        unpickler,
+        (berth_pending){.tensor = items[0], .requires_grad = n < 2 || berth_value_bool(items[1])});
+}
+
+/* FloatTensor(): its BUILD tells storage, offset, size and stride. */
+static berth_value *begin_tensor(berth_unpickler *unpickler, const berth_known *known,
+                                 berth_value *arguments)
+{
+    if (berth_value_count(arguments) != 0) {
+        fail_count(unpickler, known, 0, 0, berth_value_count(arguments));
+        return NULL;
+    }
+    return new_pending(unpickler, (berth_pending){.dtype = (int8_t)known->number});
+}
+
+/* NEWOBJ makes an object without its __init__: only what is the same then as REDUCE's. */
+static bool is_same_as_new(const berth_known *known, berth_value *arguments)
+{
+    if (known->what == BERTH_IS_PARAMETER_CLASS)
+        return true;
+    bool empty = berth_value_count(arguments) == 0;
+    return empty &&
+           (known->what == BERTH_IS_TENSOR_CLASS || known->build == berth_build_ordered_dict ||
+            known->build == berth_build_counter || known->build == berth_build_set);
+}
+
+/* What an unknown global was asked to build: listed and saved again, never run. */
+static berth_value *make_inert(berth_unpickler *unpickler, berth_value *callable,
+                               berth_value *arguments, bool new_object)
+{
+    berth_value *call = berth_call_value(unpickler->tree, callable, arguments, new_object);
+    if (!call)
+        berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
+    return call;
+}
+
+berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *callable,
+                                   berth_value *arguments, bool new_object)
+{
+    berth_known known;
+    berth_value *items[8];
+    const char *opcode = berth_unpickle_opcode(unpickler);
+    if (berth_value_kind(arguments) != BERTH_KIND_TUPLE) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with a %s for arguments, not a tuple",
+                            opcode, berth_kind_name(berth_value_kind(arguments)));
+        return NULL;
+    }
+    if (berth_value_kind(callable) != BERTH_KIND_GLOBAL) {
+        berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of a %s, which is no known function",
+                            opcode, berth_kind_name(berth_value_kind(callable)));
+        return NULL;
+    }
+    if (!berth_unpickle_known(unpickler, callable, &known))
+        return make_inert(unpickler, callable, arguments, new_object);
+    if (new_object && !is_same_as_new(&known, arguments))
+        return refuse_call(unpickler, &known, "never made so");
+    switch (known.what) {
+    case BERTH_IS_CALLABLE:
+        if (unpickler->rules->inert && known.build == berth_build_from_type_v2 &&
+            berth_unpickle_items(arguments, items) == 4 &&
+            !berth_unpickle_is_plain(unpickler, items))
+            return make_inert(unpickler, callable, arguments, new_object);
+        return berth_unpickle_call(unpickler, &known, arguments);
+    case BERTH_IS_PARAMETER_CLASS:
+        return begin_parameter(unpickler, &known, arguments);
+    case BERTH_IS_TENSOR_CLASS:
+        return begin_tensor(unpickler, &known, arguments);
+    default:
+        return refuse_call(unpickler, &known, "it is only named, never called");
+    }
+}
+
+/* ---- values that are no tensors ---- */
+
+#define BUILDER(name)                                                                              \
+    berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
+                                    berth_value *const *items, size_t n)
+
+BUILDER(ordered_dict)
+{
+    (void)known;
+    if (n == 0)
+        return berth_ordered_dict(unpickler->tree);
+    return berth_ordered_dict_from(unpickler->tree, items[0]);
+}
+
+BUILDER(counter)
+{
+    (void)known;
+    return berth_counter_from(unpickler->tree, n ? items[0] : NULL);
+}
+
+BUILDER(set)
+{
+    (void)known;
+    return berth_set_from(unpickler->tree, n ? items[0] : NULL);
+}
+
+BUILDER(size)
+{
+    (void)known, (void)n;
+    return berth_size_from(unpickler->tree, items[0]);
+}
+
+static double number_of(const berth_value *value)
+{
+    int64_t integer;
+    return berth_value_int(value, &integer) ? (double)integer : berth_value_float(value);
+}
+
+BUILDER(complex)
+{
+    (void)known, (void)n;
+    return berth_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
+}
+
+/* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
+BUILDER(device)
+{
+    size_t nbytes;
+    const char *text = berth_value_text(items[0], &nbytes);
+    char type[40];
+    int64_t index = -1;
+    size_t type_nbytes = strcspn(text, ":");
+    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
+    if (good && n == 2)
+        good = berth_value_int(items[1], &index) && type_nbytes == nbytes && index >= 0;
+    if (good && type_nbytes < nbytes) {
+        const char *digits = text + type_nbytes + 1;
+        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
+        index = good ? strtol(digits, NULL, 10) : -1;
+    }
+    if (!good) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
+                            known->module, known->name);
+        return NULL;
+    }
+    memcpy(type, text, type_nbytes);
+    type[type_nbytes] = 0;
+    return berth_device(unpickler->tree, type, index);
+}
+
+static bool is_latin1(const berth_value *value)
+{
+    const char *name = berth_value_text(value, NULL);
+    return name && (strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0);
+}
+
+static berth_value *refuse_encoding(berth_unpickler *unpickler, const berth_known *known)
+{
+    berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1", known->module,
+                        known->name);
+    return NULL;
+}
+
+BUILDER(encode)
+{
+    (void)n;
+    if (!is_latin1(items[1]))
+        return refuse_encoding(unpickler, known);
+    return berth_bytes_from_latin1(unpickler->tree, items[0]);
+}
+
+/* bytearray(), bytearray(bytes), and as Python before 3.8 wrote it, bytearray(text, 'latin-1'). */
+BUILDER(bytearray)
+{
+    berth_value *bytes = n ? items[0] : NULL;
+    if (n == 2 ? !is_latin1(items[1]) : n == 1 && berth_value_kind(bytes) != BERTH_KIND_BYTES)
+        return refuse_encoding(unpickler, known);
+    if (n && berth_value_kind(bytes) == BERTH_KIND_STR)
+        bytes = berth_bytes_from_latin1(unpickler->tree, bytes);
+    if (n && !bytes)
+        return NULL;
+    return berth_bytearray_from(unpickler->tree, bytes);
+}
+
+BUILDER(layout)
+{
+    static const struct {
+        const char *name;
+        berth_layout_kind layout;
+    } layouts[] = {
+        {"torch.sparse_coo", BERTH_SPARSE_COO}, {"torch.sparse_csr", BERTH_SPARSE_CSR},
+        {"torch.sparse_csc", BERTH_SPARSE_CSC}, {"torch.sparse_bsr", BERTH_SPARSE_BSR},
+        {"torch.sparse_bsc", BERTH_SPARSE_BSC}, {"torch.strided", BERTH_STRIDED},
+        {"torch.jagged", BERTH_JAGGED},
+    };
+    (void)n;
+    const char *name = berth_value_text(items[0], NULL);
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        if (strcmp(name, layouts[i].name) == 0)
+            return berth_layout_value(unpickler->tree, layouts[i].layout);
+    }
+    berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
+                        known->name);
+    return NULL;
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What REDUCE builds of torch._utils and torch._tensor: tensors of every kind (FORMAT.md 6), each
+ * checked against its storage by the value layer (T1, T2, T4), and BUILD.
+ */
+#include <string.h>
+
+#include "format/pickle_machine.h"
+
+#define BUILDER(name)                                                                              \
+    berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
+                                    berth_value *const *items, size_t n)
+
+/* Order of the arguments that all strided tensors share. */
+enum { STORAGE, OFFSET, SIZE, STRIDE };
+
+static int64_t int_of(const berth_value *value)
+{
+    int64_t integer = 0;
+    berth_value_int(value, &integer);
+    return integer;
+}
+
+static uint32_t grad_flag(const berth_value *requires_grad)
+{
+    return berth_value_bool(requires_grad) ? BERTH_REQUIRES_GRAD : 0;
+}
+
+/* Fills shape and stride, which stay with the nodes that they came in (P3). */
+static bool read_shape(berth_unpickler *unpickler, berth_tensor *tensor, berth_value *size,
+                       berth_value *stride)
+{
+    int32_t rank;
+    if (!berth_value_as_shape(size, &tensor->shape, &tensor->rank) ||
+        !berth_value_as_shape(stride, &tensor->stride, &rank))
+        return false;
+    if (rank == tensor->rank)
+        return true;
+    berth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a tensor of %d sizes and %d strides",
+                        (int)tensor->rank, (int)rank);
+    return false;
+}
+
+berth_value *berth_unpickle_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
+                                   berth_value *const *arguments)
+{
+    tensor->storage = berth_value_storage(arguments[STORAGE]);
+    tensor->storage_offset = int_of(arguments[OFFSET]);
+    if (!read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
+        return NULL;
+    berth_value *value = berth_tensor_adopt(unpickler->tree, tensor);
+    if (value && tensor->storage->element == BERTH_DTYPE_NONE)
+        tensor->storage->element = tensor->dtype;
+    return value;
+}
+
+/* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
+static berth_dtype class_dtype(const berth_value *storage)
+{
+    berth_dtype dtype = berth_value_storage_class(storage);
+    return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
+}
+
+/* {'conj': True, 'neg': True} */
+static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
+                          const berth_value *metadata, uint32_t *flags)
+{
+    for (size_t i = 0; i < berth_value_count(metadata); i++) {
+        const berth_value *key = berth_value_key(metadata, i);
+        const berth_value *value = berth_value_item(metadata, i);
+        const char *name = berth_value_text(key, NULL);
+        uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
+                        : name && strcmp(name, "neg") == 0 ? BERTH_NEG
+                                                           : 0;
+        if (!flag || berth_value_kind(value) != BERTH_KIND_BOOL) {
+            berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                "%s %s with other metadata than conj and neg", known->module,
+                                known->name);
+            return false;
+        }
+        if (berth_value_bool(value))
+            *flags |= flag;
+    }
+    return true;
+}
+
+BUILDER(tensor_v1)
+{
+    (void)known, (void)n;
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
+    return berth_unpickle_tensor(unpickler, &tensor, items);
+}
+
+BUILDER(tensor_v2)
+{
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[4])};
+    if (n > 6 && !read_metadata(unpickler, known, items[6], &tensor.flags))
+        return NULL;
+    return berth_unpickle_tensor(unpickler, &tensor, items);
+}
+
+BUILDER(tensor_v3)
+{
+    berth_tensor tensor = {.dtype = berth_value_dtype(items[6]), .flags = grad_flag(items[4])};
+    if (berth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                            "%s %s wants an UntypedStorage as argument 1", known->module,
+                            known->name);
+        return NULL;
+    }
+    if (n > 7 && !read_metadata(unpickler, known, items[7], &tensor.flags))
+        return NULL;
+    return berth_unpickle_tensor(unpickler, &tensor, items);
+}
+
+BUILDER(meta)
+{
+    (void)known, (void)n;
+    berth_tensor tensor = {.dtype = berth_value_dtype(items[0]),
+                           .flags = BERTH_META | grad_flag(items[3])};
+    if (!read_shape(unpickler, &tensor, items[1], items[2]))
+        return NULL;
+    return berth_tensor_adopt(unpickler->tree, &tensor);
+}
+
+/* ---- quantized ---- */
+
+static bool is_number(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_value_int(value, &integer);
+    *number = is_int ? (double)integer : berth_value_float(value);
+    return is_int || berth_value_kind(value) == BERTH_KIND_FLOAT;
+}
+
+/* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
+static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
+{
+    berth_value *items[8];
+    size_t n = berth_unpickle_items(parameters, items);
+    if (n == 0 || n > 4)
+        return false;
+    tensor->qscheme = berth_value_qscheme(items[0]);
+    switch (tensor->qscheme) {
+    case BERTH_PER_TENSOR_AFFINE:
+        return n == 3 && is_number(items[1], &tensor->scale) &&
+               berth_value_int(items[2], &tensor->zero_point);
+    case BERTH_PER_CHANNEL_AFFINE:
+    case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
+        if (n != 4 || berth_value_kind(items[1]) != BERTH_KIND_TENSOR ||
+            berth_value_kind(items[2]) != BERTH_KIND_TENSOR)
+            return false;
+        tensor->scales = items[1];
+        tensor->zero_points = items[2];
+        return berth_value_int(items[3], &tensor->axis);
+    default: /* PyTorch neither writes nor reads the symmetric schemes. */
+        return false;
+    }
+}
+
+BUILDER(qtensor)
+{
+    (void)n;
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[5])};
+    if (!read_quantizer(items[4], &tensor)) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                            "%s %s wants (per_tensor_affine, scale, zero_point) or "
+                            "(per_channel_affine, scales, zero_points, axis) as argument 5",
+                            known->module, known->name);
+        return NULL;
+    }
+    return berth_unpickle_tensor(unpickler, &tensor, items);
+}
+
+/* ---- tensors of several parts ---- */
+
+/* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
+BUILDER(sparse)
+{
+    berth_value *parts[8];
+    const int64_t *shape;
+    int32_t rank;
+    (void)n;
+    berth_layout_kind layout = berth_value_layout(items[0]);
+    bool coo = layout == BERTH_SPARSE_COO;
+    bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
+    size_t n_tensors = coo ? 2 : 3;
+    size_t n_parts = berth_unpickle_items(items[1], parts);
+    bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
+    for (size_t i = 0; good && i < n_tensors; i++)
+        good = berth_value_kind(parts[i]) == BERTH_KIND_TENSOR;
+    if (good && n_parts == 4 && coo)
+        good = berth_value_kind(parts[3]) == BERTH_KIND_BOOL;
+    if (!good || !(coo || compressed)) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of parts that make no sparse tensor",
+                            known->module, known->name);
+        return NULL;
+    }
+    if (!berth_value_as_shape(parts[n_tensors], &shape, &rank))
+        return NULL;
+    bool is_coalesced = coo && n_parts == 4 && berth_value_bool(parts[3]);
+    return berth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
+}
+
+BUILDER(nested)
+{
+    (void)known, (void)n;
+    return berth_nested(unpickler->tree, items);
+}
+
+BUILDER(parameter)
+{
+    (void)known, (void)n;
+    return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
+}
+
+/* Attributes as _set_obj_state takes them: None, a dict, or (dict or None, dict or None). */
+static bool is_state(const berth_value *state)
+{
+    berth_value *items[8] = {NULL};
+    berth_kind kind = berth_value_kind(state);
+    if (kind == BERTH_KIND_NONE || kind == BERTH_KIND_DICT)
+        return true;
+    if (berth_unpickle_items(state, items) != 2)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        kind = berth_value_kind(items[i]);
+        if (kind != BERTH_KIND_NONE && kind != BERTH_KIND_DICT)
+            return false;
+    }
+    return true;
+}
+
+static berth_value *with_state(berth_unpickler *unpickler, const berth_known *known,
+                               berth_value *tensor, berth_value *state)
+{
+    if (!is_state(state)) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
+                            known->module, known->name, berth_kind_name(berth_value_kind(state)));
+        return NULL;
+    }
+    return berth_subclass(unpickler->tree, tensor, state);
+}
+
+BUILDER(parameter_with_state)
+{
+    berth_value *parameter = berth_build_parameter(unpickler, known, items, n);
+    return parameter ? with_state(unpickler, known, parameter, items[3]) : NULL;
+}
+
+/* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
+bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *const *items)
+{
+    berth_known function, type;
+    if (!berth_unpickle_known(unpickler, items[0], &function) ||
+        !berth_unpickle_known(unpickler, items[1], &type))
+        return false;
+    return function.what == BERTH_IS_CALLABLE && strncmp(function.name, "_rebuild_", 9) == 0 &&
+           function.build != berth_build_from_type_v2 && type.what == BERTH_IS_TENSOR_CLASS &&
+           type.number == BERTH_DTYPE_NONE;
+}
+
+BUILDER(from_type_v2)
+{
+    berth_known function;
+    (void)n;
+    if (!berth_unpickle_is_plain(unpickler, items)) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                            "%s %s wants a _rebuild function and torch Tensor as first arguments",
+                            known->module, known->name);
+        return NULL;
+    }
+    berth_unpickle_known(unpickler, items[0], &function);
+    berth_value *tensor = berth_unpickle_call(unpickler, &function, items[2]);
+    return tensor ? with_state(unpickler, known, tensor, items[3]) : NULL;
+}
+
+/* ---- BUILD ---- */
+
+/* The second step of a Parameter or tensor from before 0.4. */
+static int build_pending(berth_unpickler *unpickler, berth_pending *pending, berth_value *state)
+{
+    berth_value *items[8];
+    size_t n = berth_unpickle_items(state, items);
+    const char *words =
+        pending->tensor ? "(requires_grad, volatile, hooks)" : "(storage, offset, size, stride)";
+    int64_t integer;
+    bool good = !pending->value;
+    if (pending->tensor)
+        good = good && n == 3 && berth_value_kind(items[0]) == BERTH_KIND_BOOL &&
+               berth_value_kind(items[1]) == BERTH_KIND_BOOL && berth_is_no_hooks(items[2]);
+    else
+        good = good && n == 4 && berth_value_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
+               berth_value_int(items[OFFSET], &integer) &&
+               (pending->dtype == BERTH_DTYPE_NONE ||
+                class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
+    if (!good)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s wants %s, once",
+                                   pending->tensor ? "Parameter" : "tensor", words);
+    if (pending->tensor) {
+        pending->value =
+            berth_parameter(unpickler->tree, pending->tensor, berth_value_bool(items[0]));
+    } else {
+        berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
+        pending->value = berth_unpickle_tensor(unpickler, &tensor, items);
+    }
+    return pending->value ? 0 : berth_unpickle_fail_tree(unpickler, "BUILD");
+}
+
+berth_value *berth_unpickle_resolve(berth_unpickler *unpickler, berth_value *slot)
+{
+    berth_pending *pending = (berth_pending *)((uintptr_t)slot & ~(uintptr_t)BERTH_TAG_BITS);
+    if (pending->value)
+        return pending->value;
+    if (!pending->tensor) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
+        return NULL;
+    }
+    pending->value = berth_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    if (!pending->value)
+        berth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
+    return pending->value;
+}
+
+int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_value *state)
+{
+    if (berth_slot_tag(slot)) {
+        uintptr_t pending = (uintptr_t)slot & ~(uintptr_t)BERTH_TAG_BITS;
+        return build_pending(unpickler, (berth_pending *)pending, state);
+    }
+    berth_kind kind = berth_value_kind(slot);
+    if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
+        return berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
+                                   "BUILD of a %s: only OrderedDicts, and tensors and Parameters "
+                                   "of old files, take a state",
+                                   berth_kind_name(kind));
+    if (kind == BERTH_KIND_ORDERED_DICT && berth_value_kind(state) != BERTH_KIND_DICT)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                   "BUILD of an OrderedDict wants a dict, got %s",
+                                   berth_kind_name(berth_value_kind(state)));
+    if (berth_value_state(slot))
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s that has a state",
+                                   berth_kind_name(kind));
+    if (berth_value_set_state(slot, state) < 0)
+        return berth_unpickle_fail_tree(unpickler, "BUILD");
+    return 0;
+}
