@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which layer wins, what an operation gets, and what a bad variable does. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/options.h"
+#include "tests/support/support.h"
+
+static berth_error error;
+
+static void forget_environment(void)
+{
+    (void)clearenv();
+    berth_config_reread_environment();
+}
+TestSuite(layers, .init = forget_environment);
+TestSuite(environment, .init = forget_environment);
+TestSuite(patches, .init = forget_environment);
+
+static void variable(const char *name, const char *value)
+{
+    (void)setenv(name, value, 1);
+    berth_config_reread_environment();
+}
+
+static void expect(const char *name, const char *value, const char *source)
+{
+    berth_option option;
+
+    cr_assert_eq(berth_config_describe(name, &option, &error), 0, "%s", error.message);
+    cr_assert_str_eq(option.value, value);
+    cr_assert_str_eq(option.source, source);
+}
+
+static void set(const char *name, const char *value)
+{
+    cr_assert_eq(berth_config_set(name, value, &error), 0, "%s", error.message);
+}
+
+static void patch(const char *assignments)
+{
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+}
+
+static void unpatch(void)
+{
+    cr_assert_eq(berth_config_unpatch(&error), 0, "%s", error.message);
+}
+
+/* ---- precedence ---- */
+
+Test(layers, each_wins_over_those_below_it)
+{
+    expect("io.threads", "0", "default");
+    variable("BERTH_IO_THREADS", "1");
+    expect("io.threads", "1", "environment BERTH_IO_THREADS");
+    set("io.threads", "2");
+    expect("io.threads", "2", "program");
+    patch("io.threads=3");
+    expect("io.threads", "3", "patch");
+    variable("BERTH_FORCE_IO_THREADS", "4");
+    expect("io.threads", "4", "force BERTH_FORCE_IO_THREADS");
+
+    (void)unsetenv("BERTH_FORCE_IO_THREADS");
+    berth_config_reread_environment();
+    expect("io.threads", "3", "patch");
+    unpatch();
+    expect("io.threads", "2", "program");
+    cr_assert_eq(berth_config_reset("io.threads", &error), 0);
+    expect("io.threads", "1", "environment BERTH_IO_THREADS");
+}
+
+Test(layers, reset_of_one_leaves_the_others)
+{
+    set("io.threads", "2");
+    set("load.mmap", "off");
+    cr_assert_eq(berth_config_reset("io.threads", &error), 0);
+    expect("io.threads", "0", "default");
+    expect("load.mmap", "off", "program");
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    expect("load.mmap", "on", "default");
+}
+
+Test(layers, a_value_equal_to_the_default_is_still_set)
+{
+    variable("BERTH_LOAD_MMAP", "0");
+    set("load.mmap", "on");
+    expect("load.mmap", "on", "program");
+}
+
+Test(layers, an_alias_stands_for_its_target_everywhere)
+{
+    int64_t value;
+
+    set("crc32_options", "off");
+    expect("save.compute_crc32", "off", "program");
+    cr_assert_eq(berth_config_get_int("crc32_options", &value, &error), 0);
+    cr_assert_eq(value, 0);
+    patch("default_load_endianness=big");
+    expect("load.endianness", "big", "patch");
+    variable("BERTH_DEFAULT_MMAP_OPTIONS", "shared");
+    expect("load.mmap_flags", "shared", "environment BERTH_DEFAULT_MMAP_OPTIONS");
+    variable("BERTH_FORCE_CRC32_OPTIONS", "1");
+    expect("crc32_options", "on", "force BERTH_FORCE_CRC32_OPTIONS");
+    cr_assert_eq(berth_config_reset("crc32_options", &error), 0);
+}
+
+Test(layers, pytorch_s_older_setters_set_what_they_became)
+{
+    cr_assert_eq(berth_set_crc32_options(false, &error), 0);
+    expect("save.compute_crc32", "off", "program");
+    cr_assert_eq(berth_set_default_mmap_options("shared", &error), 0);
+    expect("load.mmap_flags", "shared", "program");
+    cr_assert_eq(berth_set_default_load_endianness("native", &error), 0);
+    expect("load.endianness", "native", "program");
+    cr_assert_eq(berth_set_default_load_endianness("middle", &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "load.endianness = middle: must be native | little | big (set "
+                                    "by the program)");
+}
+
+/* ---- what an operation gets ---- */
+
+Test(layers, an_operation_gets_one_snapshot)
+{
+    struct berth_config config;
+
+    set("io.threads", "2");
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    set("io.threads", "3");
+    cr_assert_eq(config.io_threads, 2);
+}
+
+Test(layers, debug_raises_the_check_to_headers_and_never_lowers_it)
+{
+    struct berth_config config;
+
+    set("load.check", "none");
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(config.load_check, BERTH_CHECK_NONE);
+    set("debug", "on");
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(config.load_check, BERTH_CHECK_HEADERS);
+    expect("load.check", "none", "program");
+    set("load.check", "data");
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(config.load_check, BERTH_CHECK_DATA);
+}
+
+Test(layers, a_call_may_bring_its_own)
+{
+    struct berth_config config;
+
+    set("io.threads", "2");
+    berth_config *own = berth_config_new(&error);
+    cr_assert_eq(berth_config_apply(own, "load.check=none crc32_options=off", &error), 0);
+    set("io.threads", "5");
+    patch("load.check=data");
+    cr_assert_eq(berth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(config.load_check, BERTH_CHECK_NONE);
+    cr_assert_eq(config.save_compute_crc32, 0);
+    cr_assert_eq(config.io_threads, 2, "a copy of what was in force");
+    cr_assert_eq(berth_config_resolve(&(berth_call){.config = NULL}, &config, &error), 0);
+    cr_assert_eq(config.io_threads, 5);
+    variable("BERTH_FORCE_IO_THREADS", "7");
+    cr_assert_eq(berth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(config.io_threads, 7, "forced wins over everything");
+    cr_assert_eq(config.load_check, BERTH_CHECK_NONE);
+    berth_config_free(own);
+}
+
+Test(layers, one_s_own_configuration_is_changed_all_or_nothing)
+{
+    struct berth_config config;
+    berth_config *own = berth_config_new(&error);
+
+    cr_assert_eq(berth_config_apply(own, "io.threads=3 io.chunk_nbytes=2GiB", &error),
+                 BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "io.chunk_nbytes = 2GiB: must be 0 to 1GiB, 0: measured (in a "
+                                    "configuration of its own)");
+    error = (berth_error){0};
+    cr_assert_eq(berth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(config.io_threads, 0);
+    cr_assert_eq(berth_config_apply(NULL, "debug=on", &error), BERTH_E_ARGUMENT);
+    berth_config_free(own);
+    berth_config_free(NULL);
+}
+
+/* ---- the environment ---- */
+
+Test(environment, is_read_once)
+{
+    expect("io.threads", "0", "default");
+    (void)setenv("BERTH_IO_THREADS", "5", 1);
+    expect("io.threads", "0", "default");
+    berth_config_reread_environment();
+    expect("io.threads", "5", "environment BERTH_IO_THREADS");
+}
+
+Test(environment, has_a_name_for_every_option)
+{
+    berth_option option;
+    char name[80], forced[80], source[100];
+
+    for (size_t i = 0; i < berth_config_count(); i++) {
+        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        (void)snprintf(name, sizeof name, "BERTH_%s", option.name);
+        (void)snprintf(forced, sizeof forced, "BERTH_FORCE_%s", option.name);
+        for (char *c = name; *c; c++)
+            *c = *c == '.' ? '_' : (char)(*c >= 'a' && *c <= 'z' ? *c - 32 : *c);
+        for (char *c = forced; *c; c++)
+            *c = *c == '.' ? '_' : (char)(*c >= 'a' && *c <= 'z' ? *c - 32 : *c);
+        variable(name, option.initial);
+        (void)snprintf(source, sizeof source, "environment %s", name);
+        expect(option.name, option.initial, source);
+        variable(forced, option.initial);
+        (void)snprintf(source, sizeof source, "force %s", forced);
+        expect(option.name, option.initial, source);
+    }
+}
+
+Test(environment, turns_debug_on_by_either_name)
+{
+    variable("TORCH_SERIALIZATION_DEBUG", "1");
+    expect("debug", "on", "environment TORCH_SERIALIZATION_DEBUG");
+    variable("BERTH_SERIALIZATION_DEBUG", "0");
+    expect("debug", "off", "environment BERTH_SERIALIZATION_DEBUG");
+    variable("BERTH_DEBUG", "1");
+    expect("debug", "on", "environment BERTH_DEBUG");
+    variable("BERTH_FORCE_SERIALIZATION_DEBUG", "off");
+    expect("debug", "off", "force BERTH_FORCE_SERIALIZATION_DEBUG");
+}
+
+Test(environment, of_two_names_the_option_s_own_wins)
+{
+    /* In both orders, as the order of variables is anyone's. */
+    variable("BERTH_CRC32_OPTIONS", "on");
+    variable("BERTH_SAVE_COMPUTE_CRC32", "off");
+    expect("save.compute_crc32", "off", "environment BERTH_SAVE_COMPUTE_CRC32");
+    forget_environment();
+    variable("BERTH_SAVE_COMPUTE_CRC32", "off");
+    variable("BERTH_CRC32_OPTIONS", "on");
+    expect("save.compute_crc32", "off", "environment BERTH_SAVE_COMPUTE_CRC32");
+}
+
+static void expect_every_operation_to_fail(const char *sentence)
+{
+    struct berth_config config;
+    berth_option option;
+    int64_t value;
+    char text[64];
+
+    for (int round = 0; round < 2; round++) {
+        cr_assert_eq(berth_config_resolve(NULL, &config, &(berth_error){0}), BERTH_E_OPTION);
+        berth_error asked = {0};
+        (void)berth_config_resolve(NULL, &config, &asked);
+        cr_assert_str_eq(asked.message, sentence);
+        cr_assert_null(berth_config_new(&error));
+        cr_assert_str_eq(error.message, sentence);
+        cr_assert_eq(berth_config_get("debug", text, sizeof text, &error), BERTH_E_OPTION);
+        cr_assert_eq(berth_config_get_int("debug", &value, &error), BERTH_E_OPTION);
+        cr_assert_eq(berth_config_describe("debug", &option, &error), BERTH_E_OPTION);
+        cr_assert_eq(berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error),
+                     BERTH_E_OPTION);
+        cr_assert_str_eq(error.message, sentence);
+        cr_assert_eq(berth_config_hash(NULL), 0);
+    }
+}
+
+Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
+{
+    variable("BERTH_SAVE_STORAGE_ALIGNMENT", "48");
+    expect_every_operation_to_fail("save.storage_alignment = 48: must be 1 to 32768, a power of "
+                                   "two (BERTH_SAVE_STORAGE_ALIGNMENT in the environment)");
+    forget_environment();
+    variable("BERTH_FORCE_LOAD_CHECK", "");
+    expect_every_operation_to_fail("load.check = : must be none | directory | headers | data "
+                                   "(BERTH_FORCE_LOAD_CHECK in the environment)");
+    forget_environment();
+    variable("TORCH_SERIALIZATION_DEBUG", "maybe");
+    expect_every_operation_to_fail(
+        "debug = maybe: must be off | on (TORCH_SERIALIZATION_DEBUG in the environment)");
+    forget_environment();
+    variable("BERTH_SAVE_METHOD", "direct");
+    expect_every_operation_to_fail("save.method = direct: direct writes are not part of this "
+                                   "version; use auto or buffered (BERTH_SAVE_METHOD in the "
+                                   "environment)");
+}
+
+Test(environment, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
+{
+    variable("BERTH_SAVE_COMPUTE_CRC32", "off");
+    variable("BERTH_CRC32_OPTIONS", "perhaps");
+    expect_every_operation_to_fail("save.compute_crc32 = perhaps: must be off | on "
+                                   "(BERTH_CRC32_OPTIONS in the environment)");
+}
+
+Test(environment, with_a_mistyped_name_fails)
+{
+    static const char *const names[] = {
+        "BERTH_SAVE_METOD", "BERTH_LOAD_",  "BERTH_IO_THREAD",    "BERTH_DEVICE_X",
+        "BERTH_FORCE_X",    "BERTH_FORCE_", "BERTH_SAVE_METHOD_", "BERTH_FORCE_save.method"};
+    char sentence[100];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        forget_environment();
+        variable(names[i], "auto");
+        (void)snprintf(sentence, sizeof sentence, "%s in the environment: no such option",
+                       names[i]);
+        expect_every_operation_to_fail(sentence);
+    }
+}
+
+Test(environment, of_others_is_left_alone)
+{
+    variable("BERTH_HOME", "x");
+    variable("BERTH", "x");
+    variable("BERTHA_SAVE_METHOD", "x");
+    variable("TORCH_SERIALIZATION_DEBUGGER", "x");
+    variable("SAVE_METHOD", "x");
+    expect("save.method", "auto", "default");
+}
+
+/* ---- patches ---- */
+
+Test(patches, nest)
+{
+    patch("io.threads=1 load.mmap=off");
+    patch("  io.threads=2\n");
+    expect("io.threads", "2", "patch");
+    expect("load.mmap", "off", "patch");
+    patch("");
+    unpatch();
+    unpatch();
+    expect("io.threads", "1", "patch");
+    unpatch();
+    expect("io.threads", "0", "default");
+    expect("load.mmap", "on", "default");
+}
+
+Test(patches, are_balanced)
+{
+    cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "this thread has no patch to undo");
+    patch("debug=on");
+    unpatch();
+    cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT);
+}
+
+Test(patches, are_made_all_or_nothing)
+{
+    static const char *const rows[][2] = {
+        {"io.threads=3 io.treads=4", "io.treads: no such option (in a patch)"},
+        {"io.threads=3 load.mmap", "load.mmap: not of the form name=value (in a patch)"},
+        {"io.threads=3 load.mmap=", "load.mmap = : must be off | on (in a patch)"},
+        {"io.threads=3 load.mmap = on", "load.mmap: not of the form name=value (in a patch)"},
+        {"io.threads=3 =", ": no such option (in a patch)"},
+        {"io.threads=3 io.numa=interleave",
+         "io.numa = interleave: placing memory on NUMA nodes is not part of this version; use "
+         "local (in a patch)"}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cr_assert_eq(berth_config_patch(rows[i][0], &error), BERTH_E_OPTION);
+        cr_assert_str_eq(error.message, rows[i][1]);
+        expect("io.threads", "0", "default");
+        cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT, "nothing to undo");
+    }
+    cr_assert_eq(berth_config_patch(NULL, &error), BERTH_E_ARGUMENT);
+}
+
+Test(patches, that_find_no_memory_change_nothing)
+{
+    patch("io.threads=1");
+    test_memory_watch();
+    test_memory_refuse(1, true);
+    cr_assert_eq(berth_config_patch("io.threads=2", &error), BERTH_E_MEMORY);
+    test_memory_unwatch();
+    expect("io.threads", "1", "patch");
+    unpatch();
+    expect("io.threads", "0", "default");
+}
+
+static void *look_and_leave_patches(void *context)
+{
+    bool *is_as_expected = context;
+    berth_option option;
+    berth_error own;
+
+    *is_as_expected = berth_config_unpatch(&own) == BERTH_E_ARGUMENT &&
+                      berth_config_describe("io.threads", &option, &own) == 0 &&
+                      strcmp(option.value, "9") == 0 && strcmp(option.source, "program") == 0;
+    for (int i = 0; i < 3; i++)
+        *is_as_expected &= berth_config_patch("io.threads=5", &own) == 0;
+    return NULL;
+}
+
+Test(patches, belong_to_their_thread_and_end_with_it)
+{
+    pthread_t thread;
+    bool is_as_expected = false;
+
+    set("io.threads", "9");
+    test_memory_watch();
+    patch("io.threads=1");
+    cr_assert_eq(pthread_create(&thread, NULL, look_and_leave_patches, &is_as_expected), 0);
+    (void)pthread_join(thread, NULL);
+    cr_assert(is_as_expected);
+    expect("io.threads", "1", "patch");
+    unpatch();
+    cr_assert_eq(test_memory_seen().n_allocations, 4);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "what the thread left is freed");
+    test_memory_unwatch();
+}

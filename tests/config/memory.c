@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* W6: memory comes from the hook, and may not come. */
+#include "config/memory.h"
+
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+
+Test(memory, of_no_bytes_or_more_than_can_be_indexed_is_none)
+{
+    char *kept = berth_allocate(1);
+
+    cr_assert_null(berth_allocate(0));
+    cr_assert_null(berth_allocate_zeroed(0));
+    cr_assert_null(berth_allocate((size_t)PTRDIFF_MAX + 1));
+    cr_assert_null(berth_allocate_zeroed(SIZE_MAX));
+    cr_assert_null(berth_duplicate("", SIZE_MAX));
+    kept[0] = 'k';
+    cr_assert_null(berth_reallocate(kept, 0), "and the block stays");
+    cr_assert_eq(kept[0], 'k');
+    berth_release(kept);
+    berth_release(NULL);
+}
+
+Test(memory, goes_through_the_hook_and_back)
+{
+    test_memory_watch();
+    char *a = berth_allocate(10), *b = berth_allocate_zeroed(20), *c = berth_duplicate("ab", 2);
+    a = berth_reallocate(a, 100);
+    cr_assert_eq(test_memory_seen().live_nbytes, 100 + 20 + 3);
+    for (size_t i = 0; i < 20; i++)
+        cr_assert_eq(b[i], 0);
+    cr_assert_str_eq(c, "ab");
+    berth_release(a);
+    berth_release(b);
+    berth_free(c);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    cr_assert_eq(test_memory_seen().n_allocations, 4);
+    test_memory_unwatch();
+}
+
+Test(memory, that_is_refused_leaves_the_old_block)
+{
+    test_memory_watch();
+    char *kept = berth_duplicate("kept", 4);
+    test_memory_refuse(1, true);
+    cr_assert_null(berth_reallocate(kept, 1000));
+    cr_assert_null(berth_allocate(1));
+    cr_assert_null(berth_allocate_zeroed(1));
+    cr_assert_null(berth_duplicate("", 0));
+    cr_assert_str_eq(kept, "kept");
+    berth_release(kept);
+    test_memory_unwatch();
+}
+
+Test(memory, of_the_c_library_is_zeroed_too)
+{
+    for (int round = 0; round < 50; round++) {
+        unsigned char *used = berth_allocate(4096);
+        memset(used, 0xAA, 4096);
+        berth_release(used);
+        unsigned char *zeroed = berth_allocate_zeroed(4096);
+        for (size_t i = 0; i < 4096; i++)
+            cr_assert_eq(zeroed[i], 0);
+        berth_release(zeroed);
+    }
+}
+
+Test(arithmetic, tells_what_does_not_fit)
+{
+    uint64_t result;
+
+    cr_assert(berth_add(UINT64_MAX - 1, 1, &result) && result == UINT64_MAX);
+    cr_assert_not(berth_add(UINT64_MAX, 1, &result));
+    cr_assert(berth_multiply(UINT64_C(1) << 32, (UINT64_C(1) << 32) - 1, &result));
+    /* T1: four times this is 4 to whoever does not look. */
+    cr_assert_not(berth_multiply(UINT64_C(0x4000000000000001), 4, &result));
+}

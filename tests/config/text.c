@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Configurations as text, as code, as a hash. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/options.h"
+
+static berth_error error;
+
+static void forget_environment(void)
+{
+    (void)clearenv();
+    berth_config_reread_environment();
+}
+TestSuite(text, .init = forget_environment);
+
+static const char changes[] = "debug=on\nsave.storage_alignment=4096\nload.mmap_flags=shared,"
+                              "populate\nload.unknown_globals=inert\nio.chunk_nbytes=1000003\n"
+                              "io.memory_nbytes=3GiB\n";
+
+static char *printed(const berth_config *config, berth_config_form form)
+{
+    static char text[4096];
+    int64_t n = berth_config_print(config, form, text, sizeof text, &error);
+
+    cr_assert_geq(n, 0, "%s", error.message);
+    cr_assert_eq((size_t)n, strlen(text));
+    return text;
+}
+
+static void load(const char *text)
+{
+    cr_assert_eq(berth_config_load(text, &error), 0, "%s", error.message);
+}
+
+Test(text, of_defaults_has_nothing_changed)
+{
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CODE), "");
+}
+
+Test(text, of_changes_reads_back)
+{
+    load(changes);
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), changes);
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
+}
+
+Test(text, in_portable_form_is_complete_and_reads_back)
+{
+    char portable[4096];
+    size_t n_lines = 0;
+
+    load(changes);
+    strcpy(portable, printed(NULL, BERTH_CONFIG_PORTABLE));
+    for (const char *at = portable; (at = strchr(at, '\n')); at++)
+        n_lines++;
+    cr_assert_eq(n_lines, berth_config_count());
+    /* Whatever is set otherwise: the text brings all of it. */
+    (void)setenv("BERTH_LOAD_CHECK", "data", 1);
+    berth_config_reread_environment();
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
+    load(portable);
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_PORTABLE), portable);
+}
+
+Test(text, tells_what_is_in_force_whoever_set_it)
+{
+    (void)setenv("BERTH_LOAD_CHECK", "data", 1);
+    (void)setenv("BERTH_FORCE_IO_THREADS", "2", 1);
+    berth_config_reread_environment();
+    cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
+    cr_assert_eq(berth_config_patch("debug=on", &error), 0);
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED),
+                     "debug=on\nload.check=data\nio.threads=2\n");
+    cr_assert_eq(berth_config_unpatch(&error), 0);
+}
+
+Test(text, as_code_makes_the_same_changes)
+{
+    berth_config *config = berth_config_new(&error);
+
+    cr_assert_eq(berth_config_apply(config, "save.method=buffered io.chunk_nbytes=64K", &error), 0);
+    cr_assert_str_eq(printed(config, BERTH_CONFIG_CODE),
+                     "berth_config_set(\"save.method\", \"buffered\", &error);\n"
+                     "berth_config_set(\"io.chunk_nbytes\", \"64KiB\", &error);\n");
+    berth_config_free(config);
+}
+
+Test(text, that_does_not_fit_is_counted_and_cut)
+{
+    char few[6] = "xxxxx", none[1] = "x";
+    berth_config *config = berth_config_new(&error);
+
+    cr_assert_eq(berth_config_apply(config, "debug=on io.threads=3", &error), 0);
+    cr_assert_eq(berth_config_print(config, BERTH_CONFIG_CHANGED, few, sizeof few, &error), 22);
+    cr_assert_str_eq(few, "debug");
+    cr_assert_eq(berth_config_print(config, BERTH_CONFIG_CHANGED, none, 1, &error), 22);
+    cr_assert_str_eq(none, "");
+    cr_assert_eq(berth_config_print(config, BERTH_CONFIG_CHANGED, NULL, 0, &error), 22);
+    cr_assert_eq(berth_config_print(config, (berth_config_form)9, NULL, 0, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "there is no form 9 of a configuration");
+    berth_config_free(config);
+}
+
+Test(text, may_have_comments_and_room)
+{
+    load("# by hand\n\n  io.threads = 3   # three\r\n\tload.mmap=off");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "load.mmap=off\nio.threads=3\n");
+    load("");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "load.mmap=off\nio.threads=3\n");
+}
+
+Test(text, that_is_bad_names_its_line_and_changes_nothing)
+{
+    static const char *const rows[][2] = {
+        {"io.threads=3\n\nio.treads=3\n", "io.treads: no such option (in line 3)"},
+        {"io.threads=3\nload.mmap", "load.mmap: not of the form name=value (in line 2)"},
+        {"io.threads=3\nload.mmap=#off", "load.mmap = : must be off | on (in line 2)"},
+        {"io.threads=3\ndebug=on\nload.prefetch=read",
+         "load.prefetch = read: prefetching is not part of this version; use off (in line 3)"}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cr_assert_eq(berth_config_load(rows[i][0], &error), BERTH_E_OPTION);
+        cr_assert_str_eq(error.message, rows[i][1]);
+        cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
+    }
+    cr_assert_eq(berth_config_load(NULL, &error), BERTH_E_ARGUMENT);
+}
+
+Test(text, has_a_hash_that_stays)
+{
+    berth_config *a = berth_config_new(&error), *b = berth_config_new(&error);
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+
+    /* Changes only with options.def. */
+    cr_assert_eq(berth_config_hash(a), UINT64_C(0x7EDBE2E3AF85307B), "%#llx",
+                 (unsigned long long)berth_config_hash(a));
+    for (const char *at = printed(a, BERTH_CONFIG_PORTABLE); *at; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001B3);
+    cr_assert_eq(berth_config_hash(a), hash, "FNV-1a of the portable text");
+    cr_assert_eq(berth_config_hash(NULL), hash);
+    cr_assert_eq(berth_config_apply(b, "io.threads=1", &error), 0);
+    cr_assert_neq(berth_config_hash(b), hash);
+    cr_assert_eq(berth_config_apply(b, "io.threads=0", &error), 0);
+    cr_assert_eq(berth_config_hash(b), hash);
+    berth_config_free(a);
+    berth_config_free(b);
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What each option takes, and the sentences for what it does not take. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/options.h"
+
+static void forget_environment(void)
+{
+    (void)clearenv();
+}
+TestSuite(values, .init = forget_environment);
+
+static berth_error error;
+
+static const char *got(const char *name)
+{
+    static char text[64];
+
+    cr_assert_eq(berth_config_get(name, text, sizeof text, &error), 0, "%s", error.message);
+    return text;
+}
+
+static void expect_set(const char *name, const char *value, const char *printed)
+{
+    cr_assert_eq(berth_config_set(name, value, &error), 0, "%s", error.message);
+    cr_assert_str_eq(got(name), printed);
+}
+
+static void expect_refused(const char *name, const char *value, const char *sentence)
+{
+    char before[64];
+
+    strcpy(before, got(name));
+    cr_assert_eq(berth_config_set(name, value, &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, sentence);
+    cr_assert_str_eq(got(name), before);
+}
+
+Test(values, bools_have_many_spellings)
+{
+    static const char *const on[] = {"on", "1", "true", "True", "yes", "ON"};
+    static const char *const off[] = {"off", "0", "false", "False", "no"};
+
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+        expect_set("debug", on[i], "on");
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        expect_set("load.mmap", off[i], "off");
+    expect_refused("load.mmap", "", "load.mmap = : must be off | on (set by the program)");
+    expect_refused("load.mmap", "2", "load.mmap = 2: must be off | on (set by the program)");
+}
+
+Test(values, enums_take_their_choices_only)
+{
+    expect_set("save.durability", "none", "none");
+    expect_set("save.durability", "file", "file");
+    expect_refused("save.durability", "ful",
+                   "save.durability = ful: must be none | file | full (set by the program)");
+    expect_refused("save.durability", "fulll",
+                   "save.durability = fulll: must be none | file | full (set by the program)");
+    expect_refused("save.durability", "|",
+                   "save.durability = |: must be none | file | full (set by the program)");
+}
+
+Test(values, numbers_are_bounded)
+{
+    expect_set("io.threads", "0", "0");
+    expect_set("io.threads", "1024", "1024");
+    expect_refused("io.threads", "1025",
+                   "io.threads = 1025: must be 0 to 1024, 0: measured (set by the program)");
+    expect_refused("io.threads", "-1",
+                   "io.threads = -1: must be 0 to 1024, 0: measured (set by the program)");
+    expect_refused("io.threads", "1K",
+                   "io.threads = 1K: must be 0 to 1024, 0: measured (set by the program)");
+    expect_refused("io.threads", "1 ",
+                   "io.threads = 1 : must be 0 to 1024, 0: measured (set by the program)");
+}
+
+Test(values, of_alignments_are_powers_of_two)
+{
+    for (int64_t alignment = 1; alignment <= 32768; alignment *= 2)
+        cr_assert_eq(berth_config_set_int("save.storage_alignment", alignment, &error), 0);
+    expect_set("save.storage_alignment", "4096", "4096");
+    expect_set("save.storage_alignment", "4KiB", "4096");
+    expect_refused("save.storage_alignment", "48",
+                   "save.storage_alignment = 48: must be 1 to 32768, a power of two (set by the "
+                   "program)");
+    expect_refused("save.storage_alignment", "0",
+                   "save.storage_alignment = 0: must be 1 to 32768, a power of two (set by the "
+                   "program)");
+    expect_refused("save.storage_alignment", "65536",
+                   "save.storage_alignment = 65536: must be 1 to 32768, a power of two (set by the "
+                   "program)");
+}
+
+Test(values, of_bytes_have_units)
+{
+    expect_set("io.chunk_nbytes", "1", "1");
+    expect_set("io.chunk_nbytes", "1024", "1KiB");
+    expect_set("io.chunk_nbytes", "3K", "3KiB");
+    expect_set("io.chunk_nbytes", "3KiB", "3KiB");
+    expect_set("io.chunk_nbytes", "1536K", "1536KiB");
+    expect_set("io.chunk_nbytes", "2M", "2MiB");
+    expect_set("io.chunk_nbytes", "2MiB", "2MiB");
+    expect_set("io.chunk_nbytes", "1G", "1GiB");
+    expect_set("io.memory_nbytes", "7GiB", "7GiB");
+    expect_set("io.memory_nbytes", "1500", "1500");
+}
+
+Test(values, of_bytes_that_wrap_are_refused)
+{
+    static const char *const texts[] = {"18446744073709551616",
+                                        "18446744073709551617",
+                                        "18014398509481984K",
+                                        "17179869184GiB",
+                                        "17179869185G",
+                                        "9223372036854775808",
+                                        "1T",
+                                        "1KB",
+                                        "KiB",
+                                        "0x10",
+                                        "1.5M",
+                                        "1 M"};
+    char sentence[200];
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        (void)snprintf(sentence, sizeof sentence,
+                       "io.chunk_nbytes = %s: must be 0 to 1GiB, 0: measured (set by the program)",
+                       texts[i]);
+        expect_refused("io.chunk_nbytes", texts[i], sentence);
+    }
+}
+
+Test(values, of_flags_are_joined)
+{
+    expect_set("load.mmap_flags", "shared", "shared");
+    expect_set("load.mmap_flags", "populate", "private,populate");
+    expect_set("load.mmap_flags", "private,populate", "private,populate");
+    expect_set("load.mmap_flags", "shared|populate", "shared,populate");
+    expect_set("load.mmap_flags", "populate+shared", "shared,populate");
+    expect_set("load.mmap_flags", "private", "private");
+    expect_refused("load.mmap_flags", "private,shared",
+                   "load.mmap_flags = private,shared: must be private | shared | populate | huge "
+                   "(set by the program)");
+    expect_refused("load.mmap_flags", "shared,",
+                   "load.mmap_flags = shared,: must be private | shared | populate | huge (set by "
+                   "the program)");
+}
+
+Test(values, come_as_integers_too)
+{
+    int64_t value;
+
+    cr_assert_eq(berth_config_set_int("debug", 1, &error), 0);
+    cr_assert_str_eq(got("debug"), "on");
+    cr_assert_eq(berth_config_set_int("load.check", BERTH_CHECK_DATA, &error), 0);
+    cr_assert_str_eq(got("load.check"), "data");
+    cr_assert_eq(berth_config_set_int("load.mmap_flags", BERTH_MMAP_POPULATE, &error), 0);
+    cr_assert_str_eq(got("load.mmap_flags"), "private,populate");
+    cr_assert_eq(berth_config_get_int("load.mmap_flags", &value, &error), 0);
+    cr_assert_eq(value, BERTH_MMAP_POPULATE);
+
+    cr_assert_eq(berth_config_set_int("debug", 2, &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "debug = 2: must be off | on (set by the program)");
+    cr_assert_eq(berth_config_set_int("load.check", 4, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set_int("load.check", -1, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set_int("load.mmap_flags", 8, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "io.threads = -9223372036854775808: must be 0 to 1024, "
+                                    "0: measured (set by the program)");
+    cr_assert_eq(berth_config_set_int("save.method", BERTH_SAVE_DIRECT, &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "save.method = direct: direct writes are not part of this "
+                                    "version; use auto or buffered (set by the program)");
+}
+
+struct later {
+    const char *name, *value, *sentence, *later;
+};
+
+Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
+{
+#define NOT_BUILT(engine, use)                                                                     \
+    ": " engine " not part of this version; use " use " (set by the program)"
+    static const struct later rows[] = {
+        {"save.use_pinned_memory_for_d2h", "off", NOT_BUILT("unpinned staging buffers are", "on"),
+         "off"},
+        {"save.method", "direct", NOT_BUILT("direct writes are", "auto or buffered"), "direct"},
+        {"load.method", "direct", NOT_BUILT("direct reads are", "auto, map or read"), "direct"},
+        {"load.mmap_flags", "shared,huge",
+         NOT_BUILT("huge pages are", "private, shared or populate"), "huge"},
+        {"load.prefetch", "advise", NOT_BUILT("prefetching is", "off"), "advise, populate or read"},
+        {"load.prefetch", "populate", NOT_BUILT("prefetching is", "off"),
+         "advise, populate or read"},
+        {"load.prefetch", "read", NOT_BUILT("prefetching is", "off"), "advise, populate or read"},
+        {"load.prefetch_passes", "2", NOT_BUILT("prefetching is", "0"), "all but 0"},
+        {"load.prefetch_min_pass_nbytes", "1MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
+        {"load.prefetch_window_nbytes", "8MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
+        {"io.queue_depth", "4", NOT_BUILT("request queues are", "0"), "all but 0"},
+        {"io.numa", "interleave", NOT_BUILT("placing memory on NUMA nodes is", "local"),
+         "interleave"},
+        {"device.staging_nbytes", "64MiB", NOT_BUILT("device copies are", "0"), "all but 0"},
+        {"device.staging_buffers", "4", NOT_BUILT("device copies are", "0"), "all but 0"}};
+    char sentence[300];
+    size_t n_later = 0;
+    berth_option option;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        (void)snprintf(sentence, sizeof sentence, "%s = %s%s", rows[i].name, rows[i].value,
+                       rows[i].sentence);
+        expect_refused(rows[i].name, rows[i].value, sentence);
+        cr_assert_eq(berth_config_describe(rows[i].name, &option, &error), 0);
+        cr_assert_str_eq(option.later, rows[i].later);
+        /* The default is always what works. */
+        cr_assert_eq(berth_config_set(rows[i].name, option.initial, &error), 0);
+    }
+    for (size_t i = 0; i < berth_config_count(); i++) {
+        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        n_later += *option.later != '\0';
+    }
+    cr_assert_eq(n_later, 12, "the options above are all that wait");
+}
+
+Test(values, names_that_are_none_are_refused)
+{
+    berth_option option;
+    int64_t value;
+    char text[8];
+
+    cr_assert_eq(berth_config_set("save.metod", "auto", &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "save.metod: no such option");
+    cr_assert_eq(berth_config_set_int("Debug", 1, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_get("", text, sizeof text, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_get_int("SAVE_METHOD", &value, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_reset("save", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe("save.", &option, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe(NULL, &option, NULL), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("debug", NULL, &error), BERTH_E_ARGUMENT);
+}
+
+Test(values, need_a_buffer_that_holds_them)
+{
+    char text[5];
+
+    cr_assert_eq(berth_config_get("save.durability", text, 5, &error), 0);
+    cr_assert_str_eq(text, "full");
+    cr_assert_eq(berth_config_get("save.durability", text, 4, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "save.durability: its value needs 5 bytes");
+}
+
+Test(values, every_option_is_described)
+{
+    static const char *const units[] = {"", "bytes", "threads", "passes", "requests", "buffers"};
+    berth_option option;
+
+    cr_assert_eq(berth_config_count(), 26);
+    for (size_t i = 0; i < berth_config_count(); i++) {
+        bool unit_is_known = false;
+        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        cr_assert(*option.name && *option.type && *option.bounds && *option.initial);
+        cr_assert_gt(strlen(option.help), 20, "%s", option.name);
+        cr_assert_eq(option.help[strlen(option.help) - 1], '.', "%s", option.name);
+        cr_assert_str_eq(option.source, "default");
+        cr_assert_str_eq(option.value, option.initial);
+        for (size_t k = 0; k < sizeof units / sizeof *units; k++)
+            unit_is_known |= strcmp(option.unit, units[k]) == 0;
+        cr_assert(unit_is_known, "%s", option.unit);
+        cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
+    }
+    cr_assert_eq(berth_config_option(berth_config_count(), &option, &error), BERTH_E_ARGUMENT);
+}
+
+Test(values, have_the_documented_defaults)
+{
+    static const char *const rows[][2] = {{"debug", "off"},
+                                          {"save.compute_crc32", "on"},
+                                          {"save.storage_alignment", "64"},
+                                          {"save.use_pinned_memory_for_d2h", "on"},
+                                          {"save.byteorder", "native"},
+                                          {"save.method", "auto"},
+                                          {"save.durability", "full"},
+                                          {"load.calculate_storage_offsets", "on"},
+                                          {"load.check", "directory"},
+                                          {"load.endianness", "little"},
+                                          {"load.head_nbytes", "1MiB"},
+                                          {"load.mmap", "on"},
+                                          {"load.method", "auto"},
+                                          {"load.mmap_flags", "private"},
+                                          {"load.prefetch", "off"},
+                                          {"load.prefetch_passes", "0"},
+                                          {"load.prefetch_min_pass_nbytes", "0"},
+                                          {"load.prefetch_window_nbytes", "0"},
+                                          {"load.unknown_globals", "refuse"},
+                                          {"io.threads", "0"},
+                                          {"io.chunk_nbytes", "0"},
+                                          {"io.queue_depth", "0"},
+                                          {"io.numa", "local"},
+                                          {"io.memory_nbytes", "0"},
+                                          {"device.staging_nbytes", "0"},
+                                          {"device.staging_buffers", "0"}};
+
+    cr_assert_eq(sizeof rows / sizeof *rows, berth_config_count());
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        cr_assert_str_eq(got(rows[i][0]), rows[i][1]);
+}
+
+Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
+{
+    struct berth_config config;
+
+    cr_assert_eq(berth_config_load("save.byteorder=big\nsave.durability=file\nload.check=data\n"
+                                   "load.method=read\nload.unknown_globals=inert\n"
+                                   "load.endianness=big\nload.mmap_flags=shared,populate\n",
+                                   &error),
+                 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(config.save_byteorder, BERTH_BYTEORDER_BIG);
+    cr_assert_eq(config.save_method, BERTH_SAVE_AUTO);
+    cr_assert_eq(config.save_durability, BERTH_DURABILITY_FILE);
+    cr_assert_eq(config.load_check, BERTH_CHECK_DATA);
+    cr_assert_eq(config.load_method, BERTH_LOAD_READ);
+    cr_assert_eq(config.load_unknown_globals, BERTH_UNKNOWN_INERT);
+    cr_assert_eq(config.load_endianness, BERTH_BYTEORDER_BIG);
+    cr_assert_eq(config.load_mmap_flags, BERTH_MMAP_SHARED | BERTH_MMAP_POPULATE);
+    cr_assert_eq(config.load_prefetch, BERTH_PREFETCH_OFF);
+    cr_assert_eq(config.io_numa, BERTH_NUMA_LOCAL);
+}

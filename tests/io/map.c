@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* F1, F2, T5, W6: maps of exactly what is there. */
+#include "io/map.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/options.h"
+#include "io/syscalls.h"
+#include "tests/support/support.h"
+
+#define NBYTES 20000
+
+static berth_error error;
+static char *folder, *path;
+static uint8_t bytes[NBYTES];
+static int fd;
+
+static void make_a_file(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "file");
+    for (size_t i = 0; i < NBYTES; i++)
+        bytes[i] = (uint8_t)(i * 7 + i / 251);
+    test_write_file(path, bytes, NBYTES);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    error = (berth_error){0};
+}
+
+static void remove_the_file(void)
+{
+    berth_system_restore();
+    (void)close(fd);
+    free(path);
+    test_folder_remove(folder);
+}
+TestSuite(map, .init = make_a_file, .fini = remove_the_file);
+
+Test(map, begins_at_any_byte)
+{
+    static const uint64_t offsets[] = {0, 1, 64, 4095, 4096, 4097, NBYTES - 1};
+    berth_map map;
+
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        uint64_t nbytes = NBYTES - offsets[i];
+        cr_assert_eq(berth_map_file(fd, offsets[i], nbytes, 0, &map, &error), 0);
+        cr_assert_eq(map.nbytes, nbytes);
+        cr_assert_arr_eq(map.address, bytes + offsets[i], nbytes);
+        berth_map_free(&map);
+        cr_assert_null(map.address);
+        berth_map_free(&map);
+    }
+}
+
+Test(map, private_is_copied_on_write)
+{
+    berth_map map, other;
+    size_t nbytes;
+
+    cr_assert_eq(berth_map_file(fd, 100, 50, BERTH_MMAP_POPULATE, &map, &error), 0);
+    cr_assert_eq(berth_map_file(fd, 100, 50, 0, &other, &error), 0);
+    memset(map.address, 0xEE, 50);
+    cr_assert_arr_eq(other.address, bytes + 100, 50);
+    uint8_t *found = test_read_file(path, &nbytes);
+    cr_assert_arr_eq(found, bytes, NBYTES);
+    free(found);
+    berth_map_free(&map);
+    berth_map_free(&other);
+}
+
+static int asked_protection, asked_flags;
+
+static void *noting_mmap(void *address, size_t nbytes, int protection, int flags, int file,
+                         off_t offset)
+{
+    asked_protection = protection;
+    asked_flags = flags;
+    return mmap(address, nbytes, protection, flags, file, offset);
+}
+
+Test(map, asks_for_what_load_mmap_flags_says)
+{
+    berth_map map;
+
+    berth_system.mmap = noting_mmap;
+    cr_assert_eq(berth_map_file(fd, 0, 50, BERTH_MMAP_SHARED, &map, &error), 0);
+    berth_map_free(&map);
+    cr_assert_eq(asked_protection, PROT_READ);
+    cr_assert_eq(asked_flags, MAP_SHARED);
+    cr_assert_eq(berth_map_file(fd, 0, 50, BERTH_MMAP_SHARED | BERTH_MMAP_POPULATE, &map, &error),
+                 0);
+    berth_map_free(&map);
+    cr_assert_eq(asked_flags, MAP_SHARED | MAP_POPULATE);
+    cr_assert_eq(berth_map_file(fd, 0, 50, 0, &map, &error), 0);
+    berth_map_free(&map);
+    cr_assert_eq(asked_protection, PROT_READ | PROT_WRITE);
+    cr_assert_eq(asked_flags, MAP_PRIVATE | MAP_NORESERVE);
+}
+
+Test(map, of_a_file_that_shrank_is_refused_f1)
+{
+    berth_map map = {0};
+
+    cr_assert_eq(truncate(path, 10000), 0);
+    cr_assert_eq(berth_map_file(fd, 9000, 1001, 0, &map, &error), BERTH_E_TRUNCATED);
+    cr_assert_str_eq(error.message, "at byte 9000: 1001 bytes cannot be mapped, the file is now "
+                                    "10000 bytes long");
+    cr_assert_null(map.base);
+    error = (berth_error){0};
+    cr_assert_eq(berth_map_file(fd, 9000, UINT64_MAX, 0, &map, &error), BERTH_E_TRUNCATED);
+    error = (berth_error){0};
+    cr_assert_eq(berth_map_file(fd, 9000, 1000, 0, &map, &error), 0);
+    berth_map_free(&map);
+}
+
+Test(map, of_nothing_is_refused)
+{
+    berth_map map;
+
+    cr_assert_eq(berth_map_file(fd, 5, 0, 0, &map, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "at byte 5: 0 bytes cannot be mapped");
+}
+
+static void *failing_mmap(void *address, size_t nbytes, int protection, int flags, int file,
+                          off_t offset)
+{
+    (void)address, (void)nbytes, (void)protection, (void)flags, (void)file, (void)offset;
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
+Test(map, that_the_system_refuses_is_an_error_w6)
+{
+    berth_map map = {0};
+
+    berth_system.mmap = failing_mmap;
+    cr_assert_eq(berth_map_file(fd, 64, 50, 0, &map, &error), BERTH_E_MEMORY);
+    cr_assert_str_eq(error.message,
+                     "at byte 64: 50 bytes cannot be mapped: Cannot allocate memory");
+    cr_assert_null(map.base);
+}
