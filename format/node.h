@@ -142,6 +142,7 @@ struct global_node {
 struct storage_node {
     berth_value head;
     berth_storage *storage;
+    berth_dtype dtype; /* of the class that it was named by */
 };
 
 struct tensor_node {

@@ -458,7 +458,7 @@ static bool emit_object(berth_emitter *emitter, const berth_value *value, uint32
         return true;
     case BERTH_KIND_STORAGE: {
         const berth_storage *storage = berth_value_storage(value);
-        berth_emit_storage(emitter, storage, storage->dtype);
+        berth_emit_storage(emitter, storage, berth_value_storage_class(value));
         return true;
     }
     case BERTH_KIND_GLOBAL:

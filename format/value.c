@@ -179,7 +179,7 @@ berth_value *berth_layout_value(berth_tree *tree, berth_layout_kind layout)
     return single(tree, BERTH_KIND_LAYOUT, &tree->layouts[layout], (int)layout);
 }
 
-berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage)
+berth_value *berth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
 {
     if (!tree)
         return NULL;
@@ -192,7 +192,13 @@ berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage)
     if (!node)
         return NULL;
     node->storage = storage;
+    node->dtype = dtype;
     return &node->head;
+}
+
+berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage)
+{
+    return berth_storage_value_as(tree, storage, berth_storage_dtype(storage));
 }
 
 /* CALL keeps its arguments as the tuple that they came in. */
@@ -283,6 +289,12 @@ berth_layout_kind berth_value_layout(const berth_value *value)
 berth_storage *berth_value_storage(const berth_value *value)
 {
     return is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->storage : NULL;
+}
+
+berth_dtype berth_value_storage_class(const berth_value *value)
+{
+    return is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->dtype
+                                         : BERTH_DTYPE_NONE;
 }
 
 berth_value *berth_value_arguments(const berth_value *value)
