@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The bytes of headers against those of files that PyTorch 2.13 wrote, read out of the files
+ * (FORMAT.md sections 2 and 3).
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "format/zip_write.h"
+
+struct record {
+    const char *name;
+    uint64_t header_offset;
+    uint64_t nbytes;
+    uint32_t crc32;
+    const char *local; /* hexadecimal */
+    const char *descriptor;
+    const char *central;
+};
+
+/* Small, empty, large, small past 4 GiB, empty past 4 GiB, large past 4 GiB. */
+static const struct record records[] = {
+    {"a64/.format_version", 376, 1, 0x83dcefb7,
+     "504b030400000808000000000000000000000000000000000000130017006136342f2e666f726d61745f7665"
+     "7273696f6e464213005a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+     "504b0708b7efdc830100000001000000",
+     "504b0102000000000808000000000000b7efdc83010000000100000013000000000000000000000000007801"
+     "00006136342f2e666f726d61745f76657273696f6e"},
+    {"a64/data/1", 853, 0, 0x00000000,
+     "504b0304000000080000000000000000000000000000000000000a0043006136342f646174612f3146423f00"
+     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+     "",
+     "504b01020000000000080000000000000000000000000000000000000a000000000000000000000000005503"
+     "00006136342f646174612f31"},
+    {"big-1/data/0", 854, 4294967295, 0x00000000,
+     "504b0304000008080000000000000000000000000000000000000c0040006269672d312f646174612f300100"
+     "1000ffffffff000000000000000000000000464228005a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+     "504b070800000000ffffffff00000000ffffffff00000000",
+     "504b010200000000080800000000000000000000ffffffffffffffff0c001400000000000000000000005603"
+     "00006269672d312f646174612f3001001000ffffffff00000000ffffffff00000000"},
+    {"big-1/data/2", 4294968415, 0, 0x00000000,
+     "504b0304000000080000000000000000000000000000000000000c0037006269672d312f646174612f320100"
+     "08005f04000001000000464227005a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+     "5a5a5a5a5a5a5a5a5a",
+     "",
+     "504b01020000000000080000000000000000000000000000000000000c000c0000000000000000000000ffff"
+     "ffff6269672d312f646174612f32010008005f04000001000000"},
+    {"big-1/data/3", 4294968512, 4294967295, 0x00000000,
+     "504b0304000008080000000000000000000000000000000000000c0056006269672d312f646174612f330100"
+     "1800ffffffff000000000000000000000000c004000001000000464236005a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+     "504b070800000000ffffffff00000000ffffffff00000000",
+     "504b010200000000080800000000000000000000ffffffffffffffff0c001c0000000000000000000000ffff"
+     "ffff6269672d312f646174612f3301001800ffffffff00000000ffffffff00000000c004000001000000"},
+    {"big-1/data/4", 8589935959, 1, 0x00000000,
+     "504b0304000008080000000000000000000000000000000000000c003f006269672d312f646174612f340100"
+     "0800570500000200000046422f005a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+     "504b07080000000001000000000000000100000000000000",
+     "504b01020000000008080000000000000000000001000000010000000c000c0000000000000000000000ffff"
+     "ffff6269672d312f646174612f34010008005705000002000000"},
+};
+
+struct end {
+    uint64_t n_entries;
+    uint64_t directory_offset;
+    uint64_t directory_nbytes;
+    const char *bytes;
+};
+
+/* Of a file of 2 KB, and of one whose directory lies past 8 GiB. */
+static const struct end ends[] = {
+    {9, 1336, 547,
+     "504b06062c000000000000001e032d0000000000000000000900000000000000090000000000000023020000"
+     "000000003805000000000000504b0607000000005b0700000000000001000000504b05060000000009000900"
+     "23020000380500000000"},
+    {11, 8589936384, 789,
+     "504b06062c000000000000001e032d0000000000000000000b000000000000000b0000000000000015030000"
+     "000000000007000002000000504b060700000000150a00000200000001000000504b0506000000000b000b00"
+     "15030000ffffffff0000"},
+};
+
+static void expect_bytes(const uint8_t *bytes, size_t nbytes, const char *expected,
+                         const char *what, const char *name)
+{
+    char text[1024] = "";
+    cr_assert_lt(2 * nbytes, sizeof text);
+    for (size_t i = 0; i < nbytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    cr_expect_str_eq(text, expected, "%s of %s:\n%s\nexpected\n%s", what, name, text, expected);
+}
+
+Test(zip_write, headers_have_pytorchs_bytes)
+{
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        const struct record *record = &records[i];
+        berth_place place;
+        uint8_t bytes[512];
+        cr_assert_eq(berth_layout_place(record->header_offset, strlen(record->name), record->nbytes,
+                                        64, &place),
+                     0);
+        berth_zip_write_local(&place, record->name, bytes);
+        expect_bytes(bytes, place.data_offset - place.header_offset, record->local, "local header",
+                     record->name);
+        berth_zip_write_descriptor(&place, record->crc32, bytes);
+        expect_bytes(bytes, place.descriptor_nbytes, record->descriptor, "descriptor",
+                     record->name);
+        berth_zip_write_central(&place, record->name, record->crc32, bytes);
+        expect_bytes(bytes, berth_layout_central_nbytes(&place), record->central, "central entry",
+                     record->name);
+    }
+}
+
+Test(zip_write, end_records_have_pytorchs_bytes)
+{
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        uint8_t bytes[BERTH_ZIP_END_NBYTES];
+        berth_zip_write_end(ends[i].n_entries, ends[i].directory_offset, ends[i].directory_nbytes,
+                            bytes);
+        expect_bytes(bytes, sizeof bytes, ends[i].bytes, "end records", "the file");
+    }
+}
+
+/* Classic fields from 0xFFFF entries and 0xFFFFFFFF bytes on are saturated. */
+Test(zip_write, end_records_saturate_what_their_classic_fields_cannot_hold)
+{
+    uint8_t bytes[BERTH_ZIP_END_NBYTES];
+    berth_zip_write_end(0x12345, 0x100000007, 0x200000008, bytes);
+    expect_bytes(bytes + 24, 32,
+                 "4523010000000000"
+                 "4523010000000000"
+                 "0800000002000000"
+                 "0700000001000000",
+                 "ZIP64 fields", "the file");
+    expect_bytes(bytes + 76, 22,
+                 "504b0506"
+                 "00000000"
+                 "ffff"
+                 "ffff"
+                 "ffffffff"
+                 "ffffffff"
+                 "0000",
+                 "the end record", "the file");
+}
+
+Test(zip_write, an_empty_name_reads_nothing_of_its_pointer)
+{
+    berth_place place;
+    uint8_t bytes[64];
+    cr_assert_eq(berth_layout_place(0, 0, 1, 1, &place), 0);
+    berth_zip_write_local(&place, NULL, bytes);
+    expect_bytes(bytes + 26, 8,
+                 "00000400"
+                 "46420000",
+                 "lengths and extra field", "the record");
+}
