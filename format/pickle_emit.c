@@ -148,7 +148,7 @@ void berth_emit_text(berth_emitter *emitter, const char *text, size_t nbytes, ui
 
 void berth_emit_latin1(berth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* CPython keeps one object for each string of one latin-1 character. */
+    /* CPython decodes one byte to one of 256 strings that it keeps. */
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BERTH_MEMO_EMPTY]
                      : nbytes == 1 ? &emitter->characters[bytes[0]]
                                    : NULL;

@@ -49,7 +49,7 @@ enum {
 /* A memo slot holds 0 (not met), BERTH_MEMO_OPEN (met, not yet built), or memo number + 1. */
 #define BERTH_MEMO_OPEN UINT32_MAX
 
-/* Index of '' or b'' among the one-character ones. */
+/* Index of '' among the texts of one character. */
 #define BERTH_MEMO_EMPTY 256
 
 /* Strings that are one object wherever CPython and torch's pickler name them. */
@@ -91,13 +91,14 @@ struct berth_emitter {
     size_t nbytes;
     size_t capacity;
 
-    uint32_t n_memo;                           /* the next number */
-    uint32_t *nodes;                           /* slots by berth_value_id */
-    uint32_t characters[BERTH_MEMO_EMPTY + 1]; /* strings of one latin-1 character, and '' */
-    uint32_t octets[BERTH_MEMO_EMPTY + 1];     /* bytes of length one, and b'' */
-    uint32_t constants[BERTH_TEXT_COUNT];      /* BERTH_TEXT_… */
-    uint32_t layouts[BERTH_JAGGED + 1];        /* torch.layout objects */
-    berth_emitted_global *globals;             /* open hash table by module and name */
+    uint32_t n_memo; /* the next number */
+    uint32_t *nodes; /* slots by berth_value_id */
+    uint32_t
+        characters[BERTH_MEMO_EMPTY + 1]; /* texts of one byte that bytes are made of, and '' */
+    uint32_t empty_bytes;                 /* b'' */
+    uint32_t constants[BERTH_TEXT_COUNT]; /* BERTH_TEXT_… */
+    uint32_t layouts[BERTH_JAGGED + 1];   /* torch.layout objects */
+    berth_emitted_global *globals;        /* open hash table by module and name */
     size_t n_globals;
     size_t globals_capacity;
 

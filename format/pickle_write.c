@@ -16,39 +16,30 @@
 
 /* ---- memo slots ---- */
 
-/* The slot of text that CPython keeps one object of, or NULL. */
-static uint32_t *text_slot(berth_emitter *emitter, const char *text, size_t nbytes)
+/*
+ * Objects of which there is one: '', b'', and the constants of torch's pickler, which Python makes
+ * one with equal literals of a program. Strings of one character are not among them: a literal
+ * 'a', an 'a' cut out of other text and str(0) are three kinds of objects to CPython 3.11.
+ */
+static uint32_t *shared_slot(berth_emitter *emitter, const berth_value *value)
 {
-    const uint8_t *bytes = (const uint8_t *)text;
+    size_t nbytes = 0;
+    if (berth_value_kind(value) == BERTH_KIND_BYTES) {
+        berth_value_bytes(value, &nbytes);
+        return nbytes == 0 ? &emitter->empty_bytes : NULL;
+    }
+    if (berth_value_kind(value) != BERTH_KIND_STR)
+        return NULL;
+    const char *text = berth_value_text(value, &nbytes);
     if (nbytes == 0)
         return &emitter->characters[BERTH_MEMO_EMPTY];
-    if (nbytes == 1 && bytes[0] < 0x80)
-        return &emitter->characters[bytes[0]];
-    if (nbytes == 2 && (bytes[0] == 0xc2 || bytes[0] == 0xc3)) /* U+0080 to U+00FF */
-        return &emitter->characters[(bytes[0] & 3) << 6 | (bytes[1] & 0x3f)];
     int constant = berth_emit_find_constant(text, nbytes);
     return constant < 0 ? NULL : &emitter->constants[constant];
 }
 
 uint32_t *berth_emit_slot(berth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = NULL;
-    size_t nbytes = 0;
-    switch (berth_value_kind(value)) {
-    case BERTH_KIND_STR: {
-        const char *text = berth_value_text(value, &nbytes);
-        slot = text_slot(emitter, text, nbytes);
-        break;
-    }
-    case BERTH_KIND_BYTES: {
-        const uint8_t *bytes = berth_value_bytes(value, &nbytes);
-        if (nbytes <= 1)
-            slot = &emitter->octets[nbytes == 0 ? BERTH_MEMO_EMPTY : bytes[0]];
-        break;
-    }
-    default:
-        break;
-    }
+    uint32_t *slot = shared_slot(emitter, value);
     if (slot)
         return slot;
     size_t id = berth_value_id(value);
