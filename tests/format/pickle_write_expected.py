@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes pickle_write_expected.h: the bytes of data.pkl as PyTorch itself writes them.
+"""Prints the bytes of data.pkl as PyTorch itself writes them, as C constants.
 
-Run with PyTorch 2.13 on CPython 3.11 and redirect to the header; pickle_write.c and
-pickle_write_tensor.c build the same values through Berth.
+    pickle_write_expected.py values > pickle_write_expected.h
+    pickle_write_expected.py tensors > pickle_write_tensor_expected.h
+
+with PyTorch 2.13 on CPython 3.11; pickle_write.c and pickle_write_tensor.c build the same
+values through Berth.
 """
 
 import io
 import pickletools
+import sys
 import warnings
 import zipfile
 import zlib
@@ -112,31 +116,36 @@ def tensors():
     yield "storages", [torch.zeros(2)._typed_storage(), storage, storage]
 
 
-def sums():
+def value_sums():
     counts = [0, 1, 2, 999, 1000, 1001, 2000, 2001]
-    print_sums("list_sums", [(n, [None] * n) for n in counts])
-    print_sums("dict_sums", [(n, {i: None for i in range(n)}) for n in counts])
-    print_sums("ordered_dict_sums",
-               [(n, OrderedDict((i, None) for i in range(n))) for n in counts])
-    print_sums("counter_sums", [(n, Counter({i: i for i in range(n)})) for n in counts])
+    yield "list", [(n, [None] * n) for n in counts]
+    yield "dict", [(n, {i: None for i in range(n)}) for n in counts]
+    yield "ordered_dict", [(n, OrderedDict((i, None) for i in range(n))) for n in counts]
+    yield "counter", [(n, Counter({i: i for i in range(n)})) for n in counts]
     # Each string is met twice; the memo passes 255.
     texts = [[f"item {i}" for i in range(n)] for n in [200, 300]]
-    print_sums("memo_sums", [(len(text), text + text) for text in texts])
+    yield "memo", [(len(text), text + text) for text in texts]
+
+
+def tensor_sums():
     # More storages than a digit counts, all tied twice.
     many = [torch.zeros(1) for _ in range(12)]
-    print_sums("storage_sums", [(12, many + [t.view(1) for t in many])])
+    yield "storage", [(12, many + [t.view(1) for t in many])]
 
 
 def main():
     print("/* SPDX-License-Identifier: BSD-3-Clause */")
-    print("/* Made by pickle_write_expected.py: data.pkl as PyTorch 2.13 writes it. */")
+    print(f"/* Made by pickle_write_expected.py {sys.argv[1]}: as PyTorch 2.13 writes them. */")
     print("/* clang-format off */")
     print("#include <stddef.h>\n#include <stdint.h>\n")
     print("/* For n items: the pickle's bytes and their CRC-32. */")
     print("struct expected_sum {\n    size_t n;\n    size_t nbytes;\n    uint32_t crc32;\n};")
-    for name, value in list(values()) + list(tensors()):
+    cases = {"values": (values, value_sums), "tensors": (tensors, tensor_sums)}
+    literals, sums = cases[sys.argv[1]]
+    for name, value in literals():
         print_bytes(f"expected_{name}", value)
-    sums()
+    for name, makers in sums():
+        print_sums(f"{name}_sums", makers)
 
 
 main()

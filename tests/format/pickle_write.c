@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values are written as torch.save writes them, byte for byte (FORMAT.md 6). */
+#include "pickle_write_support.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "pickle_write_expected.h"
+
+static berth_tree *tree;
+
+static void begin(void)
+{
+    tree = berth_tree_new(NULL);
+    cr_assert_not_null(tree);
+}
+
+static void end(void)
+{
+    berth_tree_free(tree);
+}
+
+TestSuite(pickle_write, .init = begin, .fini = end);
+
+/* Appends, and hands the item back so that it can be used twice. */
+static berth_value *add(berth_value *list, berth_value *item)
+{
+    cr_assert_eq(berth_list_append(list, item), 0);
+    return item;
+}
+
+/* ---- leaves ---- */
+
+/* 2 to the power of `bit`, or its negative, in two's complement. */
+static berth_value *power(size_t bit, bool negative)
+{
+    uint8_t bytes[16];
+    memset(bytes, 0, sizeof bytes);
+    bytes[bit / 8] = (uint8_t)(1u << (bit % 8));
+    if (negative) { /* -(2^bit): ones above the bit, too */
+        for (size_t i = bit / 8 + 1; i < sizeof bytes; i++)
+            bytes[i] = 0xff;
+        bytes[bit / 8] = (uint8_t)(0xff << (bit % 8));
+    }
+    return berth_bigint(tree, bytes, sizeof bytes);
+}
+
+Test(pickle_write, integers_take_the_shortest_form)
+{
+    const int64_t integers[] = {0,         255,
+                                256,       65535,
+                                65536,     -1,
+                                INT32_MAX, INT64_C(1) << 31,
+                                INT32_MIN, -(INT64_C(1) << 31) - 1,
+                                INT64_MAX};
+    berth_value *list = berth_list(tree);
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+        add(list, berth_int(tree, integers[i]));
+    add(list, power(63, false));
+    add(list, berth_int(tree, INT64_MIN));
+    add(list, power(70, false));
+    add(list, power(70, true));
+    add(list, berth_int(tree, -128 - (INT64_C(1) << 40)));
+    check_pickle(list, expected_integers);
+}
+
+Test(pickle_write, scalars)
+{
+    berth_value *list = berth_list(tree);
+    add(list, berth_none(tree));
+    add(list, berth_bool(tree, true));
+    add(list, berth_bool(tree, false));
+    add(list, berth_float(tree, 1.5));
+    add(list, berth_float(tree, -0.0));
+    add(list, berth_float(tree, HUGE_VAL));
+    add(list, berth_complex(tree, 1, 2));
+    check_pickle(list, expected_scalars);
+}
+
+Test(pickle_write, a_nan_keeps_its_payload)
+{
+    uint64_t bits = 0xfff4deadbeef0001;
+    double nan;
+    memcpy(&nan, &bits, sizeof nan);
+    berth_value *value = berth_float(tree, nan);
+    check_pickle(value, "\x80\x02G\xff\xf4\xde\xad\xbe\xef\x00\x01.");
+}
+
+Test(pickle_write, equal_strings_are_shared_by_node_and_the_empty_one_always)
+{
+    berth_value *list = berth_list(tree);
+    add(list, text(tree, "weight"));
+    add(list, text(tree, "weight"));
+    add(list, text(tree, ""));
+    add(list, text(tree, ""));
+    add(list, add(list, text(tree, "\xc3\xa9")));
+    add(list, add(list, text(tree, "a")));
+    add(list, text(tree, "\xf0\x9f\x98\x80"));
+    add(list, text(tree, "\xed\xb2\x80")); /* a lone surrogate */
+    add(list, text(tree, "cpu"));
+    add(list, text(tree, "latin1"));
+    add(list, text(tree, "storage"));
+    check_pickle(list, expected_strings);
+}
+
+Test(pickle_write, bytes_are_latin1_text)
+{
+    const uint8_t four[] = {0, 127, 128, 255};
+    berth_value *list = berth_list(tree);
+    add(list, add(list, berth_bytes(tree, "a", 1)));
+    add(list, text(tree, "a"));
+    add(list, berth_bytes(tree, four, sizeof four));
+    add(list, berth_bytes(tree, "xy", 2));
+    add(list, text(tree, "xy"));
+    check_pickle(list, expected_byte_strings);
+}
+
+/* Python calls `bytes` for b'', which torch.load(weights_only=True) refuses. */
+Test(pickle_write, empty_bytes_are_written_so_that_weights_only_reads_them)
+{
+    berth_value *list = berth_list(tree);
+    add(list, berth_bytes(tree, "", 0));
+    add(list, berth_bytes(tree, "", 0));
+    check_pickle(list, "\x80\x02]q\000(c_codecs\nencode\nq\001X\000\000\000\000q\002"
+                       "X\006\000\000\000latin1q\003\x86q\004Rq\005h\005e.");
+}
+
+Test(pickle_write, bytearrays_wrap_bytes)
+{
+    berth_value *list = berth_list(tree);
+    add(list, berth_bytearray(tree, "", 0));
+    add(list, berth_bytearray(tree, "a", 1));
+    add(list, berth_bytearray(tree, "ab", 2));
+    check_pickle(list, expected_bytearrays);
+}
+
+Test(pickle_write, torch_objects)
+{
+    const int64_t shape[] = {2, 3};
+    berth_value *list = berth_list(tree);
+    berth_value *size = add(list, berth_size(tree, shape, 2));
+    add(list, berth_size(tree, NULL, 0));
+    add(list, size);
+    add(list, berth_device(tree, "cuda", 1));
+    add(list, berth_device(tree, "cpu", -1));
+    add(list, berth_dtype_value(tree, BERTH_FLOAT16));
+    add(list, berth_dtype_value(tree, BERTH_UINT16));
+    add(list, berth_dtype_value(tree, BERTH_FLOAT16));
+    add(list, berth_qscheme_value(tree, BERTH_PER_TENSOR_AFFINE));
+    add(list, berth_layout_value(tree, BERTH_SPARSE_COO));
+    add(list, berth_layout_value(tree, BERTH_STRIDED));
+    add(list, berth_layout_value(tree, BERTH_SPARSE_COO));
+    check_pickle(list, expected_torch_objects);
+}
+
+/* ---- containers ---- */
+
+static berth_value *count_up(int n)
+{
+    berth_value *items[4];
+    for (int i = 0; i < n; i++)
+        items[i] = berth_int(tree, i + 1);
+    return berth_tuple(tree, items, (size_t)n);
+}
+
+Test(pickle_write, tuples_of_every_length)
+{
+    berth_value *list = berth_list(tree);
+    for (int n = 0; n <= 4; n++)
+        add(list, count_up(n));
+    berth_value *pair[] = {berth_int(tree, 1), text(tree, "x")};
+    add(list, add(list, berth_tuple(tree, pair, 2)));
+    berth_value *empty = count_up(0);
+    add(list, berth_tuple(tree, &empty, 1));
+    check_pickle(list, expected_tuples);
+}
+
+Test(pickle_write, a_list_may_hold_itself)
+{
+    berth_value *list = berth_list(tree);
+    add(list, berth_int(tree, 1));
+    add(list, list);
+    check_pickle(list, expected_list_in_itself);
+}
+
+Test(pickle_write, sets)
+{
+    const int members[4][2] = {{1, 0}, {1, 2}, {0, 0}, {7, 0}};
+    berth_value *list = berth_list(tree);
+    for (size_t i = 0; i < 4; i++) {
+        berth_value *set = add(list, berth_set(tree));
+        for (size_t j = 0; j < 2; j++)
+            if (members[i][j] > 0)
+                cr_assert_eq(berth_set_add(set, berth_int(tree, members[i][j])), 0);
+    }
+    check_pickle(list, expected_sets);
+}
+
+Test(pickle_write, counters)
+{
+    berth_value *list = berth_list(tree);
+    berth_value *counter = add(list, berth_counter(tree));
+    berth_dict_set(counter, "a", berth_int(tree, 2));
+    berth_dict_set(counter, "b", berth_int(tree, 1));
+    add(list, berth_counter(tree));
+    check_pickle(list, expected_counters);
+}
+
+Test(pickle_write, a_state_dict_has_its_metadata_behind)
+{
+    berth_value *state_dict = berth_ordered_dict(tree);
+    berth_dict_set(state_dict, "a", berth_int(tree, 1));
+    berth_value *state = berth_dict(tree);
+    berth_dict_set(state, "_metadata", berth_ordered_dict(tree));
+    cr_assert_eq(berth_value_set_state(state_dict, state), 0);
+    check_pickle(state_dict, expected_state_dict);
+}
+
+Test(pickle_write, one_key_node_in_two_dicts_is_written_once)
+{
+    berth_value *key = text(tree, "epoch time");
+    berth_value *list = berth_list(tree);
+    for (int i = 1; i <= 2; i++)
+        berth_dict_set_value(add(list, berth_dict(tree)), key, berth_int(tree, i));
+    add(list, key);
+    check_pickle(list, expected_shared_key);
+}
+
+#define N_SUMS(sums) (sizeof(sums) / sizeof *(sums))
+
+Test(pickle_write, batches_of_lists)
+{
+    for (size_t i = 0; i < N_SUMS(list_sums); i++) {
+        berth_value *list = berth_list(tree);
+        for (size_t j = 0; j < list_sums[i].n; j++)
+            add(list, berth_none(tree));
+        check_sum(list, list_sums[i].n, list_sums[i].nbytes, list_sums[i].crc32);
+    }
+}
+
+/* {0: None, 1: None, …}; counters count each key itself. */
+static void check_dicts(berth_value *(*make)(berth_tree *), const struct expected_sum *sums,
+                        size_t n_sums)
+{
+    for (size_t i = 0; i < n_sums; i++) {
+        berth_value *dict = make(tree);
+        bool counts = berth_value_kind(dict) == BERTH_KIND_COUNTER;
+        for (size_t j = 0; j < sums[i].n; j++)
+            berth_dict_set_value(dict, berth_int(tree, (int64_t)j),
+                                 counts ? berth_int(tree, (int64_t)j) : berth_none(tree));
+        check_sum(dict, sums[i].n, sums[i].nbytes, sums[i].crc32);
+    }
+}
+
+Test(pickle_write, batches_of_dicts)
+{
+    check_dicts(berth_dict, dict_sums, N_SUMS(dict_sums));
+}
+
+Test(pickle_write, batches_of_ordered_dicts)
+{
+    check_dicts(berth_ordered_dict, ordered_dict_sums, N_SUMS(ordered_dict_sums));
+}
+
+Test(pickle_write, batches_of_counters)
+{
+    check_dicts(berth_counter, counter_sums, N_SUMS(counter_sums));
+}
+
+Test(pickle_write, memo_numbers_beyond_a_byte)
+{
+    for (size_t i = 0; i < N_SUMS(memo_sums); i++) {
+        berth_value *list = berth_list(tree);
+        size_t n = memo_sums[i].n;
+        for (size_t j = 0; j < n; j++) {
+            char string[32];
+            snprintf(string, sizeof string, "item %zu", j);
+            add(list, text(tree, string));
+        }
+        for (size_t j = 0; j < n; j++)
+            add(list, berth_value_item(list, j));
+        check_sum(list, n, memo_sums[i].nbytes, memo_sums[i].crc32);
+    }
+}
+
+/* ---- inert values ---- */
+
+Test(pickle_write, inert_calls_are_written_back)
+{
+    berth_value *class = berth_global(tree, "a.b", 3, "C", 1);
+    berth_value *one = berth_int(tree, 1);
+    berth_value *list = berth_list(tree);
+    berth_value *made = add(list, berth_call_value(tree, class, berth_tuple(tree, &one, 1), true));
+    cr_assert_eq(berth_value_set_state(made, berth_dict(tree)), 0);
+    add(list, berth_call_value(tree, class, berth_tuple(tree, NULL, 0), false));
+    add(list, made);
+    add(list, class);
+    check_pickle(list, "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005"
+                       "h\003h\001e.");
+}
+
+/* ---- refusals ---- */
+
+Test(pickle_write, a_tuple_that_holds_itself_is_refused)
+{
+    berth_value *list = berth_list(tree);
+    berth_value *tuple = berth_tuple(tree, &list, 1);
+    add(list, tuple);
+    check_refused(tuple, false, BERTH_E_UNSUPPORTED,
+                  "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read "
+                  "that");
+    /* From the list's side it is built before it is met again. */
+    check_pickle(list, "\x80\x02]q\000h\000\x85q\001a.");
+}
+
+Test(pickle_write, a_counter_that_holds_itself_is_refused)
+{
+    berth_value *counter = berth_counter(tree);
+    berth_dict_set(counter, "self", counter);
+    check_refused(counter, false, BERTH_E_UNSUPPORTED,
+                  "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read "
+                  "that");
+}
+
+Test(pickle_write, no_value_is_refused)
+{
+    berth_error error;
+    berth_pickled pickled;
+    berth_error_clear(&error);
+    cr_assert_eq(berth_pickle_write(NULL, false, &pickled, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "data.pkl: no value to save");
+}
+
+/* ---- P3 ---- */
+
+Test(pickle_write, depth_is_bounded_by_memory_alone_P3)
+{
+    berth_value *root = berth_list(tree);
+    berth_value *inner = root;
+    for (int i = 0; i < 500000; i++)
+        inner = add(inner, berth_list(tree));
+    berth_pickled pickled = must_write(root);
+    cr_expect_gt(pickled.nbytes, 500000u * 3);
+    berth_pickled_free(&pickled);
+}
+
+Test(pickle_write, shared_nodes_are_written_once_P3)
+{
+    berth_value *value = berth_tuple(tree, (berth_value *[]){text(tree, "x")}, 1);
+    for (int i = 0; i < 100; i++) /* spelled out: 2^100 */
+        value = berth_tuple(tree, (berth_value *[]){value, value}, 2);
+    berth_pickled pickled = must_write(value);
+    cr_expect_lt(pickled.nbytes, 1000);
+    berth_pickled_free(&pickled);
+}
