@@ -127,20 +127,21 @@ int berth_plan_records(const char *archive, const berth_new_record *records, siz
     return error->code;
 }
 
-/* The unit that a change of byte order reverses in a storage. */
-static uint8_t swap_nbytes(const berth_storage *storage)
+/*
+ * The unit that a change of byte order reverses in a storage: that of its class in the file, by
+ * which PyTorch turns it back; an UntypedStorage it never turns (T5).
+ */
+static uint8_t swap_nbytes(berth_dtype class)
 {
-    berth_dtype dtype = storage->dtype == BERTH_DTYPE_NONE ? storage->element : storage->dtype;
-
-    return dtype == BERTH_DTYPE_NONE ? 1 : (uint8_t)berth_dtype_swap_nbytes(dtype);
+    return class == BERTH_DTYPE_NONE ? 1 : (uint8_t)berth_dtype_swap_nbytes(class);
 }
 
 static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
 {
     for (size_t i = 0; i < plan->pickled.n_storages; i++) {
         const berth_storage *storage = plan->pickled.storages[i];
-        const berth_planned content = {.storage = storage,
-                                       .swap_nbytes = foreign ? swap_nbytes(storage) : 1};
+        const berth_planned content = {
+            .storage = storage, .swap_nbytes = foreign ? swap_nbytes(plan->pickled.dtypes[i]) : 1};
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
