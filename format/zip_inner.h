@@ -23,13 +23,6 @@ int berth_zip_next_extra(berth_cursor *cursor, berth_zip_extra *extra, const cha
 
 /* ---- zip_names.c ---- */
 
-/*
- * Refuses a name that two readers could take for two things (Z8). `at`: the byte of the file
- * where the entry that holds it begins. The name is never shown before it passed.
- */
-int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
-                         berth_error *error);
-
 /* Whether it names a folder: ends in '/'. */
 bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
 

@@ -71,6 +71,14 @@ void berth_zip_free_directory(berth_zip_directory *directory);
 int berth_zip_check_crc(const berth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error);
 
+/*
+ * Refuses a name that two readers could take for two things (Z8); who writes names asks here too.
+ * `at`: the byte of the file where the entry that holds it begins. The name is never shown before
+ * it passed.
+ */
+int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                         berth_error *error);
+
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
                                 size_t record_nbytes);

@@ -100,8 +100,7 @@ int berth_temporary_create(int folder, mode_t mode, int *fd, char name[BERTH_TEM
             return 0;
         }
         failure = errno;
-        if (failure != 0) /* else whoever holds its lock removes it */
-            (void)berth_system.unlinkat(folder, name, 0);
+        (void)berth_system.unlinkat(folder, name, 0);
         berth_file_close(created);
     }
     return berth_fail_errno(error, failure ? failure : EBUSY, NULL, BERTH_NO_OFFSET,

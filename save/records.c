@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which records a save consists of, and in which order (format/FORMAT.md section 1). */
-#include <endian.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -74,13 +74,47 @@ static int add_given(berth_plan *plan, const berth_new_record *record, berth_err
     return berth_plan_add(plan, record->name, record->nbytes, &content, error);
 }
 
+/* The first bytes of a short record as text; false if it is longer. */
+static bool read_text(const berth_new_record *record, char *text, size_t text_nbytes)
+{
+    size_t nbytes = (size_t)record->nbytes;
+
+    if (record->nbytes >= text_nbytes || (nbytes > 0 && !record->data && !record->read))
+        return false;
+    if (nbytes > 0 && record->data)
+        memcpy(text, record->data, nbytes);
+    else if (nbytes > 0 && record->read(record->context, text, nbytes, 0) != 0)
+        return false;
+    text[nbytes] = '\0';
+    return true;
+}
+
+/*
+ * Readers compute offsets by this record: one that tells another alignment than the layout's would
+ * make them take wrong bytes for tensors.
+ */
+static int check_alignment(const berth_plan *plan, const berth_new_record *record,
+                           berth_error *error)
+{
+    char text[16], *end;
+
+    if (strcmp(record->name, ".storage_alignment") != 0 || !read_text(record, text, sizeof text))
+        return 0;
+    unsigned long told = strtoul(text, &end, 10);
+    if (end == text || *end || told == plan->alignment)
+        return 0;
+    return berth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                      "says %lu, save.storage_alignment is %u", told, plan->alignment);
+}
+
 static int add_all_given(berth_plan *plan, const berth_new_record *records, size_t n_records,
                          uint32_t flags, const struct berth_config *config, berth_error *error)
 {
     bool complete = flags & BERTH_RECORDS_COMPLETE;
 
     for (size_t i = 0; i < n_records; i++) {
-        if (add_given(plan, &records[i], error) < 0)
+        if (add_given(plan, &records[i], error) < 0 ||
+            check_alignment(plan, &records[i], error) < 0)
             return error->code;
         if (i == 0 && !complete && add_head(plan, config, error) < 0)
             return error->code;

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What tests of saving share: a few records of awkward sizes, and the file that they must become,
+ * put together one piece after the other by nothing but the header writers.
+ */
+#ifndef TESTS_SAVE_RECORDS_H
+#define TESTS_SAVE_RECORDS_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/checksum.h"
+#include "format/zip_write.h"
+#include "tests/support/support.h"
+
+#define N_SAMPLES 9
+
+/* Bytes that repeat nowhere near. */
+static inline uint8_t *sample_bytes(size_t nbytes)
+{
+    uint8_t *bytes = malloc(nbytes + 1);
+    uint32_t state = 12345;
+
+    if (!bytes)
+        test_give_up("out of memory");
+    for (size_t i = 0; i < nbytes; i++) {
+        state = state * 1664525 + 1013904223;
+        bytes[i] = (uint8_t)(state >> 24);
+    }
+    return bytes;
+}
+
+/* All of one block of bytes; empty ones, small ones, and some that span many tiles. */
+static inline void sample_records(const uint8_t *bytes, berth_new_record records[N_SAMPLES])
+{
+    static const struct {
+        const char *name;
+        size_t nbytes;
+    } samples[N_SAMPLES] = {{"data.pkl", 77},  {"data/0", 1000}, {"data/1", 0},
+                            {"data/2", 1},     {"data/3", 63},   {"data/4", 64},
+                            {"data/5", 20000}, {"data/6", 0},    {"data/7", 4097}};
+
+    for (size_t i = 0; i < N_SAMPLES; i++)
+        records[i] = (berth_new_record){
+            .name = samples[i].name, .nbytes = samples[i].nbytes, .data = bytes + i * 13};
+}
+
+#define SAMPLE_NBYTES (20000 + N_SAMPLES * 13)
+
+/* A file being put together. */
+typedef struct composed {
+    uint8_t *bytes;
+    size_t nbytes;
+    berth_place places[64];
+    uint32_t sums[64];
+    size_t n_records;
+} composed;
+
+static inline uint8_t *grow(composed *file, size_t nbytes)
+{
+    file->bytes = realloc(file->bytes, file->nbytes + nbytes + 1);
+    if (!file->bytes)
+        test_give_up("out of memory");
+    file->nbytes += nbytes;
+    return file->bytes + file->nbytes - nbytes;
+}
+
+/* Every name is "archive/…". */
+static inline void compose(composed *file, const berth_new_record *records, size_t n_records,
+                           uint32_t alignment, bool compute_crc32)
+{
+    char name[256];
+
+    *file = (composed){.n_records = n_records};
+    for (size_t i = 0; i < n_records; i++) {
+        berth_place *place = &file->places[i];
+        snprintf(name, sizeof name, "archive/%s", records[i].name);
+        if (berth_layout_place(file->nbytes, strlen(name), records[i].nbytes, alignment, place) < 0)
+            test_give_up("%s has no place", name);
+        file->sums[i] =
+            compute_crc32 ? berth_crc32(0, records[i].data, (size_t)records[i].nbytes) : 0;
+        berth_zip_write_local(place, name, grow(file, place->data_offset - place->header_offset));
+        if (place->nbytes > 0)
+            memcpy(grow(file, place->nbytes), records[i].data, place->nbytes);
+        if (place->descriptor_nbytes > 0)
+            berth_zip_write_descriptor(place, file->sums[i], grow(file, place->descriptor_nbytes));
+    }
+    size_t directory_at = file->nbytes;
+    for (size_t i = 0; i < n_records; i++) {
+        snprintf(name, sizeof name, "archive/%s", records[i].name);
+        berth_zip_write_central(&file->places[i], name, file->sums[i],
+                                grow(file, berth_layout_central_nbytes(&file->places[i])));
+    }
+    size_t directory_nbytes = file->nbytes - directory_at;
+    berth_zip_write_end(n_records, directory_at, directory_nbytes,
+                        grow(file, BERTH_ZIP_END_NBYTES));
+}
+
+#endif

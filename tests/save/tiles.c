@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The image is the same for any tile size and any number of workers. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "config/error.h"
+#include "format/tensor.h"
+#include "format/value.h"
+#include "save/run.h"
+#include "tests/save/records.h"
+
+static const uint64_t tile_sizes[] = {1,  2,   3,   7,   16,   30,   63,    64,
+                                      65, 100, 127, 512, 4096, 5000, 20001, 1u << 20};
+#define N_TILE_SIZES (sizeof tile_sizes / sizeof *tile_sizes)
+
+static struct berth_config config_of(const char *assignments)
+{
+    struct berth_config config;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    berth_config_unpatch(&error);
+    return config;
+}
+
+static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
+                           const char *assignments)
+{
+    struct berth_config config = config_of(assignments);
+    berth_plan *plan = NULL;
+    berth_error error;
+
+    berth_error_clear(&error);
+    berth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    cr_assert(plan, "%s", error.message);
+    return plan;
+}
+
+/* Runs into memory and compares. */
+static void check_run(const berth_plan *plan, const uint8_t *expected, unsigned n_workers,
+                      uint64_t tile_nbytes, bool in_order)
+{
+    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    berth_output output = berth_output_of_memory(&memory);
+    const berth_run_settings settings = {
+        .n_workers = n_workers, .tile_nbytes = tile_nbytes, .read_back = true};
+    berth_run_facts facts;
+    berth_error error;
+
+    memset(memory.bytes, 0xEE, plan->nbytes);
+    output.in_order = in_order;
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    cr_assert_eq(facts.moved_nbytes, plan->nbytes, "every byte is written exactly once");
+    for (uint64_t i = 0; i < plan->nbytes; i++)
+        cr_assert_eq(memory.bytes[i], expected[i],
+                     "byte %llu of %llu, tiles of %llu, %u workers, in order: %d",
+                     (unsigned long long)i, (unsigned long long)plan->nbytes,
+                     (unsigned long long)tile_nbytes, n_workers, in_order);
+    free(memory.bytes);
+}
+
+static void check_all_runs(const berth_plan *plan, const uint8_t *expected)
+{
+    static const unsigned workers[] = {0, 1, 2, 3, 4, 8};
+
+    for (size_t i = 0; i < N_TILE_SIZES; i++) {
+        for (size_t j = 0; j < sizeof workers / sizeof *workers; j++)
+            check_run(plan, expected, workers[j], tile_sizes[i], false);
+        check_run(plan, expected, 4, tile_sizes[i], true);
+    }
+}
+
+static void check_samples(uint32_t alignment, bool compute_crc32)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    char assignments[128];
+    composed file;
+
+    sample_records(bytes, records);
+    compose(&file, records, N_SAMPLES, alignment, compute_crc32);
+    snprintf(assignments, sizeof assignments, "save.storage_alignment=%u save.compute_crc32=%s",
+             alignment, compute_crc32 ? "on" : "off");
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, assignments);
+    cr_assert_eq(plan->nbytes, file.nbytes);
+    check_all_runs(plan, file.bytes);
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
+
+Test(tiles, any_size_and_any_number_of_workers_give_the_composed_file)
+{
+    check_samples(64, true);
+}
+
+Test(tiles, the_same_without_crcs)
+{
+    check_samples(64, false);
+}
+
+Test(tiles, the_same_at_other_alignments)
+{
+    check_samples(1, true);
+    check_samples(512, true);
+}
+
+/* The id and its CRC are known last; a run of one tile is the measure for all others. */
+Test(tiles, the_id_does_not_depend_on_how_it_was_run)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    berth_error error;
+
+    sample_records(bytes, records);
+    berth_plan *plan = plan_of(records, N_SAMPLES, 0, "save.compute_crc32=on");
+    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    berth_output output = berth_output_of_memory(&memory);
+    const berth_run_settings settings = {.tile_nbytes = plan->nbytes};
+    berth_run_facts facts;
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    check_all_runs(plan, memory.bytes);
+    const uint8_t *id = memory.bytes + plan->records[plan->id_index].place.data_offset;
+    for (size_t i = 0; i < BERTH_ID_NBYTES; i++)
+        cr_assert(id[i] >= '0' && id[i] <= '9');
+    free(memory.bytes);
+    berth_plan_free(plan);
+    free(bytes);
+}
+
+static void save_id(const uint8_t *bytes, const char *last_name, const char *assignments,
+                    char id[BERTH_ID_NBYTES])
+{
+    berth_new_record records[N_SAMPLES];
+    berth_run_facts facts;
+    berth_error error;
+
+    sample_records(bytes, records);
+    records[N_SAMPLES - 1].name = last_name;
+    berth_plan *plan = plan_of(records, N_SAMPLES, 0, assignments);
+    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    berth_output output = berth_output_of_memory(&memory);
+    const berth_run_settings settings = {.tile_nbytes = 4096};
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    memcpy(id, memory.bytes + plan->records[plan->id_index].place.data_offset, BERTH_ID_NBYTES);
+    free(memory.bytes);
+    berth_plan_free(plan);
+}
+
+Test(tiles, the_id_depends_on_names_and_crcs_without_crcs_on_names_only)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    char first[BERTH_ID_NBYTES], second[BERTH_ID_NBYTES], plain[BERTH_ID_NBYTES];
+
+    save_id(bytes, "data/7", "save.compute_crc32=on", first);
+    save_id(bytes, "data/8", "save.compute_crc32=on", second);
+    cr_assert_neq(memcmp(first, second, 20), 0);
+    cr_assert_eq(memcmp(first + 20, second + 20, 20), 0);
+    save_id(bytes, "data/7", "save.compute_crc32=off", plain);
+    bytes[5000]++;
+    save_id(bytes, "data/7", "save.compute_crc32=on", second);
+    cr_assert_eq(memcmp(first, second, 20), 0);
+    cr_assert_neq(memcmp(first + 20, second + 20, 20), 0);
+    save_id(bytes, "data/7", "save.compute_crc32=off", second);
+    cr_assert_eq(memcmp(plain, second, 40), 0);
+    free(bytes);
+}
+
+/* ---- content from callbacks ---- */
+
+static int read_sample(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    return 0;
+}
+
+static int refuse_to_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)context, (void)buffer, (void)nbytes, (void)offset;
+    return EIO;
+}
+
+Test(tiles, records_read_by_callback_give_the_same_file)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    composed file;
+
+    sample_records(bytes, records);
+    compose(&file, records, N_SAMPLES, 64, true);
+    for (size_t i = 0; i < N_SAMPLES; i++) {
+        records[i].context = (void *)(uintptr_t)records[i].data;
+        records[i].data = NULL;
+        records[i].read = read_sample;
+    }
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    check_all_runs(plan, file.bytes);
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
+
+Test(tiles, a_callback_that_fails_is_told_with_record_and_byte)
+{
+    const berth_new_record records[] = {
+        {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+        {.name = "data/0", .nbytes = 100, .read = refuse_to_read},
+    };
+    berth_plan *plan = plan_of(records, 2, 0, "");
+    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    berth_output output = berth_output_of_memory(&memory);
+    const berth_run_settings settings = {.n_workers = 2, .tile_nbytes = 64};
+    berth_run_facts facts;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), BERTH_E_CALLBACK);
+    char expected[128];
+    snprintf(expected, sizeof expected,
+             "data/0 at byte %llu: the caller's read failed: Input/output error",
+             (unsigned long long)plan->records[4].place.data_offset);
+    cr_assert_str_eq(error.message, expected);
+    cr_assert_eq(error.system_errno, EIO);
+    free(memory.bytes);
+    berth_plan_free(plan);
+}
+
+Test(tiles, a_record_may_go_without_its_crc)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    composed with, without;
+
+    sample_records(bytes, records);
+    compose(&with, records, N_SAMPLES, 64, true);
+    compose(&without, records, N_SAMPLES, 64, false);
+    for (size_t i = 0; i < N_SAMPLES; i++)
+        records[i].no_crc32 = true;
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "save.compute_crc32=on");
+    check_all_runs(plan, without.bytes);
+    cr_assert_neq(memcmp(with.bytes, without.bytes, with.nbytes), 0);
+    berth_plan_free(plan);
+    free(with.bytes);
+    free(without.bytes);
+    free(bytes);
+}
+
+/* ---- byte order ---- */
+
+static int read_storage(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
+                        berth_error *error)
+{
+    (void)error;
+    memcpy(buffer, (const uint8_t *)storage->context + offset, nbytes);
+    return 0;
+}
+
+/* Storages of 1, 2, 4 and 8 byte units, by pointer and by callback, swapped at every border. */
+Test(tiles, elements_are_swapped_whole_wherever_tiles_cut_them)
+{
+    enum { N = 8, NBYTES = 1000 };
+    static const uint8_t units[N] = {1, 2, 4, 8, 1, 2, 4, 8};
+    uint8_t *bytes = sample_bytes(NBYTES), *swapped[N];
+    berth_storage storages[N] = {{0}};
+    berth_new_record expected[N] = {{0}};
+    char names[N][16];
+    composed file;
+    berth_error error;
+    struct berth_config config = config_of("");
+
+    berth_error_clear(&error);
+    berth_plan *plan = berth_plan_new("archive", &config, 0, &error);
+    for (size_t i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "data/%zu", i);
+        swapped[i] = malloc(NBYTES);
+        for (size_t j = 0; j < NBYTES; j++)
+            swapped[i][j] = bytes[j - j % units[i] + units[i] - 1u - j % units[i]];
+        storages[i].nbytes = NBYTES;
+        storages[i].data = i < N / 2 ? bytes : NULL;
+        storages[i].read = read_storage;
+        storages[i].context = bytes;
+        expected[i] = (berth_new_record){.name = names[i], .nbytes = NBYTES, .data = swapped[i]};
+        const berth_planned content = {.storage = &storages[i], .swap_nbytes = units[i]};
+        cr_assert_eq(berth_plan_add(plan, names[i], NBYTES, &content, &error), 0);
+    }
+    cr_assert_eq(berth_plan_close(plan, &error), 0);
+    compose(&file, expected, N, 64, true);
+    check_all_runs(plan, file.bytes);
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+    for (size_t i = 0; i < N; i++)
+        free(swapped[i]);
+}
+
+/* A storage may be a view of another one (streams from before 1.6). */
+Test(tiles, a_view_of_a_storage_is_read_through_its_root)
+{
+    uint8_t *bytes = sample_bytes(100);
+    const berth_storage root = {.nbytes = 100, .data = bytes};
+    const berth_storage view = {.nbytes = 40, .root = &root, .root_offset = 7};
+    const berth_planned content = {.storage = &view, .swap_nbytes = 1};
+    const berth_new_record expected = {.name = "data/0", .nbytes = 40, .data = bytes + 7};
+    struct berth_config config = config_of("");
+    composed file;
+    berth_error error;
+
+    berth_error_clear(&error);
+    berth_plan *plan = berth_plan_new("archive", &config, 0, &error);
+    cr_assert_eq(berth_plan_add(plan, "data/0", 40, &content, &error), 0);
+    cr_assert_eq(berth_plan_close(plan, &error), 0);
+    compose(&file, &expected, 1, 64, true);
+    check_all_runs(plan, file.bytes);
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
