@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Plans: names, order, offsets; pure arithmetic, so sizes cost nothing here. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "save/names.h"
+#include "save/plan.h"
+#include "tests/support/support.h"
+
+static struct berth_config config_of(const char *assignments)
+{
+    struct berth_config config;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    berth_config_unpatch(&error);
+    return config;
+}
+
+static berth_plan *plan_of(const char *archive, const berth_new_record *records, size_t n_records,
+                           uint32_t flags, const char *assignments, berth_error *error)
+{
+    struct berth_config config = config_of(assignments);
+    berth_plan *plan = NULL;
+
+    berth_error_clear(error);
+    int status = berth_plan_records(archive, records, n_records, flags, &config, &plan, error);
+    cr_assert_eq(status, error->code);
+    cr_assert_eq(plan == NULL, status < 0);
+    return plan;
+}
+
+/* Refused with this sentence. */
+static void check_refused(const char *archive, const berth_new_record *records, size_t n_records,
+                          uint32_t flags, const char *assignments, const char *message)
+{
+    berth_error error;
+
+    test_memory_watch();
+    plan_of(archive, records, n_records, flags, assignments, &error);
+    cr_assert_eq(error.code, BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, message);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
+
+static const berth_new_record few[] = {
+    {.name = "data.pkl", .nbytes = 100, .data = "?"},
+    {.name = "data/0", .nbytes = 1000, .data = "?"},
+    {.name = "data/1", .nbytes = 0},
+    {.name = "data/x", .nbytes = 5, .data = "?"},
+};
+
+/* Offsets of a file that PyTorch 2.13 wrote for these names and sizes under "few". */
+Test(plan, records_and_their_offsets_are_pytorchs)
+{
+    static const struct {
+        const char *name;
+        uint64_t nbytes, header_offset, offset;
+    } expected[] = {
+        {"data.pkl", 100, 0, 64},
+        {".format_version", 1, 180, 256},
+        {".storage_alignment", 2, 273, 384},
+        {"byteorder", 6, 402, 512},
+        {"data/0", 1000, 534, 640},
+        {"data/1", 0, 1656, 1728},
+        {"data/x", 5, 1728, 1792},
+        {"version", 2, 1813, 1920},
+        {".data/serialization_id", 40, 1938, 2048},
+    };
+    berth_error error;
+    berth_plan *plan = plan_of("few", few, 4, 0, "", &error);
+
+    cr_assert_eq(berth_plan_count(plan), sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < berth_plan_count(plan); i++) {
+        berth_record record;
+        cr_assert_eq(berth_plan_record(plan, i, &record), 0);
+        cr_assert_str_eq(record.name, expected[i].name);
+        cr_assert_eq(record.nbytes, expected[i].nbytes, "%s", record.name);
+        cr_assert_eq(record.header_offset, expected[i].header_offset, "%s: %llu", record.name,
+                     (unsigned long long)record.header_offset);
+        cr_assert_eq(record.offset, expected[i].offset, "%s: %llu", record.name,
+                     (unsigned long long)record.offset);
+        cr_assert_eq(record.method, 0);
+    }
+    berth_record none;
+    cr_assert_eq(berth_plan_record(plan, berth_plan_count(plan), &none), BERTH_E_ARGUMENT);
+    berth_plan_free(plan);
+}
+
+Test(plan, bookkeeping_records_say_what_the_options_say)
+{
+    static const struct {
+        const char *options, *alignment, *byteorder;
+    } cases[] = {{"save.storage_alignment=64 save.byteorder=little", "64", "little"},
+                 {"save.storage_alignment=1", "1", "little"},
+                 {"save.storage_alignment=32768", "32768", "little"}};
+    berth_error error;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_plan *plan = plan_of("few", few, 4, 0, cases[i].options, &error);
+        cr_assert_str_eq(plan->records[1].data, "1");
+        cr_assert_str_eq(plan->records[2].data, cases[i].alignment);
+        cr_assert_str_eq(plan->records[3].data, cases[i].byteorder);
+        cr_assert_str_eq(plan->records[7].data, "3\n");
+        for (size_t j = 0; j < plan->n_records; j++)
+            cr_assert_eq(plan->records[j].place.data_offset % plan->alignment, 0);
+        berth_plan_free(plan);
+    }
+}
+
+Test(plan, complete_records_are_all_there_is_in_their_order)
+{
+    const berth_new_record records[] = {
+        {.name = "version", .nbytes = 2, .data = "3\n"},
+        {.name = ".data/serialization_id", .nbytes = 1, .data = "7"},
+        {.name = "code/a.py"},
+        {.name = "data.pkl", .nbytes = 3, .data = "abc"}};
+    berth_error error;
+    berth_plan *plan = plan_of("x", records, 4, BERTH_RECORDS_COMPLETE, "", &error);
+
+    cr_assert_eq(berth_plan_count(plan), 4);
+    for (size_t i = 0; i < 4; i++)
+        cr_assert_str_eq(berth_plan_name(plan, i), records[i].name);
+    cr_assert_eq(plan->id_index, BERTH_NO_RECORD);
+    cr_assert_eq(plan->tail_offset, plan->directory_offset);
+    berth_plan_free(plan);
+}
+
+/* No bytes are needed for a plan, so 4 GiB are as cheap as 4. */
+Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
+{
+    static const uint64_t sizes[] = {0xFFFFFFFE, 0xFFFFFFFF, 0x100000000, 0x100000005};
+    static const uint32_t own[] = {0, 20, 20, 20}, next[] = {12, 12, 12, 12};
+
+    for (size_t i = 0; i < 4; i++) {
+        const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "?"},
+                                            {.name = "data/0", .nbytes = sizes[i], .data = "?"},
+                                            {.name = "data/1", .nbytes = 8, .data = "?"}};
+        berth_error error;
+        berth_plan *plan = plan_of("big", records, 3, 0, "", &error);
+        const berth_place *big = &plan->records[4].place, *after = &plan->records[5].place;
+        cr_assert_eq(big->zip64_nbytes, own[i]);
+        cr_assert_eq(big->descriptor_nbytes, own[i] ? 24 : 16);
+        cr_assert_eq(after->header_offset, big->data_offset + sizes[i] + big->descriptor_nbytes);
+        cr_assert_eq(after->zip64_nbytes, next[i]);
+        cr_assert_eq(after->descriptor_nbytes, 24);
+        cr_assert_eq(after->data_offset % 64, 0);
+        const berth_planned *last = &plan->records[7];
+        cr_assert_eq(plan->nbytes, last->central_offset +
+                                       berth_layout_central_nbytes(&last->place) +
+                                       BERTH_ZIP_END_NBYTES);
+        berth_plan_free(plan);
+    }
+}
+
+Test(plan, what_does_not_fit_63_bits_is_refused)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 1, .data = "?"},
+                                        {.name = "data/0", .nbytes = INT64_MAX, .data = "?"}};
+
+    check_refused("x", records, 2, BERTH_RECORDS_COMPLETE, "",
+                  "data/0 at byte 81: 9223372036854775807 bytes do not fit a file of 2^63 bytes");
+}
+
+Test(plan, two_records_of_one_name_are_refused_Z8)
+{
+    const berth_new_record twice[] = {
+        {.name = "data.pkl"}, {.name = "data/0"}, {.name = "data/1"}, {.name = "data/0"}};
+    const berth_new_record added[] = {{.name = "data.pkl"}, {.name = "version"}};
+
+    check_refused("x", twice, 4, 0, "", "data/0: two records have this name");
+    check_refused("x", added, 2, 0, "", "version: two records have this name");
+}
+
+Test(plan, names_that_a_strict_reader_refuses_are_not_written_Z8)
+{
+    static const struct {
+        const char *name, *message;
+    } cases[] = {
+        {"", "the record name: an empty name"},
+        {NULL, "the record name: an empty name"},
+        {"/a", "the record name: an absolute name: '/a'"},
+        {"a/../b", "the record name: a name with a part '..': 'a/../b'"},
+        {"a\\b", "the record name: a name with a backslash: 'a\\b'"},
+        {"c:/x", "the record name: a name with a drive letter: 'c:/x'"},
+        {"a\nb", "the record name: a name with a control character: 0x0a at its byte 1"},
+        {"a\xff", "the record name: a name that is not UTF-8: 0xff at its byte 1"},
+        {"code/", "the record name: a folder's name: 'code/'"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const berth_new_record records[] = {{.name = "data.pkl"}, {.name = cases[i].name}};
+        check_refused("x", records, 2, 0, "", cases[i].message);
+    }
+    check_refused("a/b", few, 4, 0, "", "the archive name: a name with a slash: 'a/b'");
+    check_refused("..", few, 4, 0, "", "the archive name: a name with a part '..': '..'");
+    check_refused("", few, 4, 0, "", "the archive name: an empty name");
+}
+
+Test(plan, a_name_of_more_than_65535_bytes_is_refused)
+{
+    char *name = malloc(65536);
+    const berth_new_record records[] = {{.name = "data.pkl"}, {.name = name}};
+    berth_error error;
+
+    memset(name, 'n', 65535);
+    name[65535] = '\0';
+    plan_of("x", records, 2, 0, "", &error);
+    cr_assert_eq(error.code, BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "the name has 65537 bytes, a zip's have at most 65535"));
+    name[65533] = '\0';
+    berth_plan *plan = plan_of("x", records, 2, 0, "", &error);
+    cr_assert(plan, "%s", error.message);
+    berth_plan_free(plan);
+    free(name);
+}
+
+Test(plan, arguments_that_make_no_archive_are_refused)
+{
+    const berth_new_record other[] = {{.name = "data/0"}, {.name = "data.pkl"}};
+    const berth_new_record nothing[] = {{.name = "data.pkl"}, {.name = "data/0", .nbytes = 1}};
+    const berth_new_record aligned[] = {{.name = "data.pkl"},
+                                        {.name = ".storage_alignment", .nbytes = 2, .data = "64"}};
+
+    check_refused("x", NULL, 0, 0, "", "no records");
+    check_refused("x", few, 0, BERTH_RECORDS_COMPLETE, "", "no records");
+    check_refused("x", few, 4, 6, "", "unknown flags 0x6");
+    check_refused("x", other, 2, 0, "", "data/0: the first record must be data.pkl");
+    check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is given");
+    check_refused("x", few, 4, 0, "save.byteorder=big",
+                  "records are written as they are, they cannot be turned to save.byteorder=big");
+    check_refused("x", aligned, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=128",
+                  ".storage_alignment: says 64, save.storage_alignment is 128");
+}
+
+Test(plan, the_archive_is_named_after_the_path_as_pytorch_does)
+{
+    static const char *const cases[][2] = {
+        {"model.pt", "model"},
+        {"a.b.c.pt", "a.b.c"},
+        {"noext", "noext"},
+        {"/tmp/x/model.pth", "model"},
+        {"folder.d/noext", "noext"},
+        {"a\\b.pt", "b"},
+        {".hid", "archive"},
+        {"...pt", "archive"},
+        {"m\xc3\xb6"
+         "del.pt",
+         "archive"},
+        {"m\xc3\xb6/model.pt", "archive"},
+        {"", "archive"},
+        {NULL, "archive"},
+        {"folder/", "archive"},
+        {"a\tb.pt", "archive"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *name = berth_archive_name_of_path(cases[i][0]);
+        cr_assert_str_eq(name, cases[i][1], "%s gives %s", cases[i][0], name);
+        berth_release(name);
+    }
+}
+
+Test(plan, finding_by_offset_agrees_with_a_walk)
+{
+    berth_error error;
+    berth_plan *plan = plan_of("few", few, 4, 0, "", &error);
+
+    for (uint64_t offset = 0; offset < plan->nbytes; offset++) {
+        size_t i = 0;
+        while (i < plan->n_records && plan->records[i].place.next_offset <= offset)
+            i++;
+        cr_assert_eq(berth_plan_find(plan, offset), i);
+    }
+    berth_plan_free(plan);
+}
+
+Test(plan, no_memory_is_a_clean_error_wherever_it_happens_W6)
+{
+    berth_new_record records[200];
+    char names[200][16];
+    struct berth_config config = config_of("");
+    uint64_t n_points = 0;
+
+    for (size_t i = 0; i < 200; i++) {
+        snprintf(names[i], sizeof names[i], "data/%zu", i);
+        records[i] = (berth_new_record){.name = i ? names[i] : "data.pkl"};
+    }
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        for (uint64_t nth = 1;; nth++) {
+            berth_plan *plan = NULL;
+            berth_error error;
+            berth_error_clear(&error);
+            test_memory_watch();
+            test_memory_refuse(nth, for_ever);
+            int status = berth_plan_records("x", records, 200, 0, &config, &plan, &error);
+            berth_plan_free(plan);
+            cr_assert_eq(test_memory_seen().live_nbytes, 0);
+            test_memory_unwatch();
+            if (status == 0)
+                break;
+            cr_assert_eq(status, BERTH_E_MEMORY);
+            n_points++;
+        }
+    }
+    printf("fault points tried: %llu\n", (unsigned long long)n_points);
+    cr_assert_geq(n_points, 12);
+}
