@@ -4,7 +4,6 @@
 #include <errno.h>
 
 #include "config/error.h"
-#include "config/memory.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"

@@ -9,14 +9,12 @@
 
 #include "tests/support/support.h"
 
-Test(memory, of_no_bytes_or_more_than_can_be_indexed_is_none)
+Test(memory, of_no_bytes_is_none)
 {
     char *kept = berth_allocate(1);
 
     cr_assert_null(berth_allocate(0));
     cr_assert_null(berth_allocate_zeroed(0));
-    cr_assert_null(berth_allocate((size_t)PTRDIFF_MAX + 1));
-    cr_assert_null(berth_allocate_zeroed(SIZE_MAX));
     cr_assert_null(berth_duplicate("", SIZE_MAX));
     kept[0] = 'k';
     cr_assert_null(berth_reallocate(kept, 0), "and the block stays");
@@ -25,14 +23,37 @@ Test(memory, of_no_bytes_or_more_than_can_be_indexed_is_none)
     berth_release(NULL);
 }
 
+Test(memory, of_sizes_beyond_any_block_is_not_even_asked_for)
+{
+    test_memory_watch();
+    cr_assert_null(berth_allocate((size_t)PTRDIFF_MAX + 1));
+    cr_assert_null(berth_allocate_zeroed(SIZE_MAX));
+    cr_assert_null(berth_reallocate(NULL, SIZE_MAX));
+    cr_assert_eq(test_memory_seen().n_allocations, 0);
+    test_memory_unwatch();
+}
+
+Test(memory, of_the_hook_is_zeroed)
+{
+    test_memory_watch();
+    for (int round = 0; round < 50; round++) {
+        unsigned char *used = berth_allocate(200);
+        memset(used, 0xAA, 200);
+        berth_release(used);
+        unsigned char *zeroed = berth_allocate_zeroed(200);
+        for (size_t i = 0; i < 200; i++)
+            cr_assert_eq(zeroed[i], 0);
+        berth_release(zeroed);
+    }
+    test_memory_unwatch();
+}
+
 Test(memory, goes_through_the_hook_and_back)
 {
     test_memory_watch();
     char *a = berth_allocate(10), *b = berth_allocate_zeroed(20), *c = berth_duplicate("ab", 2);
     a = berth_reallocate(a, 100);
     cr_assert_eq(test_memory_seen().live_nbytes, 100 + 20 + 3);
-    for (size_t i = 0; i < 20; i++)
-        cr_assert_eq(b[i], 0);
     cr_assert_str_eq(c, "ab");
     berth_release(a);
     berth_release(b);

@@ -114,6 +114,7 @@ Test(values, of_bytes_that_wrap_are_refused)
 {
     static const char *const texts[] = {"18446744073709551616",
                                         "18446744073709551617",
+                                        "36893488147419103240",
                                         "18014398509481984K",
                                         "17179869184GiB",
                                         "17179869185G",

@@ -168,6 +168,12 @@ Test(pool, can_be_cancelled_at_once_and_later)
             cr_assert_lt(tasks.n_done, N_TASKS);
             cr_assert(cancel_at > 1 || tasks.n_done == 0);
         }
+    begin(&tasks);
+    tasks.cancel_at = 2;
+    tasks.nanoseconds = 400 * 1000 * 1000;
+    cr_assert_eq(berth_pool_run(1, 9, do_task, watch, &tasks, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(tasks.n_watches, 2, "nor while the last task comes to its end");
+    cr_assert_eq(tasks.n_done, 1);
 }
 
 static int n_created, fail_creation_at;
