@@ -269,11 +269,25 @@ berth_value *berth_value_key(const berth_value *value, size_t i)
     return table && i < table->count ? table->entries[i].key : NULL;
 }
 
+size_t berth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
+{
+    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    const struct table_entry *entry = find_text(berth_value_tree(dict), table, text, nbytes);
+    return entry ? (size_t)(entry - table->entries) : SIZE_MAX;
+}
+
+size_t berth_dict_find_int(const berth_value *dict, int64_t integer)
+{
+    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
+    const struct table_entry *entry = find(berth_value_tree(dict), table, &key.head);
+    /* True and 1.0 are equal to 1, but are not what was asked for. */
+    return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
+                                                       : SIZE_MAX;
+}
+
 berth_value *berth_dict_get(const berth_value *dict, const char *key)
 {
-    if (!is_dict(dict) || !key)
-        return NULL;
-    const struct table_entry *entry = find_text(
-        berth_value_tree(dict), ((const struct dict_node *)dict)->table, key, strlen(key));
-    return entry ? entry->value : NULL;
+    size_t i = key ? berth_dict_find_text(dict, key, strlen(key)) : SIZE_MAX;
+    return i == SIZE_MAX ? NULL : berth_value_item(dict, i);
 }

@@ -22,7 +22,11 @@ const berth_value *berth_names_value(const berth_names *names, size_t i);
 int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
                      berth_error *error);
 
-/* Any value (not only tensors) by short name or path: see berth_find. */
+/*
+ * Any value (not only tensors) by short name or path: see berth_find. A tensor of the list goes
+ * before other values of the same short name; the empty name is the root. Paths, and short names
+ * of values that are not listed, follow edges that the walk did not enter again.
+ */
 const berth_value *berth_names_find(const berth_names *names, const char *name, berth_error *error);
 
 #endif

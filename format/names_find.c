@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* From a name to a value. */
+#include "format/names_inner.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/value.h"
+
+#include <string.h>
+
+/* Bounds of the search for what has no entry, and of the search for what is near. */
+enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128 };
+
+/* ---- one step, by text ---- */
+
+/* Non-negative decimal without sign or leading zero; or, if `negative`, with a sign. */
+static bool read_int(const char *text, size_t nbytes, bool negative, int64_t *integer)
+{
+    bool minus = negative && nbytes > 1 && text[0] == '-';
+    size_t at = minus;
+    *integer = 0;
+    if (at == nbytes || (text[at] == '0' && nbytes > 1))
+        return false;
+    for (; at < nbytes; at++) {
+        int digit = text[at] - '0';
+        if (digit < 0 || digit > 9 || __builtin_mul_overflow(*integer, 10, integer) ||
+            __builtin_add_overflow(*integer, minus ? -digit : digit, integer))
+            return false;
+    }
+    return true;
+}
+
+static bool is_dict(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
+}
+
+static bool is_text_key(const berth_value *key)
+{
+    int64_t integer;
+    return berth_value_kind(key) == BERTH_KIND_STR || berth_value_int(key, &integer);
+}
+
+/* The place of a key that is neither str nor int64, by its repr. */
+static size_t find_repr(const berth_value *dict, const char *text, size_t nbytes)
+{
+    size_t n = berth_value_count(dict);
+    for (size_t i = 0; i < n; i++) {
+        const berth_value *key = berth_value_key(dict, i);
+        if (is_text_key(key))
+            continue;
+        struct names_out out = {.limit = nbytes};
+        berth_out_repr(&out, key);
+        bool same =
+            !out.cut && !out.failed && out.nbytes == nbytes && memcmp(out.text, text, nbytes) == 0;
+        berth_release(out.text);
+        if (same)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/* The attribute of a value by name; false if it has none of it. */
+static bool find_attribute(const berth_value *value, const char *text, size_t nbytes,
+                           uint32_t *index)
+{
+    if (nbytes == 8 && memcmp(text, "__dict__", 8) == 0) {
+        *index = BERTH_STEP_STATE;
+        return berth_value_state(value) != NULL;
+    }
+    if ((nbytes == 4 && memcmp(text, "data", 4) == 0) ||
+        (nbytes == 8 && memcmp(text, "callable", 8) == 0)) {
+        *index = BERTH_STEP_INNER;
+        return berth_value_inner(value) != NULL &&
+               (nbytes == 8) == (berth_value_kind(value) == BERTH_KIND_CALL);
+    }
+    berth_kind kind = berth_value_kind(value);
+    const char *name;
+    if (kind < BERTH_KIND_TENSOR || kind > BERTH_KIND_SUBCLASS)
+        return false;
+    for (*index = 0; (name = berth_part_name(value, *index)); ++*index)
+        if (strlen(name) == nbytes && memcmp(name, text, nbytes) == 0)
+            return true;
+    return false;
+}
+
+/* The step that a short name's part means; up to two (a str key "1" and an int key 1). */
+static int find_steps(const berth_value *value, const char *text, size_t nbytes, uint32_t steps[3])
+{
+    int n = 0;
+    int64_t integer;
+    if (is_dict(value)) {
+        size_t i = berth_dict_find_text(value, text, nbytes);
+        if (i != SIZE_MAX)
+            steps[n++] = (uint32_t)i;
+        i = read_int(text, nbytes, true, &integer) ? berth_dict_find_int(value, integer)
+                                                   : find_repr(value, text, nbytes);
+        if (i != SIZE_MAX)
+            steps[n++] = (uint32_t)i;
+    } else if (read_int(text, nbytes, false, &integer) &&
+               (uint64_t)integer < berth_value_count(value) && integer < BERTH_STEP_INNER) {
+        uint32_t index = (uint32_t)integer;
+        if (berth_value_kind(value) != BERTH_KIND_SPARSE &&
+            berth_value_kind(value) != BERTH_KIND_NESTED)
+            steps[n++] = index;
+    }
+    if (find_attribute(value, text, nbytes, &steps[n]))
+        n++;
+    return n;
+}
+
+/* ---- paths: ['a'][0].__dict__ ---- */
+
+static bool read_hex(const char **at, const char *end, int n, uint32_t *point)
+{
+    *point = 0;
+    for (; n > 0; n--, ++*at) {
+        if (*at == end)
+            return false;
+        char c = **at;
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                                : 16;
+        if (digit == 16)
+            return false;
+        *point = *point << 4 | digit;
+    }
+    return *point <= 0x10ffff;
+}
+
+static void out_utf8(struct names_out *out, uint32_t point)
+{
+    char text[4];
+    size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; point >>= 6)
+        text[i] = (char)(0x80 | (point & 0x3f));
+    text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
+    berth_out_bytes(out, text, n);
+}
+
+static bool read_escape(const char **at, const char *end, struct names_out *out)
+{
+    static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
+    if (*at == end)
+        return false;
+    char c = *(*at)++;
+    const char *known = c ? strchr(from, c) : NULL;
+    if (known) {
+        berth_out_bytes(out, &to[known - from], 1);
+        return true;
+    }
+    uint32_t point;
+    int n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (!n || !read_hex(at, end, n, &point))
+        return false;
+    out_utf8(out, point);
+    return true;
+}
+
+/* A quoted text, from its quote to behind the other one. */
+static bool read_quoted(const char **at, const char *end, struct names_out *out)
+{
+    char quote = *(*at)++;
+    berth_out_bytes(out, "", 0);
+    while (*at < end && **at != quote) {
+        if (**at == '\\') {
+            ++*at;
+            if (!read_escape(at, end, out))
+                return false;
+            continue;
+        }
+        berth_out_bytes(out, (*at)++, 1);
+    }
+    return *at < end && *(*at)++ == quote;
+}
+
+/* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
+static bool read_item(const berth_value *value, const char **at, const char *end, uint32_t *index)
+{
+    size_t found = SIZE_MAX;
+    ++*at;
+    if (*at < end && (**at == '\'' || **at == '"')) {
+        struct names_out out = {.limit = SIZE_MAX};
+        if (read_quoted(at, end, &out) && !out.failed && is_dict(value))
+            found = berth_dict_find_text(value, out.text, out.nbytes);
+        berth_release(out.text);
+        if (found == SIZE_MAX || *at == end || *(*at)++ != ']')
+            return false;
+        *index = (uint32_t)found;
+        return true;
+    }
+    /* A repr may hold brackets (torch.Size([1])): the first one that fits. */
+    for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
+        int64_t integer;
+        size_t nbytes = (size_t)(close - *at);
+        bool number = read_int(*at, nbytes, true, &integer);
+        if (is_dict(value))
+            found = number ? berth_dict_find_int(value, integer) : find_repr(value, *at, nbytes);
+        else if (number && integer >= 0 && integer < BERTH_STEP_INNER)
+            found = (size_t)integer;
+        if (found != SIZE_MAX || close + 1 - *at > 512) {
+            *index = (uint32_t)found;
+            *at = close + 1;
+            return found != SIZE_MAX;
+        }
+    }
+    return false;
+}
+
+static bool read_attribute(const berth_value *value, const char **at, const char *end,
+                           uint32_t *index)
+{
+    const char *from = ++*at;
+    while (*at < end && **at != '.' && **at != '[')
+        ++*at;
+    return find_attribute(value, from, (size_t)(*at - from), index);
+}
+
+/* The value of a path, or NULL. Follows any edge, also those that a walk does not enter again. */
+static const berth_value *find_path(const berth_value *root, const char *path)
+{
+    const berth_value *value = root;
+    const char *at = path, *end = path + strlen(path);
+    while (value && at < end) {
+        uint32_t index;
+        bool found = *at == '['   ? read_item(value, &at, end, &index)
+                     : *at == '.' ? read_attribute(value, &at, end, &index)
+                                  : false;
+        value = found ? berth_step(value, index) : NULL;
+    }
+    return value;
+}
+
+/* ---- short names of any values ---- */
+
+/* A value that the first `at` bytes of a name can mean. */
+struct place {
+    const berth_value *value;
+    size_t at;
+    uint32_t parent;
+    uint32_t index;
+};
+
+struct search {
+    const char *name;
+    size_t nbytes;
+    struct place *places;
+    uint32_t n;
+    uint32_t found[2]; /* places that take the whole name */
+    int n_found;
+};
+
+static bool add_place(struct search *search, uint32_t parent, uint32_t index, size_t at)
+{
+    const berth_value *value = berth_step(search->places[parent].value, index);
+    if (!value)
+        return true;
+    if (search->n == MOST_PLACES)
+        return false;
+    search->places[search->n] =
+        (struct place){.value = value, .at = at, .parent = parent, .index = index};
+    if (at > search->nbytes && search->n_found < 2)
+        search->found[search->n_found++] = search->n;
+    search->n++;
+    return true;
+}
+
+/* Tries every end of the next step: keys hold dots themselves. */
+static bool expand(struct search *search, uint32_t i)
+{
+    size_t from = search->places[i].at;
+    if (from > search->nbytes)
+        return true;
+    for (size_t end = from;; end++) {
+        const char *dot = memchr(search->name + end, '.', search->nbytes - end);
+        end = dot ? (size_t)(dot - search->name) : search->nbytes;
+        uint32_t steps[3];
+        int n = find_steps(search->places[i].value, search->name + from, end - from, steps);
+        for (int step = 0; step < n; step++)
+            if (!add_place(search, i, steps[step], end + 1))
+                return false;
+        if (end == search->nbytes)
+            return true;
+    }
+}
+
+static void out_place(struct names_out *out, const struct search *search, uint32_t place)
+{
+    uint32_t chain[64];
+    size_t n = 0;
+    for (uint32_t at = place; at != 0 && n < 64; at = search->places[at].parent)
+        chain[n++] = at;
+    while (n-- > 0) {
+        const struct place *step = &search->places[chain[n]];
+        berth_out_path_step(out, search->places[step->parent].value, step->index);
+    }
+}
+
+/* How long a name may be in a message, so that two of them fit. */
+enum { SHOWN_NBYTES = 200 };
+
+static const char *shown(struct names_out *out)
+{
+    return out->text ? out->text : "";
+}
+
+static int fail_ambiguous(const char *name, struct names_out *first, struct names_out *second,
+                          berth_error *error)
+{
+    berth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
+               "\"%.*s\" is the name of two values: %.*s and %.*s", SHOWN_NBYTES / 2, name,
+               SHOWN_NBYTES, shown(first), SHOWN_NBYTES, shown(second));
+    berth_release(first->text);
+    berth_release(second->text);
+    return error->code;
+}
+
+/* Any value by short name. NULL and no error: there is none. */
+static const berth_value *find_any(const berth_value *root, const char *name, berth_error *error)
+{
+    const berth_value *value = NULL;
+    struct search search = {.name = name, .nbytes = strlen(name)};
+    search.places = berth_allocate(MOST_PLACES * sizeof(*search.places));
+    if (!search.places) {
+        berth_fail_memory(error, MOST_PLACES * sizeof(*search.places));
+        return NULL;
+    }
+    search.places[search.n++] = (struct place){.value = root};
+    bool whole = true;
+    for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
+        whole = expand(&search, i);
+    if (search.n_found == 2) {
+        struct names_out first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
+        out_place(&first, &search, search.found[0]);
+        out_place(&second, &search, search.found[1]);
+        fail_ambiguous(name, &first, &second, error);
+    } else if (!whole) {
+        berth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
+                   "\"%.*s\" can be read in more than %d ways; give its path, as ['a'][0]",
+                   SHOWN_NBYTES, name, MOST_PLACES);
+    } else if (search.n_found == 1) {
+        value = search.places[search.found[0]].value;
+    }
+    berth_release(search.places);
+    return value;
+}
+
+/* ---- what is near ---- */
+
+static size_t least(size_t a, size_t b, size_t c)
+{
+    size_t smaller = a < b ? a : b;
+    return smaller < c ? smaller : c;
+}
+
+/* Levenshtein's distance of two texts of at most NEAR_NBYTES bytes. */
+static size_t distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
+{
+    size_t row[NEAR_NBYTES + 1];
+    for (size_t j = 0; j <= b_nbytes; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a_nbytes; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_nbytes; j++) {
+            size_t above = row[j];
+            row[j] = least(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[b_nbytes];
+}
+
+/* The nearest of the first names, NULL if none is near; the caller releases it. */
+static char *nearest(const berth_names *names, const char *name)
+{
+    size_t nbytes = strlen(name), best = nbytes / 2 + 1;
+    char *near = NULL;
+    for (uint32_t i = 0; i < names->n_tensors && i < MOST_NEAR && nbytes <= NEAR_NBYTES; i++) {
+        struct names_out out = {.limit = NEAR_NBYTES};
+        berth_out_entry(&out, names, names->tensors[i], false);
+        size_t far = best;
+        if (out.text && !out.cut && !out.failed) {
+            /* "weight" is near "decoder.weight", but nearer to "weigth". */
+            bool within = nbytes > 2 && strstr(out.text, name);
+            far = within ? best - (best > 1) : distance(name, nbytes, out.text, out.nbytes);
+        }
+        if (far < best) {
+            best = far;
+            berth_release(near);
+            near = out.text;
+        } else {
+            berth_release(out.text);
+        }
+    }
+    return near;
+}
+
+static int fail_not_found(const berth_names *names, const char *name, berth_error *error)
+{
+    char *near = nearest(names, name);
+    if (near)
+        berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                   "no value named \"%.*s\"; near: \"%.*s\"", SHOWN_NBYTES, name, SHOWN_NBYTES,
+                   near);
+    else
+        berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"",
+                   SHOWN_NBYTES, name);
+    berth_release(near);
+    return error->code;
+}
+
+/* ---- tensors by short name ---- */
+
+/* The next tensor of a name after place `after`, if its text is the name. */
+static uint32_t next_tensor(const berth_names *names, uint32_t after, uint64_t hash,
+                            const char *name)
+{
+    for (uint32_t i = after; i < names->n_tensors; i++) {
+        uint32_t entry = names->tensors[i];
+        if ((names->entries[entry].hash & ~BERTH_NAME_SHARED) != hash)
+            continue;
+        struct names_out out = {.limit = SIZE_MAX};
+        berth_out_entry(&out, names, entry, false);
+        bool same = out.text && !out.failed && strcmp(out.text, name) == 0;
+        berth_release(out.text);
+        if (same)
+            return i;
+    }
+    return UINT32_MAX;
+}
+
+/* A tensor of the list. NULL and no error: there is none of that name. */
+static const berth_value *find_tensor(const berth_names *names, const char *name,
+                                      berth_error *error)
+{
+    uint64_t hash = berth_name_hash(names, name, strlen(name));
+    uint32_t first = berth_names_slot(names, hash);
+    if (first != UINT32_MAX)
+        first = next_tensor(names, first, hash, name);
+    if (first == UINT32_MAX)
+        return NULL;
+    const struct names_entry *entry = &names->entries[names->tensors[first]];
+    if (!(entry->hash & BERTH_NAME_SHARED))
+        return entry->value;
+    uint32_t second = next_tensor(names, first + 1, hash, name);
+    if (second == UINT32_MAX)
+        return entry->value;
+    struct names_out a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
+    berth_out_entry(&a, names, names->tensors[first], true);
+    berth_out_entry(&b, names, names->tensors[second], true);
+    fail_ambiguous(name, &a, &b, error);
+    return NULL;
+}
+
+const berth_value *berth_names_find(const berth_names *names, const char *name, berth_error *error)
+{
+    if (!name) {
+        berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the name is NULL");
+        return NULL;
+    }
+    if (!*name)
+        return names->root;
+    const berth_value *value = *name == '[' || *name == '.' ? find_path(names->root, name) : NULL;
+    if (!value)
+        value = find_tensor(names, name, error);
+    if (!value && error->code == BERTH_OK)
+        value = find_any(names->root, name, error);
+    if (!value && error->code == BERTH_OK)
+        fail_not_found(names, name, error);
+    return value;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The texts of names: steps, short names and paths. */
+#include "format/names_inner.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/value.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void berth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
+{
+    if (out->failed || out->cut)
+        return;
+    if (nbytes > out->limit - out->nbytes) {
+        out->cut = true;
+        return;
+    }
+    if (nbytes >= out->capacity - out->nbytes) {
+        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 32;
+        char *grown = berth_reallocate(out->text, capacity);
+        if (!grown) {
+            out->failed = true;
+            return;
+        }
+        out->text = grown;
+        out->capacity = capacity;
+    }
+    memcpy(out->text + out->nbytes, text, nbytes);
+    out->nbytes += nbytes;
+    out->text[out->nbytes] = '\0';
+}
+
+void berth_out_text(struct names_out *out, const char *text)
+{
+    berth_out_bytes(out, text, strlen(text));
+}
+
+/* ---- steps ---- */
+
+const berth_value *berth_plain_value(const berth_value *value)
+{
+    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
+           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = berth_value_inner(value);
+    return value;
+}
+
+static bool is_tensor(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
+}
+
+const berth_value *berth_part(const berth_value *value, uint32_t i)
+{
+    const berth_value *plain = berth_plain_value(value);
+    const berth_tensor *tensor = berth_value_tensor(plain);
+    if (!tensor)
+        return berth_value_item(plain, i);
+    const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
+    return berth_value_tensor(part) ? part : NULL; /* older files have lists */
+}
+
+const char *berth_part_name(const berth_value *value, uint32_t i)
+{
+    static const char *const coo[] = {"indices", "values"};
+    static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
+    static const char *const by_column[] = {"ccol_indices", "row_indices", "values"};
+    static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
+    static const char *const quantized[] = {"scales", "zero_points"};
+    if (!berth_part(value, i))
+        return NULL;
+    const berth_value *plain = berth_plain_value(value);
+    if (berth_value_kind(plain) == BERTH_KIND_TENSOR)
+        return quantized[i];
+    if (berth_value_kind(plain) == BERTH_KIND_NESTED)
+        return nested[i];
+    switch (berth_value_layout(plain)) {
+    case BERTH_SPARSE_COO:
+        return coo[i];
+    case BERTH_SPARSE_CSR:
+    case BERTH_SPARSE_BSR:
+        return by_row[i];
+    default:
+        return by_column[i];
+    }
+}
+
+const berth_value *berth_step(const berth_value *parent, uint32_t index)
+{
+    if (index == BERTH_STEP_STATE)
+        return berth_value_state(parent);
+    if (index == BERTH_STEP_INNER)
+        return berth_value_inner(parent);
+    return is_tensor(parent) ? berth_part(parent, index) : berth_value_item(parent, index);
+}
+
+/* The name of a step that is no item: a part, or "__dict__"; NULL for items. */
+static const char *attribute_name(const berth_value *parent, uint32_t index)
+{
+    if (index == BERTH_STEP_STATE)
+        return "__dict__";
+    if (index == BERTH_STEP_INNER)
+        return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
+    return is_tensor(parent) ? berth_part_name(parent, index) : NULL;
+}
+
+static void out_index(struct names_out *out, uint32_t index)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%" PRIu32, index);
+    berth_out_text(out, text);
+}
+
+void berth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
+{
+    const char *attribute = attribute_name(parent, index);
+    const berth_value *key = attribute ? NULL : berth_value_key(parent, index);
+    size_t nbytes;
+    const char *text =
+        berth_value_kind(key) == BERTH_KIND_STR ? berth_value_text(key, &nbytes) : NULL;
+    if (attribute)
+        berth_out_text(out, attribute);
+    else if (text)
+        berth_out_bytes(out, text, nbytes);
+    else if (key)
+        berth_out_repr(out, key);
+    else
+        out_index(out, index);
+}
+
+void berth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index)
+{
+    const char *attribute = attribute_name(parent, index);
+    if (attribute) {
+        berth_out_text(out, ".");
+        berth_out_text(out, attribute);
+        return;
+    }
+    const berth_value *key = berth_value_key(parent, index);
+    berth_out_text(out, "[");
+    if (key)
+        berth_out_repr(out, key);
+    else
+        out_index(out, index);
+    berth_out_text(out, "]");
+}
+
+/* ---- entries ---- */
+
+static void out_steps(struct names_out *out, const berth_names *names, const uint32_t *chain,
+                      size_t n, bool path)
+{
+    for (size_t i = n; i-- > 0;) {
+        const struct names_entry *entry = &names->entries[chain[i]];
+        const berth_value *parent = names->entries[entry->parent].value;
+        if (path) {
+            berth_out_path_step(out, parent, entry->index);
+            continue;
+        }
+        if (i + 1 < n)
+            berth_out_text(out, ".");
+        berth_out_short_step(out, parent, entry->index);
+    }
+}
+
+void berth_out_entry(struct names_out *out, const berth_names *names, uint32_t entry, bool path)
+{
+    size_t n = 0;
+    for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
+         at = names->entries[at].parent)
+        n++;
+    berth_out_bytes(out, "", 0);
+    if (n == 0)
+        return;
+    uint32_t few[32], *chain = n <= 32 ? few : berth_allocate(n * sizeof(*chain));
+    if (!chain) {
+        out->failed = true;
+        return;
+    }
+    n = 0;
+    for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
+         at = names->entries[at].parent)
+        chain[n++] = at;
+    out_steps(out, names, chain, n, path);
+    if (chain != few)
+        berth_release(chain);
+}
+
+int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
+                     berth_error *error)
+{
+    *name = *path = NULL;
+    if (i >= names->n_tensors)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
+                          names->n_tensors);
+    uint32_t entry = names->tensors[i];
+    bool shared = names->entries[entry].hash & BERTH_NAME_SHARED;
+    struct names_out short_out = {.limit = SIZE_MAX}, path_out = {.limit = SIZE_MAX};
+    berth_out_entry(&short_out, names, entry, shared);
+    berth_out_entry(&path_out, names, entry, true);
+    if (short_out.failed || path_out.failed) {
+        berth_release(short_out.text);
+        berth_release(path_out.text);
+        return berth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+    }
+    *name = short_out.text;
+    *path = path_out.text;
+    return 0;
+}
