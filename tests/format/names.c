@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Names of tensors: DESIGN's `ls` names, look-up, and P3: each container is entered once. */
+#include "format/names.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/value.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+static berth_tree *tree;
+static berth_names *names;
+static berth_error error;
+static const float data[6] = {0, 1, 2, 3, 4, 5};
+
+static void set_up(void)
+{
+    berth_error_clear(&error);
+    tree = berth_tree_new(&error);
+    names = NULL;
+}
+
+static void tear_down(void)
+{
+    cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
+    berth_names_free(names);
+    berth_tree_free(tree);
+}
+
+TestSuite(names, .init = set_up, .fini = tear_down);
+
+static berth_value *vector(berth_dtype dtype, int64_t n)
+{
+    return berth_tensor_value(
+        tree, &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+}
+
+static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
+{
+    const int64_t shape[2] = {rows, columns};
+    return berth_tensor_value(
+        tree, &(berth_tensor){.dtype = dtype, .rank = 2, .shape = shape, .data = data});
+}
+
+static berth_value *tensor(void)
+{
+    return vector(BERTH_FLOAT32, 1);
+}
+
+static berth_value *text(const char *string)
+{
+    return berth_str(tree, string, strlen(string));
+}
+
+static void walk(const berth_value *root)
+{
+    cr_assert_eq(berth_names_new(root, &names, &error), 0, "%s", error.message);
+}
+
+/* Compares the whole list, "name path" a line. */
+static void expect_list(const char *expected)
+{
+    char list[4096] = "";
+    for (size_t i = 0; i < berth_names_count(names); i++) {
+        char *name, *path;
+        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_not_null(berth_value_tensor(berth_names_value(names, i)));
+        snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
+        berth_release(name);
+        berth_release(path);
+    }
+    cr_assert_str_eq(list, expected);
+}
+
+static void expect_not_found(const char *name, int code, const char *message)
+{
+    berth_error_clear(&error);
+    cr_assert_null(berth_names_find(names, name, &error));
+    cr_assert_eq(error.code, code);
+    cr_assert_str_eq(error.message, message);
+    berth_error_clear(&error);
+}
+
+static void expect_found(const char *name, const berth_value *value)
+{
+    cr_assert_eq(berth_names_find(names, name, &error), value, "%s: %s", name, error.message);
+    cr_assert_eq(error.code, BERTH_OK);
+}
+
+Test(names, join_dict_keys_and_list_indices_with_dots)
+{
+    berth_value *root = berth_dict(tree), *list = berth_list(tree), *inner = berth_dict(tree);
+    berth_value *a = tensor(), *b = tensor(), *c = tensor();
+    berth_dict_set(root, "model.weight", a);
+    berth_dict_set(root, "state", inner);
+    berth_dict_set_value(inner, berth_int(tree, -7), list);
+    berth_list_append(list, berth_none(tree));
+    berth_list_append(list, b);
+    berth_list_append(list, berth_tuple(tree, &c, 1));
+    berth_dict_set(root, "step", berth_int(tree, 3));
+    walk(root);
+    expect_list("model.weight ['model.weight']\n"
+                "state.-7.1 ['state'][-7][1]\n"
+                "state.-7.2.0 ['state'][-7][2][0]\n");
+    expect_found("model.weight", a);
+    expect_found("['model.weight']", a);
+    expect_found("state.-7.1", b);
+    expect_found("['state'][-7][2][0]", c);
+    expect_found("state.-7", list);
+    expect_found("step", berth_dict_get(root, "step"));
+    expect_found("", root);
+}
+
+Test(names, that_two_tensors_share_are_shown_as_paths_and_refused)
+{
+    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *first = tensor(), *second = tensor();
+    berth_dict_set(root, "a.b", first);
+    berth_dict_set(root, "a", inner);
+    berth_dict_set(inner, "b", second);
+    berth_dict_set(inner, "c", tensor());
+    walk(root);
+    expect_list("['a.b'] ['a.b']\n"
+                "['a']['b'] ['a']['b']\n"
+                "a.c ['a']['c']\n");
+    expect_not_found("a.b", BERTH_E_AMBIGUOUS,
+                     "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
+    expect_found("['a.b']", first);
+    expect_found("['a']['b']", second);
+}
+
+Test(names, of_a_str_and_an_int_key_are_told_apart)
+{
+    berth_value *root = berth_dict(tree), *first = tensor(), *second = tensor();
+    berth_dict_set(root, "1", first);
+    berth_dict_set_value(root, berth_int(tree, 1), second);
+    walk(root);
+    expect_list("['1'] ['1']\n[1] [1]\n");
+    expect_not_found("1", BERTH_E_AMBIGUOUS, "\"1\" is the name of two values: ['1'] and [1]");
+    expect_found("[1]", second);
+    expect_found("['1']", first);
+}
+
+Test(names, of_other_values_can_be_ambiguous_too_but_a_tensor_goes_first)
+{
+    berth_value *root = berth_dict(tree), *inner = berth_dict(tree), *listed = tensor();
+    berth_dict_set(root, "a.b", berth_int(tree, 1));
+    berth_dict_set(root, "a", inner);
+    berth_dict_set(inner, "b", berth_int(tree, 2));
+    berth_dict_set(root, "x.y", berth_int(tree, 1));
+    berth_dict_set(root, "x", inner = berth_dict(tree));
+    berth_dict_set(inner, "y", listed);
+    walk(root);
+    expect_not_found("a.b", BERTH_E_AMBIGUOUS,
+                     "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
+    expect_found("x.y", listed);
+}
+
+/* P3: doubling by sharing makes 2^40 paths; each container is entered once. */
+Test(names, enter_a_shared_container_once, .timeout = 5)
+{
+    berth_value *value = berth_list(tree), *leaf = tensor();
+    berth_list_append(value, leaf);
+    for (int i = 0; i < 40; i++) {
+        berth_value *outer = berth_list(tree);
+        berth_list_append(outer, value);
+        berth_list_append(outer, value);
+        value = outer;
+    }
+    walk(value);
+    cr_assert_eq(berth_names_count(names), 1);
+    /* A later edge is an alias: not listed, but it can be followed. */
+    expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
+                 "[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
+                 leaf);
+}
+
+Test(names, of_a_cycle_end, .timeout = 5)
+{
+    berth_value *root = berth_dict(tree), *leaf = tensor();
+    berth_dict_set(root, "self", root);
+    berth_dict_set(root, "w", leaf);
+    walk(root);
+    expect_list("w ['w']\n");
+    expect_found("self.self.w", leaf);
+    expect_found("self.self", root);
+}
+
+Test(names, of_a_tied_tensor_are_listed_at_each_edge)
+{
+    berth_value *root = berth_dict(tree), *tied = tensor();
+    berth_dict_set(root, "embed", tied);
+    berth_dict_set(root, "head", tied);
+    walk(root);
+    expect_list("embed ['embed']\nhead ['head']\n");
+}
+
+/* P3: no recursion, whatever the depth. */
+Test(names, reach_a_million_levels_down, .timeout = 20)
+{
+    enum { DEPTH = 1000000 };
+    berth_value *value = tensor(), *leaf = value;
+    for (int i = 0; i < DEPTH; i++)
+        value = berth_tuple(tree, &value, 1);
+    walk(value);
+    char *name, *path;
+    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(strlen(name), 2 * DEPTH - 1);
+    cr_assert_eq(strlen(path), 3 * DEPTH);
+    expect_found(path, leaf);
+    expect_found(name, leaf);
+    berth_release(name);
+    berth_release(path);
+}
+
+Test(names, of_attributes_pass_dict)
+{
+    berth_value *root = berth_ordered_dict(tree), *state = berth_dict(tree), *kept = tensor();
+    berth_value *parameter = berth_parameter(tree, tensor(), true), *more = berth_dict(tree);
+    berth_dict_set(root, "p", parameter);
+    berth_value_set_state(parameter, more);
+    berth_dict_set(more, "mask", kept);
+    berth_value_set_state(root, state);
+    berth_dict_set(state, "x", tensor());
+    walk(root);
+    expect_list("p ['p']\n"
+                "p.__dict__.mask ['p'].__dict__['mask']\n"
+                "__dict__.x .__dict__['x']\n");
+    expect_found("p", parameter);
+    expect_found("p.__dict__.mask", kept);
+    expect_found("['p'].__dict__['mask']", kept);
+    expect_found("p.__dict__", more);
+}
+
+Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
+{
+    berth_value *plain = tensor(), *state = berth_dict(tree), *kept = tensor();
+    berth_dict_set(state, "s", kept);
+    berth_value *inner = berth_subclass(tree, plain, state);
+    berth_value *root = berth_dict(tree);
+    berth_dict_set(root, "p", berth_parameter(tree, inner, false));
+    walk(root);
+    expect_list("p ['p']\n"
+                "p.data.__dict__.s ['p'].data.__dict__['s']\n");
+    expect_found("['p'].data.__dict__['s']", kept);
+}
+
+Test(names, of_a_sparse_tensor_are_those_of_its_parts)
+{
+    const int64_t shape[2] = {3, 4};
+    berth_value *coo[2] = {matrix(BERTH_INT64, 2, 1), vector(BERTH_FLOAT32, 1)};
+    berth_value *csr[3] = {vector(BERTH_INT32, 4), vector(BERTH_INT32, 2),
+                           vector(BERTH_FLOAT32, 2)};
+    berth_value *csc[3] = {vector(BERTH_INT32, 5), vector(BERTH_INT32, 1),
+                           vector(BERTH_FLOAT32, 1)};
+    berth_value *root = berth_dict(tree);
+    berth_dict_set(root, "a", berth_sparse(tree, BERTH_SPARSE_COO, shape, 2, coo, true));
+    berth_dict_set(root, "b", berth_sparse(tree, BERTH_SPARSE_CSR, shape, 2, csr, false));
+    berth_dict_set(root, "c", berth_sparse(tree, BERTH_SPARSE_CSC, shape, 2, csc, false));
+    walk(root);
+    expect_list("a.indices ['a'].indices\n"
+                "a.values ['a'].values\n"
+                "b.crow_indices ['b'].crow_indices\n"
+                "b.col_indices ['b'].col_indices\n"
+                "b.values ['b'].values\n"
+                "c.ccol_indices ['c'].ccol_indices\n"
+                "c.row_indices ['c'].row_indices\n"
+                "c.values ['c'].values\n");
+    expect_found("a.values", coo[1]);
+    expect_found("['b'].col_indices", csr[1]);
+    expect_found("a", berth_dict_get(root, "a"));
+}
+
+Test(names, of_quantized_tensors_are_joined_by_scales_and_zero_points)
+{
+    const int64_t shape[2] = {2, 1};
+    berth_value *scales = vector(BERTH_FLOAT64, 2), *zero_points = vector(BERTH_INT64, 2);
+    berth_value *root =
+        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_QINT8,
+                                                 .rank = 2,
+                                                 .shape = shape,
+                                                 .data = data,
+                                                 .qscheme = BERTH_PER_CHANNEL_AFFINE,
+                                                 .scales = scales,
+                                                 .zero_points = zero_points});
+    walk(root);
+    expect_list(" \nscales .scales\nzero_points .zero_points\n");
+    expect_found("zero_points", zero_points);
+    expect_found(".scales", scales);
+}
+
+Test(names, of_nested_tensors_are_those_of_their_parts)
+{
+    berth_value *parts[4] = {vector(BERTH_FLOAT32, 3), matrix(BERTH_INT64, 1, 2),
+                             matrix(BERTH_INT64, 1, 2), vector(BERTH_INT64, 1)};
+    berth_value *root = berth_list(tree);
+    berth_list_append(root, berth_nested(tree, parts));
+    walk(root);
+    expect_list("0.buffer [0].buffer\n0.sizes [0].sizes\n0.strides [0].strides\n"
+                "0.storage_offsets [0].storage_offsets\n");
+}
+
+Test(names, show_other_keys_as_python_does)
+{
+    static const uint8_t big[10] = {[8] = 0x40}, negative[10] = {[8] = 0xc0, [9] = 0xff};
+    berth_value *root = berth_dict(tree), *one = berth_int(tree, 1);
+    berth_value *pair[2] = {one, text("x")};
+    const int64_t shape[2] = {2, 3};
+    berth_value *keys[] = {
+        berth_none(tree),
+        berth_bool(tree, true),
+        berth_float(tree, 1.5),
+        berth_float(tree, 1e16),
+        berth_float(tree, 123456789012345.0),
+        berth_float(tree, -1e-5),
+        berth_float(tree, 0.0001),
+        berth_float(tree, 0.1),
+        berth_complex(tree, 1, -2.5),
+        berth_complex(tree, 0, 2),
+        berth_bigint(tree, big, sizeof(big)),
+        berth_bigint(tree, negative, sizeof(negative)),
+        berth_bytes(tree, "a\0\xff'", 4),
+        berth_tuple(tree, pair, 2),
+        berth_tuple(tree, &pair[1], 1),
+        berth_size(tree, shape, 2),
+        berth_dtype_value(tree, BERTH_BFLOAT16),
+        berth_device(tree, "cuda", 1),
+        berth_device(tree, "cpu", -1),
+        berth_tuple(tree, NULL, 0),
+    };
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+        berth_dict_set_value(root, keys[i], tensor());
+    walk(root);
+    expect_list("None [None]\n"
+                "True [True]\n"
+                "1.5 [1.5]\n"
+                "1e+16 [1e+16]\n"
+                "123456789012345.0 [123456789012345.0]\n"
+                "-1e-05 [-1e-05]\n"
+                "0.0001 [0.0001]\n"
+                "0.1 [0.1]\n"
+                "(1-2.5j) [(1-2.5j)]\n"
+                "2j [2j]\n"
+                "1180591620717411303424 [1180591620717411303424]\n"
+                "-1180591620717411303424 [-1180591620717411303424]\n"
+                "b\"a\\x00\\xff'\" [b\"a\\x00\\xff'\"]\n"
+                "(1, 'x') [(1, 'x')]\n"
+                "('x',) [('x',)]\n"
+                "torch.Size([2, 3]) [torch.Size([2, 3])]\n"
+                "torch.bfloat16 [torch.bfloat16]\n"
+                "device(type='cuda', index=1) [device(type='cuda', index=1)]\n"
+                "device(type='cpu') [device(type='cpu')]\n"
+                "() [()]\n");
+    for (size_t i = 0; i < berth_names_count(names); i++) {
+        char *name, *path;
+        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        expect_found(name, berth_names_value(names, i));
+        expect_found(path, berth_names_value(names, i));
+        berth_release(name);
+        berth_release(path);
+    }
+}
+
+Test(names, quote_and_escape_text_as_python_does)
+{
+    static const char *const keys[] = {"it's", "\"it's\"", "a\\b\n\t\r\x01",
+                                       "\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80", ""};
+    berth_value *root = berth_dict(tree);
+    for (size_t i = 0; i < 5; i++)
+        berth_dict_set(root, keys[i], tensor());
+    walk(root);
+    static const char *const paths[] = {"[\"it's\"]", "['\"it\\'s\"']", "['a\\\\b\\n\\t\\r\\x01']",
+                                        "['\xc3\xa9\\ud800\xf0\x9f\x98\x80']", "['']"};
+    for (size_t i = 0; i < 5; i++) {
+        char *name, *path;
+        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_str_eq(name, keys[i]);
+        cr_assert_str_eq(path, paths[i]);
+        expect_found(path, berth_names_value(names, i));
+        berth_release(name);
+        berth_release(path);
+    }
+    expect_found("['\\xe9\\uD800\\U0001F600']", berth_names_value(names, 3));
+}
+
+/* P3: a memo-doubled tuple as a key would be 2^60 characters. */
+Test(names, of_doubled_tuples_are_cut, .timeout = 5)
+{
+    berth_value *key = berth_int(tree, 1);
+    for (int i = 0; i < 60; i++) {
+        berth_value *pair[2] = {key, key};
+        key = berth_tuple(tree, pair, 2);
+    }
+    berth_value *root = berth_dict(tree);
+    berth_dict_set_value(root, key, tensor());
+    walk(root);
+    char *name, *path;
+    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_assert_lt(strlen(name), 300);
+    cr_assert_str_eq(name + strlen(name) - 4, "...)");
+    expect_found(name, berth_names_value(names, 0));
+    berth_release(name);
+    berth_release(path);
+}
+
+/* P3: one long key in many dicts is hashed once. */
+Test(names, with_a_long_shared_key_take_linear_time, .timeout = 10)
+{
+    enum { LENGTH = 1000000, DICTS = 20000 };
+    char *long_text = berth_allocate(LENGTH);
+    memset(long_text, 'k', LENGTH);
+    berth_value *key = berth_str(tree, long_text, LENGTH), *root = berth_list(tree);
+    for (int i = 0; i < DICTS; i++) {
+        berth_value *dict = berth_dict(tree);
+        berth_dict_set_value(dict, key, tensor());
+        berth_list_append(root, dict);
+    }
+    walk(root);
+    cr_assert_eq(berth_names_count(names), DICTS);
+    char *name, *path;
+    cr_assert_eq(berth_names_text(names, DICTS - 1, &name, &path, &error), 0);
+    expect_found(name, berth_names_value(names, DICTS - 1));
+    berth_release(name);
+    berth_release(path);
+    berth_release(long_text);
+}
+
+Test(names, not_found_say_what_is_near)
+{
+    berth_value *root = berth_dict(tree);
+    berth_dict_set(root, "encoder.weight", tensor());
+    berth_dict_set(root, "encoder.bias", tensor());
+    walk(root);
+    expect_not_found("encoder.wieght", BERTH_E_NOT_FOUND,
+                     "no value named \"encoder.wieght\"; near: \"encoder.weight\"");
+    expect_not_found("bias", BERTH_E_NOT_FOUND, "no value named \"bias\"; near: \"encoder.bias\"");
+    expect_not_found("zzzz", BERTH_E_NOT_FOUND, "no value named \"zzzz\"");
+    expect_not_found("['encoder.weight'", BERTH_E_NOT_FOUND,
+                     "no value named \"['encoder.weight'\"; near: \"encoder.weight\"");
+}
+
+Test(names, of_inert_calls_pass_their_arguments)
+{
+    berth_value *a = tensor(), *state = berth_dict(tree), *b = tensor();
+    berth_value *call =
+        berth_call_value(tree, berth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
+    berth_dict_set(state, "b", b);
+    berth_value_set_state(call, state);
+    walk(call);
+    expect_list("0 [0]\n__dict__.b .__dict__['b']\n");
+    expect_found("__dict__.b", b);
+}
+
+Test(names, of_a_tree_without_tensors_are_none)
+{
+    walk(berth_list(tree));
+    cr_assert_eq(berth_names_count(names), 0);
+    expect_not_found("x", BERTH_E_NOT_FOUND, "no value named \"x\"");
+}
