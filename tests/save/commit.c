@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saves to paths: what is replaced, what is refused before data is written, what is left behind. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config/options.h"
+#include "save/temporary.h"
+#include "tests/save/records.h"
+
+static char *folder;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+}
+
+static void tear_down(void)
+{
+    test_folder_remove(folder);
+}
+
+TestSuite(commit, .init = set_up, .fini = tear_down);
+
+static int save(const char *path, size_t nbytes, berth_error *error)
+{
+    uint8_t *bytes = sample_bytes(nbytes);
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0", .nbytes = nbytes, .data = bytes}};
+    int status = berth_save_records(path, "archive", records, 2, 0, NULL, error);
+    free(bytes);
+    return status;
+}
+
+static void save_well(const char *path, size_t nbytes)
+{
+    berth_error error;
+
+    cr_assert_eq(save(path, nbytes, &error), 0, "%s", error.message);
+}
+
+/* Whether a whole checkpoint lies at a path, whose data begins with these nbytes. Looks once. */
+static bool is_checkpoint(const char *path, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(path, &n);
+    uint8_t *bytes = sample_bytes(nbytes);
+    bool good = n > nbytes + 98 && memcmp(file, "PK\3\4", 4) == 0 &&
+                memcmp(file + n - 22, "PK\5\6", 4) == 0 && memmem(file, n, bytes, nbytes);
+    free(bytes);
+    free(file);
+    return good;
+}
+
+static mode_t mode_of(const char *path)
+{
+    struct stat status;
+
+    cr_assert_eq(stat(path, &status), 0);
+    return status.st_mode & 07777;
+}
+
+/* Refused with this code and sentence (%s: the path), and nothing is left behind. */
+static void check_refused(const char *path, int code, const char *message)
+{
+    size_t n_before = test_folder_count(folder);
+    char expected[1024];
+    berth_error error;
+
+    cr_assert_eq(save(path, 1000, &error), code, "%s", error.message);
+    snprintf(expected, sizeof expected, "%.500s: %s", path, message);
+    cr_assert_str_eq(error.message, expected);
+    cr_assert_eq(test_folder_count(folder), n_before);
+}
+
+Test(commit, a_new_file_gets_the_mode_of_any_new_file_F4)
+{
+    char *path = test_path(folder, "model.pt");
+    mode_t before = umask(027);
+
+    save_well(path, 1000);
+    umask(before);
+    cr_assert_eq(mode_of(path), 0640);
+    cr_assert(is_checkpoint(path, 1000));
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+Test(commit, a_replaced_file_keeps_its_mode_F4)
+{
+    static const mode_t modes[] = {0600, 0666, 0751, 0644};
+    char *path = test_path(folder, "model.pt");
+
+    for (size_t i = 0; i < 4; i++) {
+        test_write_file(path, "old", 3);
+        cr_assert_eq(chmod(path, modes[i]), 0);
+        save_well(path, 1000 + i);
+        cr_assert_eq(mode_of(path), modes[i]);
+        cr_assert(is_checkpoint(path, 1000 + i));
+    }
+    free(path);
+}
+
+Test(commit, the_old_file_lives_on_for_who_has_it_open_F3)
+{
+    char *path = test_path(folder, "model.pt"), old[4] = "";
+
+    test_write_file(path, "old", 3);
+    int fd = open(path, O_RDONLY);
+    save_well(path, 1000);
+    cr_assert_eq(pread(fd, old, 4, 0), 3);
+    cr_assert_str_eq(old, "old");
+    close(fd);
+    free(path);
+}
+
+Test(commit, links_are_followed_and_stay_links_F4)
+{
+    char *below = test_path(folder, "below"), *file = test_path(folder, "below/model.pt");
+    char *link = test_path(folder, "link.pt"), *chain = test_path(folder, "below/chain.pt");
+    struct stat status;
+
+    cr_assert_eq(mkdir(below, 0777), 0);
+    test_write_file(file, "old", 3);
+    cr_assert_eq(symlink("below/chain.pt", link), 0);
+    cr_assert_eq(symlink(file, chain), 0);
+    save_well(link, 1000);
+    cr_assert(is_checkpoint(file, 1000));
+    cr_assert(lstat(link, &status) == 0 && S_ISLNK(status.st_mode));
+    cr_assert(lstat(chain, &status) == 0 && S_ISLNK(status.st_mode));
+    cr_assert(lstat(file, &status) == 0 && S_ISREG(status.st_mode));
+    cr_assert_eq(test_folder_count(below), 2);
+    cr_assert_eq(test_folder_count(folder), 2);
+    free(below), free(file), free(link), free(chain);
+}
+
+Test(commit, a_dangling_link_gets_its_target)
+{
+    char *link = test_path(folder, "link.pt"), *file = test_path(folder, "model.pt");
+
+    cr_assert_eq(symlink("model.pt", link), 0);
+    save_well(link, 1000);
+    cr_assert(is_checkpoint(file, 1000));
+    cr_assert_eq(test_folder_count(folder), 2);
+    free(link), free(file);
+}
+
+Test(commit, a_relative_path_is_seen_from_the_present_folder)
+{
+    char *path = test_path(folder, "model.pt");
+
+    cr_assert_eq(chdir(folder), 0);
+    save_well("model.pt", 1000);
+    cr_assert(is_checkpoint(path, 1000));
+    cr_assert_eq(chdir("/"), 0);
+    free(path);
+}
+
+Test(commit, what_can_be_told_is_told_before_data_is_written_W10)
+{
+    char *missing = test_path(folder, "missing/model.pt"), *pipe = test_path(folder, "pipe");
+    char *loop = test_path(folder, "loop"), *slash = test_path(folder, "new/");
+    char *file = test_path(folder, "file"), *below_file = test_path(folder, "file/model.pt");
+    char long_name[300];
+
+    memset(long_name, 'n', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    char *too_long = test_path(folder, long_name);
+    test_write_file(file, "", 0);
+    cr_assert_eq(mkfifo(pipe, 0666), 0);
+    cr_assert_eq(symlink("loop", loop), 0);
+    check_refused(missing, BERTH_E_NOT_FOUND,
+                  "its folder cannot be opened: No such file or directory");
+    check_refused(below_file, BERTH_E_SYSTEM, "its folder cannot be opened: Not a directory");
+    check_refused(folder, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
+    check_refused(slash, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
+    check_refused(pipe, BERTH_E_ARGUMENT,
+                  "is not a regular file and cannot be replaced; a descriptor of it can be written "
+                  "to");
+    check_refused("/dev/null", BERTH_E_ARGUMENT,
+                  "is not a regular file and cannot be replaced; a descriptor of it can be written "
+                  "to");
+    check_refused(loop, BERTH_E_SYSTEM,
+                  "the link cannot be followed: Too many levels of symbolic links");
+    check_refused(too_long, BERTH_E_SYSTEM, "cannot be examined: File name too long");
+    check_refused("", BERTH_E_ARGUMENT, "the path is empty");
+    free(missing), free(pipe), free(loop), free(slash), free(file), free(below_file),
+        free(too_long);
+}
+
+/* Root may do everything: a child does it as somebody else. */
+Test(commit, folders_and_files_without_permission_are_refused_W10)
+{
+    char *path = test_path(folder, "model.pt"), *other = test_path(folder, "other.pt");
+
+    test_write_file(path, "old", 3);
+    cr_assert_eq(chmod(path, 0444), 0);
+    cr_assert_eq(chmod(folder, 0777), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        berth_error error;
+        if (geteuid() == 0 && (setegid(65534) < 0 || seteuid(65534) < 0))
+            _exit(2);
+        if (save(path, 1000, &error) != BERTH_E_SYSTEM || error.system_errno != EACCES)
+            _exit(3);
+        if (geteuid() != 65534)
+            _exit(0); /* its own folder cannot be taken from it */
+        if (seteuid(0) < 0 || chmod(folder, 0555) < 0 || seteuid(65534) < 0)
+            _exit(4);
+        _exit(save(other, 1000, &error) == BERTH_E_SYSTEM && error.system_errno == EACCES ? 0 : 5);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "child ended with %x", (unsigned)status);
+    cr_assert_eq(chmod(folder, 0777), 0);
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path), free(other);
+}
+
+/* Without asking first, the write would raise SIGXFSZ and end the process. */
+Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing_W1)
+{
+    char *path = test_path(folder, "model.pt");
+    struct rlimit limit;
+
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 100000;
+    test_write_file(path, "old", 3);
+    pid_t child = fork();
+    if (child == 0) {
+        berth_error error;
+        char expected[600];
+        snprintf(expected, sizeof expected, "%s: File too large (1052 KiB missing)", path);
+        if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || save(path, 1175000, &error) != BERTH_E_NO_SPACE)
+            _exit(2);
+        _exit(strcmp(error.message, expected) == 0 ? 0 : 3);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "child ended with %x", (unsigned)status);
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+/* ---- leftovers of killed saves ---- */
+
+Test(commit, names_of_temporaries_are_told_exactly)
+{
+    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcde.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef0.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789ABCDEF.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef.tmp~"));
+    cr_assert_not(berth_temporary_is_name("berth-0123456789abcdef.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-.tmp"));
+}
+
+Test(commit, leftovers_are_removed_and_only_those_F4)
+{
+    static const char *const names[] = {".berth-00000000000000aa.tmp", ".berth-kept.tmp",
+                                        ".berth-00000000000000bb.tmp", "x.tmp"};
+    char *paths[4], *path = test_path(folder, "model.pt");
+    char *pipe = test_path(folder, ".berth-00000000000000cc.tmp");
+
+    for (size_t i = 0; i < 4; i++) {
+        paths[i] = test_path(folder, names[i]);
+        test_write_file(paths[i], "half a checkpoint", 17);
+    }
+    cr_assert_eq(mkfifo(pipe, 0666), 0);
+    int alive = open(paths[2], O_RDWR);
+    cr_assert_eq(flock(alive, LOCK_EX), 0);
+    save_well(path, 1000);
+    cr_assert_neq(access(paths[0], F_OK), 0, "no lock: its save was killed");
+    cr_assert_eq(access(paths[1], F_OK), 0, "not a name of ours");
+    cr_assert_eq(access(paths[2], F_OK), 0, "locked: its save is alive");
+    cr_assert_eq(access(paths[3], F_OK), 0, "not a name of ours");
+    cr_assert_eq(access(pipe, F_OK), 0, "not a file");
+    close(alive);
+    save_well(path, 1000);
+    cr_assert_neq(access(paths[2], F_OK), 0);
+    for (size_t i = 0; i < 4; i++)
+        free(paths[i]);
+    free(path), free(pipe);
+}
+
+static int kill_when_half_done(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    if (done_nbytes == total_nbytes)
+        raise(SIGKILL); /* all is written, nothing renamed */
+    return 0;
+}
+
+Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up_W4)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_call call = {.progress = kill_when_half_done};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+
+    save_well(path, 1000);
+    pid_t child = fork();
+    if (child == 0) {
+        berth_save_records(path, NULL, records, 1, 0, &call, NULL);
+        _exit(0);
+    }
+    int status = -1;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status));
+    cr_assert_eq(test_folder_count(folder), 2, "the temporary of the killed save");
+    cr_assert(is_checkpoint(path, 1000));
+    save_well(path, 2000);
+    cr_assert_eq(test_folder_count(folder), 1);
+    cr_assert(is_checkpoint(path, 2000));
+    free(path);
+}
+
+/* ---- cancelling ---- */
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)total_nbytes;
+    *(uint64_t *)context = done_nbytes;
+    return 1;
+}
+
+Test(commit, a_cancelled_save_leaves_the_old_file)
+{
+    char *path = test_path(folder, "model.pt");
+    uint64_t done = 0;
+    const berth_call call = {.progress = cancel, .progress_context = &done};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    char expected[600];
+    berth_error error;
+
+    save_well(path, 1000);
+    cr_assert_eq(berth_save_records(path, NULL, records, 1, 0, &call, &error), BERTH_E_CANCELLED);
+    snprintf(expected, sizeof expected, "%s: cancelled", path);
+    cr_assert_str_eq(error.message, expected);
+    cr_assert(is_checkpoint(path, 1000));
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+/* ---- many writers ---- */
+
+static void write_often(const char *path, size_t nbytes, int n)
+{
+    berth_error error;
+
+    if (berth_config_patch("save.durability=none", &error) < 0)
+        _exit(3);
+    for (int i = 0; i < n; i++)
+        if (save(path, nbytes, &error) < 0) {
+            fprintf(stderr, "%s\n", error.message);
+            _exit(2);
+        }
+    _exit(0);
+}
+
+Test(commit, of_writers_on_one_path_each_makes_a_whole_file_W7)
+{
+    enum { WRITERS = 4, SAVES = 100 };
+    char *path = test_path(folder, "model.pt");
+    pid_t children[WRITERS];
+
+    save_well(path, 5000);
+    for (size_t i = 0; i < WRITERS; i++)
+        if ((children[i] = fork()) == 0)
+            write_often(path, 5000 + i, SAVES);
+    for (size_t n_left = WRITERS; n_left > 0;) {
+        int status;
+        cr_assert(is_checkpoint(path, 5000)); /* all begin with the same 5000 bytes */
+        pid_t child = waitpid(-1, &status, WNOHANG);
+        if (child > 0) {
+            cr_assert_eq(status, 0);
+            n_left--;
+        }
+    }
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
