@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The container level: an archive's records, without a look into the pickle. */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/stream_read.h"
+#include "load/checkpoint.h"
+
+struct berth_archive {
+    berth_reader reader;
+    struct berth_config config;
+    berth_container container;
+};
+
+static int recognise(berth_archive *archive, berth_window *window, berth_error *error)
+{
+    uint64_t nbytes = archive->reader.nbytes < 4 ? archive->reader.nbytes : 4;
+    const uint8_t *bytes;
+
+    if (nbytes == 0)
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                          "the file is empty");
+    if (berth_window_get(window, 0, nbytes, 0, &bytes, error) < 0)
+        return error->code;
+    if (berth_stream_is(bytes, nbytes))
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                          "a stream from before PyTorch 1.6: it has values, but no records");
+    if (nbytes < 4 || (memcmp(bytes, "PK\3\4", 4) != 0 && memcmp(bytes, "PK\5\6", 4) != 0))
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                          "not a zip archive");
+    return 0;
+}
+
+static int read_archive(berth_archive *archive, berth_window *window, const berth_call *call,
+                        berth_error *error)
+{
+    berth_container *container = &archive->container;
+    bool all = archive->config.load_check >= BERTH_CHECK_HEADERS;
+    berth_verdict verdict = {0};
+
+    if (recognise(archive, window, error) < 0 ||
+        berth_container_read(container, window, BERTH_ZIP_TAIL_NBYTES, error) < 0 ||
+        berth_container_check_headers(container, window, all, error) < 0)
+        return error->code;
+    if (all && berth_zip_check_ranges(&container->directory, &container->end, 0, error) < 0)
+        return error->code;
+    if (archive->config.load_check >= BERTH_CHECK_DATA)
+        return berth_verify_container(&archive->reader, &archive->config, container, call, &verdict,
+                                      error);
+    return 0;
+}
+
+int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
+                       berth_error *error)
+{
+    berth_archive *opened;
+    berth_window window;
+
+    BERTH_ERROR_BEGIN(error);
+    if (!path || !archive)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_archive_open needs a path and a place for the archive");
+    *archive = NULL;
+    opened = berth_allocate_zeroed(sizeof *opened);
+    if (!opened)
+        return berth_fail_memory(error, sizeof *opened);
+    opened->reader.fd = -1;
+    if (berth_config_resolve(call, &opened->config, error) == 0 &&
+        berth_reader_open_path(path, &opened->reader, error) == 0) {
+        berth_window_begin(&window, &opened->reader);
+        (void)read_archive(opened, &window, call, error);
+        berth_window_free(&window);
+    }
+    if (error->code < 0) {
+        berth_archive_close(opened);
+        return berth_error_prefix(error, path);
+    }
+    *archive = opened;
+    return 0;
+}
+
+void berth_archive_close(berth_archive *archive)
+{
+    if (!archive)
+        return;
+    berth_container_free(&archive->container);
+    berth_reader_close(&archive->reader);
+    berth_release(archive);
+}
+
+const char *berth_archive_name(const berth_archive *archive)
+{
+    return archive ? archive->container.directory.archive : "";
+}
+
+size_t berth_archive_count(const berth_archive *archive)
+{
+    return archive ? archive->container.directory.n_entries : 0;
+}
+
+static void describe(const berth_zip_entry *entry, berth_record *record)
+{
+    *record = (berth_record){.name = entry->record,
+                             .nbytes = entry->nbytes,
+                             .header_offset = entry->header_offset,
+                             .offset = entry->data_offset,
+                             .crc32 = entry->crc32,
+                             .method = entry->method};
+}
+
+int berth_archive_record(const berth_archive *archive, size_t i, berth_record *record)
+{
+    if (!archive || !record)
+        return BERTH_E_ARGUMENT;
+    if (i >= archive->container.directory.n_entries)
+        return BERTH_E_NOT_FOUND;
+    describe(&archive->container.directory.entries[i], record);
+    return 0;
+}
+
+int berth_archive_find(const berth_archive *archive, const char *name, berth_record *record,
+                       berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!archive || !name || !record)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_archive_find needs an archive, a name and a place for the record");
+    const berth_zip_entry *entry = berth_container_find(&archive->container, name);
+    if (!entry) {
+        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                         "there is no record \"%.100s\" among the %zu in %s/", name,
+                         archive->container.directory.n_entries,
+                         archive->container.directory.archive);
+        return berth_error_prefix(error, archive->reader.name);
+    }
+    describe(entry, record);
+    return 0;
+}
+
+/* A deflated record is inflated whole, into a window of this call's own: threads share nothing. */
+static int read_deflated(berth_archive *archive, const berth_zip_entry *entry, void *buffer,
+                         size_t nbytes, uint64_t offset, berth_error *error)
+{
+    berth_window window;
+    const uint8_t *bytes;
+    uint8_t *owned;
+
+    berth_window_begin(&window, &archive->reader);
+    if (berth_container_bytes(entry, &window, &bytes, &owned, error) == 0 && nbytes > 0)
+        memcpy(buffer, bytes + offset, nbytes);
+    berth_release(owned);
+    berth_window_free(&window);
+    return error->code;
+}
+
+int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
+                       size_t nbytes, uint64_t offset, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!archive || !record || !record->name || (!buffer && nbytes > 0))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_archive_read needs an archive, a record of it and a buffer");
+    /* By name: what the caller's struct says of sizes and offsets is not relied on. */
+    const berth_zip_entry *entry = berth_container_find(&archive->container, record->name);
+    if (!entry)
+        (void)berth_fail(error, BERTH_E_NOT_FOUND, record->name, BERTH_NO_OFFSET,
+                         "there is no such record");
+    else if (offset > entry->nbytes || nbytes > entry->nbytes - offset)
+        (void)berth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
+                         "%zu bytes at %llu are asked for, it has %llu", nbytes,
+                         (unsigned long long)offset, (unsigned long long)entry->nbytes);
+    else if (entry->method != 0)
+        (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
+    else
+        (void)berth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset,
+                                error);
+    return error->code < 0 ? berth_error_prefix(error, archive->reader.name) : 0;
+}

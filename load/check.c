@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The file against the layout: offsets computed once (FORMAT.md 2, 5), and compared with what the
+ * headers and the directory say.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/layout.h"
+#include "load/checkpoint.h"
+
+/* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
+#define DEFAULT_ALIGNMENT 64
+
+typedef unsigned long long ull;
+
+/* "data/<key>", in one buffer that grows. */
+typedef struct storage_name {
+    char *text;
+    size_t nbytes;
+} storage_name;
+
+static const char *name_storage(storage_name *name, const berth_storage *storage,
+                                berth_error *error)
+{
+    size_t nbytes = sizeof "data/" + strlen(storage->key);
+
+    if (nbytes > name->nbytes) {
+        char *grown = berth_reallocate(name->text, nbytes);
+        if (!grown) {
+            (void)berth_fail_memory(error, nbytes);
+            return NULL;
+        }
+        name->text = grown;
+        name->nbytes = nbytes;
+    }
+    memcpy(name->text, "data/", 5);
+    memcpy(name->text + 5, storage->key, nbytes - 5);
+    return name->text;
+}
+
+uint32_t berth_alignment(const berth_checkpoint *checkpoint)
+{
+    return checkpoint->storage_alignment ? (uint32_t)checkpoint->storage_alignment
+                                         : DEFAULT_ALIGNMENT;
+}
+
+/* ---- the layout's walk over the records it knows ---- */
+
+struct walk {
+    const berth_checkpoint *checkpoint;
+    const char *before; /* the record before this one, "" for the first */
+    size_t before_at;   /* unless it is a small one: storage's index + 1 */
+    berth_place place;
+};
+
+/* Places the next record of the walk. */
+static int step(struct walk *walk, const char *record, uint64_t nbytes, berth_error *error)
+{
+    const berth_checkpoint *checkpoint = walk->checkpoint;
+    size_t name_nbytes = strlen(checkpoint->archive) + 1 + strlen(record);
+    uint64_t cursor = walk->place.next_offset;
+
+    if (berth_layout_place(cursor, name_nbytes, nbytes, berth_alignment(checkpoint), &walk->place) <
+        0)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, cursor,
+                          "%llu bytes cannot be placed here", (ull)nbytes);
+    return 0;
+}
+
+/* The record that the layout puts before storage i; text for a sentence. */
+static void name_before(const struct walk *walk, char *text, size_t nbytes)
+{
+    size_t i = walk->before_at;
+
+    text[0] = 0;
+    if (i > 0) {
+        const char *key = berth_tree_storage(walk->checkpoint->tree, i - 1)->key;
+        size_t n = strlen(key) < nbytes - 6 ? strlen(key) : nbytes - 6;
+        memcpy(text, "data/", 5);
+        memcpy(text + 5, key, n);
+        text[5 + n] = 0;
+    } else {
+        size_t n = strlen(walk->before) < nbytes - 1 ? strlen(walk->before) : nbytes - 1;
+        memcpy(text, walk->before, n);
+        text[n] = 0;
+    }
+}
+
+static int fail_header(const struct walk *walk, const char *record, const char *who, uint64_t at,
+                       berth_error *error)
+{
+    char before[48];
+
+    name_before(walk, before, sizeof before);
+    if (!before[0])
+        return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+                          "the layout puts its header here, first in the file; %s at byte %llu; "
+                          "load.calculate_storage_offsets=off reads it there",
+                          who, (ull)at);
+    return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+                      "the layout puts its header here, right after %s; %s at byte %llu; "
+                      "load.calculate_storage_offsets=off reads it there",
+                      before, who, (ull)at);
+}
+
+static int fail_data(const struct walk *walk, const char *record, uint64_t at, berth_error *error)
+{
+    return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.data_offset,
+                      "the layout puts its data here, the first multiple of %lu after the header; "
+                      "the local header at byte %llu; load.calculate_storage_offsets=off reads it "
+                      "there",
+                      (unsigned long)berth_alignment(walk->checkpoint), (ull)at);
+}
+
+/* ---- computing ---- */
+
+int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *error)
+{
+    struct walk walk = {.checkpoint = checkpoint, .before = ""};
+
+    for (int which = 0; which < BERTH_N_SMALL; which++) {
+        const berth_small *small = &checkpoint->small[which];
+        if (!small->present)
+            continue;
+        if (step(&walk, berth_small_names[which], small->nbytes, error) < 0)
+            return error->code;
+        if (small->header_offset != walk.place.header_offset)
+            return fail_header(&walk, berth_small_names[which], "it is", small->header_offset,
+                               error);
+        if (small->data_offset != walk.place.data_offset)
+            return fail_data(&walk, berth_small_names[which], small->data_offset, error);
+        walk.before = berth_small_names[which];
+    }
+    return 0;
+}
+
+int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error)
+{
+    struct walk walk = {.checkpoint = checkpoint, .place = {.next_offset = cursor}};
+    uint64_t file_nbytes = checkpoint->reader.nbytes;
+    storage_name name = {0};
+
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const char *record = name_storage(&name, storage, error);
+        if (!record || step(&walk, record, storage->nbytes, error) < 0)
+            break;
+        if (walk.place.next_offset > file_nbytes) {
+            (void)berth_fail(error, BERTH_E_TRUNCATED, record, walk.place.data_offset,
+                             "its %llu bytes do not fit into the file's %llu", (ull)storage->nbytes,
+                             (ull)file_nbytes);
+            break;
+        }
+        storage->offset = walk.place.data_offset;
+    }
+    berth_release(name.text);
+    return error->code;
+}
+
+/* Z5, in the head only: the first storage's own header, where it is at hand. */
+static int compare_first(const struct walk *walk, const char *record, const berth_storage *storage,
+                         const uint8_t *bytes, size_t nbytes, berth_error *error)
+{
+    size_t archive_nbytes = strlen(walk->checkpoint->archive);
+    berth_zip_local local;
+
+    if (memcmp(bytes, "PK\3\4", 4) != 0)
+        return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+                          "the layout puts its header here, but there is none; "
+                          "load.calculate_storage_offsets=off asks the directory");
+    if (berth_zip_read_local(bytes, nbytes, walk->place.header_offset, &local, error) < 0)
+        return error->code;
+    if (local.name_nbytes != walk->place.name_nbytes ||
+        memcmp(local.name + archive_nbytes + 1, record, strlen(record)) != 0 ||
+        memcmp(local.name, walk->checkpoint->archive, archive_nbytes) != 0)
+        return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+                          "the layout puts its header here, but here is %.*s; "
+                          "load.calculate_storage_offsets=off asks the directory",
+                          local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
+    if (local.method != 0)
+        return berth_fail(error, BERTH_E_UNSUPPORTED, record, walk->place.header_offset,
+                          "is deflated, but storages are used where they lie: unpack the file and "
+                          "pack it again with `zip -0`");
+    if (local.data_offset != walk->place.data_offset)
+        return fail_data(walk, record, local.data_offset, error);
+    if (local.nbytes != 0 && local.nbytes != storage->nbytes)
+        return berth_fail(error, BERTH_E_TENSOR, record, walk->place.data_offset,
+                          "data.pkl says %llu bytes, its local header %llu", (ull)storage->nbytes,
+                          (ull)local.nbytes);
+    return 0;
+}
+
+int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
+                              const berth_window *window, berth_error *error)
+{
+    struct walk walk = {.checkpoint = checkpoint, .place = {.next_offset = cursor}};
+    storage_name name = {0};
+
+    if (checkpoint->n_storages == 0)
+        return 0;
+    const berth_storage *storage = berth_tree_storage(checkpoint->tree, 0);
+    const char *record = name_storage(&name, storage, error);
+    if (record && step(&walk, record, storage->nbytes, error) == 0 &&
+        walk.place.data_offset <= window->head_nbytes)
+        (void)compare_first(&walk, record, storage, window->head + cursor,
+                            walk.place.data_offset - cursor, error);
+    berth_release(name.text);
+    return error->code;
+}
+
+/* ---- comparing with the directory ---- */
+
+static int compare(struct walk *walk, const char *record, uint64_t nbytes, berth_error *error)
+{
+    const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
+
+    if (step(walk, record, nbytes, error) < 0)
+        return error->code;
+    if (!entry)
+        return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+                          "the layout puts its header here, but the directory does not list it");
+    if (entry->header_offset != walk->place.header_offset)
+        return fail_header(walk, record, "the directory has it", entry->header_offset, error);
+    if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
+        return fail_data(walk, record, entry->data_offset, error);
+    return 0;
+}
+
+static int compare_small(struct walk *walk, int which, berth_error *error)
+{
+    const berth_small *small = &walk->checkpoint->small[which];
+    const char *record = berth_small_names[which];
+
+    if (compare(walk, record, small->nbytes, error) < 0)
+        return error->code;
+    const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
+    if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32 || entry->method != 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
+                          "it has %llu bytes and CRC-32 %08lx, the directory says %llu and %08lx",
+                          (ull)small->nbytes, (unsigned long)small->crc32, (ull)entry->nbytes,
+                          (unsigned long)entry->crc32);
+    walk->before = record;
+    return 0;
+}
+
+int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
+{
+    struct walk walk = {.checkpoint = checkpoint, .before = ""};
+    storage_name name = {0};
+
+    for (int which = 0; which < BERTH_N_SMALL; which++)
+        if (checkpoint->small[which].present && compare_small(&walk, which, error) < 0)
+            return error->code;
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const char *record = name_storage(&name, storage, error);
+        walk.before_at = i;
+        if (!record || compare(&walk, record, storage->nbytes, error) < 0)
+            break;
+    }
+    berth_release(name.text);
+    return error->code;
+}
+
+/* ---- storages and their records ---- */
+
+/* T1, Z9 */
+static int check_storage(const berth_storage *storage, const berth_zip_entry *entry,
+                         const char *record, bool *is_longer, berth_error *error)
+{
+    if (!entry)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, BERTH_NO_OFFSET,
+                          "data.pkl names it, but the archive does not hold it");
+    if (entry->method != 0)
+        return berth_fail(error, BERTH_E_UNSUPPORTED, record, entry->header_offset,
+                          "is deflated, but storages are used where they lie: unpack the file and "
+                          "pack it again with `zip -0`");
+    if (entry->compressed_nbytes != entry->nbytes)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, entry->header_offset,
+                          "is stored, yet its two sizes are %llu and %llu",
+                          (ull)entry->compressed_nbytes, (ull)entry->nbytes);
+    if (entry->nbytes == storage->nbytes)
+        return 0;
+    if (entry->nbytes > storage->nbytes &&
+        entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype)) {
+        *is_longer = true;
+        return 0;
+    }
+    return berth_fail(error, BERTH_E_TENSOR, record, entry->header_offset,
+                      "data.pkl says %llu bytes, the record has %llu", (ull)storage->nbytes,
+                      (ull)entry->nbytes);
+}
+
+int berth_check_storages(berth_checkpoint *checkpoint, berth_error *error)
+{
+    storage_name name = {0};
+
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const char *record = name_storage(&name, storage, error);
+        if (!record || check_storage(storage, berth_container_find(&checkpoint->container, record),
+                                     record, &checkpoint->has_longer_record, error) < 0)
+            break;
+    }
+    berth_release(name.text);
+    return error->code;
+}
+
+int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error)
+{
+    storage_name name = {0};
+
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const char *record = name_storage(&name, storage, error);
+        if (!record)
+            break;
+        storage->offset = berth_container_find(&checkpoint->container, record)->data_offset;
+    }
+    berth_release(name.text);
+    return error->code;
+}

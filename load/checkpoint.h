@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What stands behind a berth_checkpoint: shared by the files of load/ only. */
+#ifndef BERTH_LOAD_CHECKPOINT_H
+#define BERTH_LOAD_CHECKPOINT_H
+
+#include <pthread.h>
+
+#include "config/options.h"
+#include "format/names.h"
+#include "format/value.h"
+#include "io/map.h"
+#include "load/container.h"
+
+/* The records before the storages, in their order (FORMAT.md 1). */
+enum {
+    BERTH_DATA_PKL,
+    BERTH_FORMAT_VERSION,
+    BERTH_STORAGE_ALIGNMENT,
+    BERTH_BYTEORDER,
+    BERTH_N_SMALL
+};
+extern const char *const berth_small_names[BERTH_N_SMALL];
+
+/* Where one of them lies. */
+typedef struct berth_small {
+    bool present;
+    uint64_t header_offset;
+    uint64_t data_offset;
+    uint64_t nbytes;
+    uint32_t crc32; /* recorded */
+} berth_small;
+
+/* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. */
+typedef struct berth_stored {
+    berth_checkpoint *checkpoint;
+    _Atomic(const uint8_t *) memory; /* its bytes in this machine's order, once asked for */
+    void *owned;                     /* what to release for it */
+    uint8_t unit;                    /* bytes that are reversed together; 1: none */
+    bool is_ambiguous;               /* foreign order, and no single unit */
+} berth_stored;
+
+struct berth_checkpoint {
+    berth_reader reader;
+    struct berth_config config;
+    berth_tree *tree;
+    berth_value *root;
+    bool is_stream;
+    char *archive; /* top folder, "" for a stream */
+    berth_small small[BERTH_N_SMALL];
+    int64_t format_version;    /* 0: no such record */
+    int64_t storage_alignment; /* 0: no such record */
+    bool is_big;               /* of the storages' elements */
+    bool byteorder_recorded;
+    bool calculated_offsets;
+    bool has_longer_record; /* T1: one is longer than its elements; the layout is not its file's */
+    berth_container container;
+    size_t n_storages;
+    berth_stored *stored; /* n_storages */
+    double begin_seconds; /* of a clock: when opening began */
+    double open_seconds;  /* how long it took */
+
+    /* Under the mutex: */
+    pthread_mutex_t mutex;
+    bool has_mutex;
+    berth_names *names; /* made when first asked for */
+    berth_map map;      /* of the whole file, made when first asked for */
+    char *shown_name;   /* what berth_tensor_at handed out last */
+    char *shown_path;
+};
+
+/* ---- open.c: everything but the values' names ---- */
+
+/* Opens what checkpoint->reader gives as checkpoint->config says. */
+int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error);
+/* The directory, for those who were opened without it (load.check=none). Under the mutex. */
+int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
+
+/* ---- head.c: records found in the head, without a directory ---- */
+
+/*
+ * Follows data.pkl and the small records in the head. 0: found, the reason is NULL; or 0 and the
+ * reason why they cannot be found so (a static text): then the directory must tell.
+ */
+int berth_head_read(berth_checkpoint *checkpoint, berth_window *window, uint64_t *next_offset,
+                    const char **reason, berth_error *error);
+/* Takes over what a small record says (Z11). */
+int berth_small_take(berth_checkpoint *checkpoint, int which, const uint8_t *bytes, size_t nbytes,
+                     uint64_t offset, berth_error *error);
+
+/* ---- check.c: the file against the layout and the directory ---- */
+
+/* The alignment that the layout of this file uses. */
+uint32_t berth_alignment(const berth_checkpoint *checkpoint);
+/* Places all storages by the layout; the first header is expected at `cursor`. */
+int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
+/* Compares what the small records' headers say with the layout. */
+int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *error);
+/* Compares the local header of the first storage, if it lies in the head. */
+int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
+                              const berth_window *window, berth_error *error);
+/*
+ * Compares the layout with the directory, and with local headers where those were read: small
+ * records, storages. The first difference is BERTH_E_OFFSETS.
+ */
+int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error);
+/*
+ * Every storage has its record, stored as it is, of exactly its size (T1, Z9); one that is longer
+ * by less than an item sets has_longer_record.
+ */
+int berth_check_storages(berth_checkpoint *checkpoint, berth_error *error);
+/* After that, and with the local headers read: storages lie where those say. */
+int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error);
+
+/* ---- stream.c ---- */
+
+int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *window,
+                                 berth_error *error);
+
+/* ---- storages.c: how bytes become memory ---- */
+
+/* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
+int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
+void berth_storages_end(berth_checkpoint *checkpoint);
+/* The storage's bytes in this machine's order, aligned for its dtype. Thread-safe. */
+int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
+                         const uint8_t **memory, berth_error *error);
+/* Copies a range of them, without making memory of the rest. Thread-safe. */
+int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                       size_t nbytes, uint64_t offset, berth_error *error);
+/* Whether asking for its memory costs no reading of it. */
+bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
+/* Bytes that one worker moves at a time, and how many workers n tasks get. */
+uint64_t berth_chunk_nbytes(const struct berth_config *config);
+unsigned berth_n_workers(const struct berth_config *config, uint64_t n_tasks);
+/* How storages become memory, and why so. Static texts. */
+void berth_storages_method(const berth_checkpoint *checkpoint, const char **method,
+                           const char **reason);
+
+/* ---- verify.c: every byte ---- */
+
+/* Reads all records and compares their CRCs; of a stream, reads all storages. `call` and `verdict`
+ * may be NULL. */
+int berth_verify_data(berth_checkpoint *checkpoint, const berth_call *call, berth_verdict *verdict,
+                      berth_error *error);
+/* The same for an archive that is no checkpoint; its local headers were read. */
+int berth_verify_container(berth_reader *reader, const struct berth_config *config,
+                           const berth_container *container, const berth_call *call,
+                           berth_verdict *verdict, berth_error *error);
+
+/* ---- load.c ---- */
+
+/* berth_open; `config` NULL: that of the call. */
+int berth_checkpoint_open_path(const char *path, const struct berth_config *config,
+                               const berth_call *call, berth_checkpoint **opened,
+                               berth_error *error);
+/* Fills the call's statistics, if it asks for any. */
+void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call);
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/container.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/checksum.h"
+#include "format/inflate.h"
+#include "format/layout.h"
+
+/* Headers that lie this near to each other are fetched by one read. */
+#define RUN_NBYTES (UINT64_C(256) << 10)
+/* What a header's extra fields mostly stay below: alignment 64, zip64. More is fetched if there. */
+#define EXTRA_NBYTES 128
+
+typedef unsigned long long ull;
+
+void berth_container_free(berth_container *container)
+{
+    berth_zip_free_directory(&container->directory);
+    memset(container, 0, sizeof *container);
+}
+
+int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
+                         berth_error *error)
+{
+    uint64_t file_nbytes = window->reader->nbytes;
+    const uint8_t *bytes;
+
+    memset(container, 0, sizeof *container);
+    if (tail_nbytes < BERTH_ZIP_TAIL_NBYTES)
+        tail_nbytes = BERTH_ZIP_TAIL_NBYTES;
+    if (tail_nbytes > file_nbytes)
+        tail_nbytes = file_nbytes;
+    if (berth_window_get(window, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
+        berth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
+        berth_window_get(window, container->end.directory_offset, container->end.directory_nbytes,
+                         0, &bytes, error) < 0 ||
+        berth_zip_read_directory(bytes, &container->end, &container->directory, error) < 0)
+        return error->code;
+    container->known = true;
+    return 0;
+}
+
+berth_zip_entry *berth_container_find(const berth_container *container, const char *record)
+{
+    return berth_zip_find(&container->directory, record, strlen(record));
+}
+
+/* All entries in the file's order, folders too: entry i, or NULL behind the last. */
+static berth_zip_entry *entry_at(const berth_container *container, size_t i)
+{
+    const berth_zip_directory *directory = &container->directory;
+
+    return i < directory->n_entries + directory->n_folders
+               ? &directory->entries[directory->by_offset[i]]
+               : NULL;
+}
+
+/* The end of the headers that one read shall fetch, from that of entry i on. */
+static uint64_t run_end(const berth_container *container, size_t i)
+{
+    const berth_zip_entry *entry = entry_at(container, i);
+    uint64_t start = entry ? entry->header_offset : container->end.directory_offset;
+    uint64_t end = start;
+
+    for (; (entry = entry_at(container, i)) != NULL; i++) {
+        uint64_t header_nbytes = BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
+        if (end > start && entry->header_offset - start > RUN_NBYTES - header_nbytes)
+            break;
+        end = entry->header_offset + header_nbytes;
+    }
+    return end;
+}
+
+/* Z5: the local header of entry i, which then knows where its data is. */
+static int check_local(const berth_container *container, berth_window *window, size_t i,
+                       berth_error *error)
+{
+    berth_zip_entry *entry = entry_at(container, i);
+    uint64_t at = entry->header_offset;
+    const uint8_t *bytes;
+    berth_zip_local local;
+
+    if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, run_end(container, i) - at, &bytes,
+                         error) < 0)
+        return error->code;
+    size_t nbytes = (size_t)BERTH_ZIP_LOCAL_NBYTES + bytes[26] + ((size_t)bytes[27] << 8) +
+                    bytes[28] + ((size_t)bytes[29] << 8);
+    if (berth_window_get(window, at, nbytes, 0, &bytes, error) < 0 ||
+        berth_zip_read_local(bytes, nbytes, at, &local, error) < 0)
+        return error->code;
+    return berth_zip_check_local(&local, entry, error);
+}
+
+/* Z7: whatever else is believed, no record reaches into the next. */
+static int check_reach(const berth_zip_entry *entry, berth_error *error)
+{
+    if (entry->data_offset > entry->next_offset ||
+        entry->compressed_nbytes > entry->next_offset - entry->data_offset)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
+                          "its %llu bytes reach into what begins at byte %llu",
+                          (ull)entry->compressed_nbytes, (ull)entry->next_offset);
+    return 0;
+}
+
+/* Z6; fetched together with the headers behind it. */
+static int check_descriptor(const berth_container *container, berth_window *window, size_t i,
+                            berth_error *error)
+{
+    berth_zip_entry *entry = entry_at(container, i);
+    uint64_t at = entry->data_offset + entry->compressed_nbytes;
+    uint64_t gap = entry->next_offset - at;
+    uint64_t room = gap < 24 ? gap : 24;
+    const uint8_t *bytes;
+
+    if (berth_window_get(window, at, room, gap < RUN_NBYTES ? run_end(container, i + 1) - at : room,
+                         &bytes, error) < 0)
+        return error->code;
+    return berth_zip_check_descriptor(bytes, room, entry->next_offset, entry, error);
+}
+
+int berth_container_check_headers(berth_container *container, berth_window *window,
+                                  bool all_descriptors, berth_error *error)
+{
+    const berth_zip_entry *entry;
+
+    for (size_t i = 0; (entry = entry_at(container, i)) != NULL; i++) {
+        if (check_local(container, window, i, error) < 0 || check_reach(entry, error) < 0)
+            return error->code;
+        if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0)
+            continue;
+        if (check_descriptor(container, window, i, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static int inflate_all(const berth_zip_entry *entry, berth_window *window, uint8_t **owned,
+                       berth_error *error)
+{
+    const uint8_t *in;
+
+    /* Z9: only then is memory of the size that the entry claims asked for. */
+    if (berth_inflate_check(entry, error) < 0 ||
+        berth_window_get(window, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
+        return error->code;
+    *owned = berth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
+    if (!*owned)
+        return berth_fail_memory(error, entry->nbytes);
+    return berth_inflate(entry, in, *owned, error);
+}
+
+int berth_container_bytes(const berth_zip_entry *entry, berth_window *window, const uint8_t **bytes,
+                          uint8_t **owned, berth_error *error)
+{
+    bool present;
+
+    *owned = NULL;
+    if (entry->method == 0)
+        (void)berth_window_get(window, entry->data_offset, entry->nbytes, 0, bytes, error);
+    else if (inflate_all(entry, window, owned, error) == 0)
+        *bytes = *owned;
+    if (error->code == 0)
+        (void)berth_zip_check_crc(entry, berth_crc32(0, *bytes, entry->nbytes), &present, error);
+    if (error->code < 0) {
+        berth_release(*owned);
+        *owned = NULL;
+    }
+    return error->code;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A zip's directory, fetched and checked, and the records it lists: what archives, the fallback of
+ * checkpoints, cross-checks and verification stand on.
+ */
+#ifndef BERTH_LOAD_CONTAINER_H
+#define BERTH_LOAD_CONTAINER_H
+
+#include "format/zip_read.h"
+#include "load/window.h"
+
+typedef struct berth_container {
+    bool known; /* the directory was read; else all is zero */
+    berth_zip_end end;
+    berth_zip_directory directory;
+} berth_container;
+
+/*
+ * Reads the end records and the directory (Z1 to Z4, Z8, Z9), in one read if the last `tail_nbytes`
+ * bytes, or BERTH_ZIP_TAIL_NBYTES, hold both; in two if not.
+ */
+int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
+                         berth_error *error);
+void berth_container_free(berth_container *container);
+
+/* The entry of a record, or NULL. */
+berth_zip_entry *berth_container_find(const berth_container *container, const char *record);
+
+/*
+ * Reads every local header and compares it with its entry (Z5), after which entries know their
+ * data_offset; then the descriptors (Z6): of all, or of all but storages. No record may reach into
+ * the next one (Z7).
+ */
+int berth_container_check_headers(berth_container *container, berth_window *window,
+                                  bool all_descriptors, berth_error *error);
+
+/*
+ * The whole of one record whose local header was checked, inflated if deflated, its CRC compared
+ * where there is one (Z10). *bytes lives until the next use of the window, or until *owned, which
+ * is NULL if not needed, is released.
+ */
+int berth_container_bytes(const berth_zip_entry *entry, berth_window *window, const uint8_t **bytes,
+                          uint8_t **owned, berth_error *error);
+
+#endif

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The public side of loading: opening and closing, and questions to what is open. */
+#include <string.h>
+#include <time.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/tensor.h"
+#include "load/checkpoint.h"
+
+/* ---- open and close ---- */
+
+static double now(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call)
+{
+    if (!call || !call->stats)
+        return;
+    berth_stats *stats = call->stats;
+    memset(stats, 0, sizeof *stats);
+    stats->total_seconds = now() - checkpoint->begin_seconds;
+    stats->plan_seconds = checkpoint->open_seconds;
+    stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
+    stats->moved_nbytes = atomic_load(&checkpoint->reader.moved_nbytes);
+    stats->asked_nbytes = stats->moved_nbytes;
+    stats->n_requests = atomic_load(&checkpoint->reader.n_requests);
+    stats->n_records = checkpoint->container.directory.n_entries;
+    stats->n_storages = checkpoint->n_storages;
+    stats->calculated_offsets = checkpoint->calculated_offsets;
+    berth_storages_method(checkpoint, &stats->method, &stats->reason);
+}
+
+/* Opens what the reader, which is taken over, gives; on failure nothing is left. */
+static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
+                       berth_checkpoint **opened, berth_error *error)
+{
+    (void)pthread_mutex_init(&checkpoint->mutex, NULL);
+    checkpoint->has_mutex = true;
+    int result = berth_checkpoint_read(checkpoint, error);
+    checkpoint->open_seconds = now() - checkpoint->begin_seconds;
+    berth_checkpoint_stats(checkpoint, call);
+    if (result < 0) {
+        (void)berth_error_prefix(error, checkpoint->reader.name);
+        berth_close(checkpoint);
+        return error->code;
+    }
+    *opened = checkpoint;
+    return 0;
+}
+
+/* An empty checkpoint with its configuration: `config`, or that of the call. */
+static berth_checkpoint *begin(const struct berth_config *config, const berth_call *call,
+                               berth_checkpoint **opened, berth_error *error)
+{
+    if (!opened) {
+        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                         "there is no place for the checkpoint");
+        return NULL;
+    }
+    *opened = NULL;
+    berth_checkpoint *checkpoint = berth_allocate_zeroed(sizeof *checkpoint);
+    if (!checkpoint) {
+        (void)berth_fail_memory(error, sizeof *checkpoint);
+        return NULL;
+    }
+    checkpoint->reader.fd = -1;
+    checkpoint->begin_seconds = now();
+    if (config)
+        checkpoint->config = *config;
+    else if (berth_config_resolve(call, &checkpoint->config, error) < 0) {
+        berth_release(checkpoint);
+        return NULL;
+    }
+    return checkpoint;
+}
+
+static int abandon(berth_checkpoint *checkpoint, const char *name, berth_error *error)
+{
+    berth_close(checkpoint);
+    return name ? berth_error_prefix(error, name) : error->code;
+}
+
+int berth_checkpoint_open_path(const char *path, const struct berth_config *config,
+                               const berth_call *call, berth_checkpoint **opened,
+                               berth_error *error)
+{
+    if (!path)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
+    berth_checkpoint *checkpoint = begin(config, call, opened, error);
+    if (!checkpoint)
+        return error->code;
+    if (berth_reader_open_path(path, &checkpoint->reader, error) < 0)
+        return abandon(checkpoint, path, error);
+    return open_reader(checkpoint, call, opened, error);
+}
+
+int berth_open(const char *path, const berth_call *call, berth_checkpoint **checkpoint,
+               berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    return berth_checkpoint_open_path(path, NULL, call, checkpoint, error);
+}
+
+int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
+    if (!opened)
+        return error->code;
+    if (berth_reader_open_fd(fd, &opened->reader, error) < 0)
+        return abandon(opened, "descriptor", error);
+    return open_reader(opened, call, checkpoint, error);
+}
+
+int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+                      berth_checkpoint **checkpoint, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
+    if (!opened)
+        return error->code;
+    if (berth_reader_open_memory(bytes, nbytes, &opened->reader, error) < 0)
+        return abandon(opened, "memory", error);
+    return open_reader(opened, call, checkpoint, error);
+}
+
+int berth_open_source(const berth_source *source, const berth_call *call,
+                      berth_checkpoint **checkpoint, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!source)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
+    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
+    if (!opened)
+        return error->code;
+    if (berth_reader_open_source(source, &opened->reader, error) < 0)
+        return abandon(opened, source->name ? source->name : "source", error);
+    return open_reader(opened, call, checkpoint, error);
+}
+
+void berth_close(berth_checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    berth_names_free(checkpoint->names);
+    berth_storages_end(checkpoint);
+    berth_tree_free(checkpoint->tree);
+    berth_container_free(&checkpoint->container);
+    berth_release(checkpoint->archive);
+    berth_release(checkpoint->shown_name);
+    berth_release(checkpoint->shown_path);
+    berth_reader_close(&checkpoint->reader);
+    if (checkpoint->has_mutex)
+        (void)pthread_mutex_destroy(&checkpoint->mutex);
+    berth_release(checkpoint);
+}
+
+/* ---- values and their names ---- */
+
+const berth_value *berth_root(const berth_checkpoint *checkpoint)
+{
+    return checkpoint ? checkpoint->root : NULL;
+}
+
+/* Made when first asked for, by whichever thread. NULL: error says why. */
+static const berth_names *names_of(const berth_checkpoint *constant, berth_error *error)
+{
+    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
+
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    if (!checkpoint->names)
+        (void)berth_names_new(checkpoint->root, &checkpoint->names, error);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return error->code < 0 ? NULL : checkpoint->names;
+}
+
+const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
+                              berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint || !name) {
+        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                         "berth_find needs a checkpoint and a name");
+        return NULL;
+    }
+    const berth_names *names = names_of(checkpoint, error);
+    const berth_value *value = names ? berth_names_find(names, name, error) : NULL;
+    if (error->code < 0)
+        (void)berth_error_prefix(error, checkpoint->reader.name);
+    return value;
+}
+
+const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const char *name)
+{
+    return berth_value_tensor(berth_find(checkpoint, name, NULL));
+}
+
+size_t berth_tensor_count(const berth_checkpoint *checkpoint)
+{
+    berth_error error;
+
+    if (!checkpoint)
+        return 0;
+    berth_error_clear(&error);
+    const berth_names *names = names_of(checkpoint, &error);
+    return names ? berth_names_count(names) : 0;
+}
+
+/* The byte of the first element, in the file. */
+static uint64_t offset_in_file(const berth_tensor *tensor)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t elements = (uint64_t)berth_dtype_elements(tensor->dtype);
+
+    if (!storage)
+        return BERTH_NO_OFFSET;
+    uint64_t base = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
+    if (berth_tensor_numel(tensor) == 0)
+        return base; /* its offset may lie outside (T2) */
+    return base + (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+}
+
+static bool is_parameter(const berth_value *value)
+{
+    if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = berth_value_inner(value);
+    return berth_value_kind(value) == BERTH_KIND_PARAMETER;
+}
+
+/* Exchanges the text that is handed out until the next call. */
+static void show(berth_checkpoint *checkpoint, char *name, char *path)
+{
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_release(checkpoint->shown_name);
+    berth_release(checkpoint->shown_path);
+    checkpoint->shown_name = name;
+    checkpoint->shown_path = path;
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+}
+
+int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
+                    berth_error *error)
+{
+    char *name, *path;
+
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint || !named)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_tensor_at needs a checkpoint and a place for the tensor");
+    const berth_names *names = names_of(checkpoint, error);
+    if (!names)
+        return berth_error_prefix(error, checkpoint->reader.name);
+    if (i >= berth_names_count(names)) {
+        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                         "there is no tensor %zu among %zu", i, berth_names_count(names));
+        return berth_error_prefix(error, checkpoint->reader.name);
+    }
+    if (berth_names_text(names, i, &name, &path, error) < 0)
+        return berth_error_prefix(error, checkpoint->reader.name);
+    show(checkpoint, name, path);
+    const berth_value *value = berth_names_value(names, i);
+    const berth_tensor *tensor = berth_value_tensor(value);
+    *named = (berth_named_tensor){.name = name,
+                                  .path = path,
+                                  .tensor = tensor,
+                                  .value = value,
+                                  .offset = tensor ? offset_in_file(tensor) : BERTH_NO_OFFSET,
+                                  .parameter = is_parameter(value),
+                                  .requires_grad = berth_value_requires_grad(value)};
+    return 0;
+}
+
+/* ---- what the file says of itself ---- */
+
+static bool is_own_record(const char *record)
+{
+    static const char *const others[] = {"version", ".data/serialization_id"};
+
+    for (size_t i = 0; i < BERTH_N_SMALL; i++)
+        if (strcmp(record, berth_small_names[i]) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(record, others[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Z11: records that nothing here knows are counted. */
+static void count_records(const berth_checkpoint *checkpoint, berth_info *info)
+{
+    const berth_zip_directory *directory = &checkpoint->container.directory;
+
+    info->n_records = directory->n_entries;
+    for (size_t i = 0; i < directory->n_entries; i++) {
+        const berth_zip_entry *entry = &directory->entries[i];
+        bool is_storage = strncmp(entry->record, "data/", 5) == 0 &&
+                          berth_tree_find_storage(checkpoint->tree, entry->record + 5,
+                                                  strlen(entry->record + 5)) != NULL;
+        info->n_unknown_records += !is_storage && !is_own_record(entry->record);
+        info->n_crc32 += entry->crc32 != 0;
+    }
+}
+
+static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
+{
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        if (storage->root)
+            continue;
+        info->n_storages++;
+        info->storages_nbytes += storage->nbytes;
+    }
+    if (checkpoint->is_stream)
+        info->n_records = info->n_storages;
+}
+
+int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint || !info)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_checkpoint_info needs a checkpoint and a place for the facts");
+    const berth_names *names = names_of(checkpoint, error);
+    if (names) {
+        (void)pthread_mutex_lock(&checkpoint->mutex);
+        (void)berth_checkpoint_need_directory(checkpoint, error);
+        (void)pthread_mutex_unlock(&checkpoint->mutex);
+    }
+    if (error->code < 0)
+        return berth_error_prefix(error, checkpoint->reader.name);
+    *info = (berth_info){.archive = checkpoint->archive,
+                         .container = checkpoint->is_stream ? "stream" : "zip",
+                         .format_version = checkpoint->format_version,
+                         .storage_alignment = checkpoint->storage_alignment,
+                         .byteorder = checkpoint->is_big ? "big" : "little",
+                         .byteorder_recorded = checkpoint->byteorder_recorded,
+                         .nbytes = checkpoint->reader.nbytes,
+                         .n_tensors = berth_names_count(names),
+                         .calculated_offsets = checkpoint->calculated_offsets};
+    count_records(checkpoint, info);
+    count_storages(checkpoint, info);
+    return 0;
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * From a source to values whose storages have offsets. One read of the head, and arithmetic where
+ * the file follows the layout; the directory where it does not, or where load.check asks for it.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/layout.h"
+#include "format/pickle.h"
+#include "format/stream_read.h"
+#include "load/checkpoint.h"
+
+/* Enough to tell any kind of file. */
+#define LEAST_HEAD_NBYTES 512
+/* What the directory may list besides what data.pkl names, in the guess of its size. */
+#define OTHERS_NBYTES 4096
+
+/* ---- what kind of file it is ---- */
+
+static bool is_tar(const uint8_t *head, uint64_t nbytes)
+{
+    return nbytes >= 262 && memcmp(head + 257, "ustar", 5) == 0;
+}
+
+/* A safetensors file: the length of a JSON object, and the object. */
+static bool is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes)
+{
+    uint64_t length = 0;
+
+    for (size_t i = 8; nbytes > 8 && i > 0; i--)
+        length = length << 8 | head[i - 1];
+    return nbytes > 8 && head[8] == '{' && length >= 2 && length <= file_nbytes - 8;
+}
+
+/* One clear sentence for each kind of file that is no checkpoint. */
+static int refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes,
+                       berth_error *error)
+{
+    char begin[24] = "";
+    const char *text = NULL;
+
+    if (nbytes == 0)
+        text = "the file is empty";
+    else if (nbytes >= 4 && memcmp(head, "PK\5\6", 4) == 0)
+        text = "a zip archive without any record";
+    else if (is_tar(head, nbytes))
+        text = "a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
+               "(weights_only=False) and save it again";
+    else if (is_safetensors(head, nbytes, file_nbytes))
+        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it";
+    else if (nbytes >= 2 && head[0] == 0x1f && head[1] == 0x8b)
+        text = "compressed by gzip: unpack it first";
+    else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
+        text = "a bare pickle, not a PyTorch checkpoint";
+    if (text)
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+    for (size_t i = 0; i < 4 && i < nbytes; i++) {
+        static const char digits[] = "0123456789abcdef";
+        begin[3 * i] = ' ';
+        begin[3 * i + 1] = digits[head[i] >> 4];
+        begin[3 * i + 2] = digits[head[i] & 15];
+    }
+    return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                      "neither a zip archive nor a PyTorch stream: it begins with%s", begin);
+}
+
+/* Zips of PyTorch that are no checkpoints; told by names only. */
+static int refuse_archive(const berth_container *container, berth_error *error)
+{
+    bool has_code = false;
+
+    for (size_t i = 0; i < container->directory.n_entries && !has_code; i++)
+        has_code = strncmp(container->directory.entries[i].record, "code/", 5) == 0;
+    if (has_code && berth_container_find(container, "constants.pkl"))
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                          "a TorchScript archive (code/, constants.pkl): a program, which is never "
+                          "run; its records can be listed, but it has no values to read");
+    if (berth_container_find(container, "data.pkl"))
+        return 0;
+    if (berth_container_find(container, ".data/extern_modules"))
+        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                          "a torch.package archive (.data/extern_modules, no data.pkl): a program, "
+                          "which is never run; its records can be listed, but it has no values to "
+                          "read");
+    return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                      "a zip archive without data.pkl: not a PyTorch checkpoint");
+}
+
+/* ---- the steps ---- */
+
+static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
+                       uint64_t offset, berth_error *error)
+{
+    berth_pickle_rules rules = {.inert =
+                                    checkpoint->config.load_unknown_globals == BERTH_UNKNOWN_INERT,
+                                .record = berth_small_names[BERTH_DATA_PKL],
+                                .base_offset = offset};
+
+    if (berth_pickle_read(bytes, nbytes, &rules, checkpoint->tree, &checkpoint->root, error) < 0)
+        return error->code;
+    checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
+    return 0;
+}
+
+/* Local headers and descriptors against the directory, as far as load.check goes (Z5 to Z7). */
+static int check_headers(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    bool all = checkpoint->config.load_check >= BERTH_CHECK_HEADERS;
+
+    if (berth_container_check_headers(&checkpoint->container, window, all, error) < 0)
+        return error->code;
+    if (all)
+        return berth_zip_check_ranges(&checkpoint->container.directory, &checkpoint->container.end,
+                                      0, error);
+    return 0;
+}
+
+static int check_data(berth_checkpoint *checkpoint, berth_error *error)
+{
+    if (checkpoint->config.load_check < BERTH_CHECK_DATA)
+        return 0;
+    return berth_verify_data(checkpoint, NULL, NULL, error);
+}
+
+static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
+{
+    berth_log("%s: storages are found through the directory, not by calculated offsets: %s",
+              checkpoint->reader.name, reason);
+}
+
+/* ---- by arithmetic ---- */
+
+/* What the directory should take, if it lists just what it must. */
+static uint64_t guess_tail(const berth_checkpoint *checkpoint)
+{
+    uint64_t fixed = BERTH_ZIP_CENTRAL_NBYTES + 28 + strlen(checkpoint->archive) + sizeof "data/";
+    uint64_t nbytes = OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
+
+    for (size_t i = 0; i < checkpoint->n_storages; i++)
+        nbytes += fixed + strlen(berth_tree_storage(checkpoint->tree, i)->key);
+    return nbytes;
+}
+
+/* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
+static int take_longer_record(berth_checkpoint *checkpoint, berth_window *window,
+                              berth_error *error)
+{
+    if (check_headers(checkpoint, window, error) < 0 || berth_take_offsets(checkpoint, error) < 0)
+        return error->code;
+    checkpoint->calculated_offsets = false;
+    say_fallback(checkpoint, "a record is longer than its elements");
+    return 0;
+}
+
+/* load.check from directory upwards: what was computed against what is told. */
+static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    if (berth_container_read(&checkpoint->container, window, guess_tail(checkpoint), error) < 0 ||
+        refuse_archive(&checkpoint->container, error) < 0 ||
+        berth_check_storages(checkpoint, error) < 0)
+        return error->code;
+    if (checkpoint->has_longer_record)
+        return take_longer_record(checkpoint, window, error);
+    /* First without the local headers: a difference is told as what it is. */
+    if (berth_check_layout(checkpoint, error) < 0)
+        return error->code;
+    if (checkpoint->config.load_check < BERTH_CHECK_HEADERS)
+        return 0;
+    if (check_headers(checkpoint, window, error) < 0)
+        return error->code;
+    return berth_check_layout(checkpoint, error);
+}
+
+static int read_computed(berth_checkpoint *checkpoint, berth_window *window, uint64_t cursor,
+                         berth_error *error)
+{
+    const berth_small *pickle = &checkpoint->small[BERTH_DATA_PKL];
+
+    if (berth_check_small_layout(checkpoint, error) < 0 ||
+        read_values(checkpoint, window->head + pickle->data_offset, pickle->nbytes,
+                    pickle->data_offset, error) < 0 ||
+        berth_compute_offsets(checkpoint, cursor, error) < 0 ||
+        berth_check_first_storage(checkpoint, cursor, window, error) < 0)
+        return error->code;
+    checkpoint->calculated_offsets = true;
+    if (checkpoint->config.load_check < BERTH_CHECK_DIRECTORY)
+        return 0;
+    return compare_computed(checkpoint, window, error);
+}
+
+/* ---- through the directory ---- */
+
+static int take_small(berth_checkpoint *checkpoint, berth_window *window, int which,
+                      berth_error *error)
+{
+    const char *record = berth_small_names[which];
+    const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
+    const uint8_t *bytes;
+    uint8_t *owned;
+
+    if (!entry)
+        return 0;
+    if (berth_container_bytes(entry, window, &bytes, &owned, error) < 0)
+        return error->code;
+    checkpoint->small[which] = (berth_small){.present = true,
+                                             .header_offset = entry->header_offset,
+                                             .data_offset = entry->data_offset,
+                                             .nbytes = entry->nbytes,
+                                             .crc32 = entry->crc32};
+    if (which == BERTH_DATA_PKL)
+        (void)read_values(checkpoint, bytes, entry->nbytes, entry->data_offset, error);
+    else
+        (void)berth_small_take(checkpoint, which, bytes, entry->nbytes, entry->data_offset, error);
+    berth_release(owned);
+    return error->code;
+}
+
+/*
+ * A file that claims the layout (.format_version) is read by PyTorch with calculated offsets, so it
+ * must follow it; or someone says load.calculate_storage_offsets=off, and no reading but the
+ * directory's is meant. Debug mode then still tells the difference.
+ */
+static int compare_listed(berth_checkpoint *checkpoint, berth_error *error)
+{
+    bool is_off = !checkpoint->config.load_calculate_storage_offsets;
+
+    if (checkpoint->format_version < 1 || checkpoint->has_longer_record ||
+        checkpoint->config.load_check < BERTH_CHECK_DIRECTORY ||
+        (is_off && !checkpoint->config.debug))
+        return 0;
+    if (berth_check_layout(checkpoint, error) == 0 || !is_off || error->code == BERTH_E_MEMORY)
+        return error->code;
+    berth_log("%s: %s", checkpoint->reader.name, error->message);
+    berth_error_clear(error);
+    return 0;
+}
+
+static int read_listed(berth_checkpoint *checkpoint, berth_window *window, const char *reason,
+                       berth_error *error)
+{
+    berth_container *container = &checkpoint->container;
+
+    if (berth_container_read(container, window, BERTH_ZIP_TAIL_NBYTES, error) < 0 ||
+        refuse_archive(container, error) < 0 || check_headers(checkpoint, window, error) < 0)
+        return error->code;
+    berth_release(checkpoint->archive);
+    checkpoint->archive =
+        berth_duplicate(container->directory.archive, container->directory.archive_nbytes);
+    if (!checkpoint->archive)
+        return berth_fail_memory(error, container->directory.archive_nbytes);
+    for (int which = BERTH_N_SMALL; which-- > 0;) /* data.pkl last */
+        if (take_small(checkpoint, window, which, error) < 0)
+            return error->code;
+    if (berth_check_storages(checkpoint, error) < 0 || compare_listed(checkpoint, error) < 0)
+        return error->code;
+    say_fallback(checkpoint, reason);
+    return berth_take_offsets(checkpoint, error);
+}
+
+static int read_zip(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    const char *reason = "load.calculate_storage_offsets=off";
+    uint64_t cursor = 0;
+
+    if (checkpoint->config.load_calculate_storage_offsets &&
+        berth_head_read(checkpoint, window, &cursor, &reason, error) < 0)
+        return error->code;
+    if (!reason)
+        return read_computed(checkpoint, window, cursor, error);
+    /* Nothing that was found on the way counts. */
+    memset(checkpoint->small, 0, sizeof checkpoint->small);
+    checkpoint->format_version = checkpoint->storage_alignment = 0;
+    return read_listed(checkpoint, window, reason, error);
+}
+
+/* ---- all of it ---- */
+
+/* What is assumed until a byteorder record tells (FORMAT.md 7). */
+static bool assumes_big(const struct berth_config *config)
+{
+    if (config->load_endianness == BERTH_BYTEORDER_NATIVE)
+        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return config->load_endianness == BERTH_BYTEORDER_BIG;
+}
+
+static int read_any(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    uint64_t head_nbytes = (uint64_t)checkpoint->config.load_head_nbytes;
+    uint64_t file_nbytes = checkpoint->reader.nbytes;
+
+    if (head_nbytes < LEAST_HEAD_NBYTES)
+        head_nbytes = LEAST_HEAD_NBYTES;
+    if (berth_window_grow_head(window, head_nbytes, error) < 0)
+        return error->code;
+    checkpoint->is_big = assumes_big(&checkpoint->config);
+    if (window->head_nbytes >= 4 && memcmp(window->head, "PK\3\4", 4) == 0)
+        return read_zip(checkpoint, window, error);
+    if (berth_stream_is(window->head, window->head_nbytes))
+        return berth_checkpoint_read_stream(checkpoint, window, error);
+    return refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
+}
+
+int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)
+{
+    berth_window window;
+
+    checkpoint->tree = berth_tree_new(error);
+    if (!checkpoint->tree)
+        return error->code;
+    berth_window_begin(&window, &checkpoint->reader);
+    if (read_any(checkpoint, &window, error) == 0)
+        (void)check_data(checkpoint, error);
+    berth_window_free(&window);
+    if (error->code < 0)
+        return error->code;
+    return berth_storages_begin(checkpoint, error);
+}
+
+int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)
+{
+    berth_window window;
+
+    if (checkpoint->is_stream || checkpoint->container.known)
+        return 0;
+    berth_window_begin(&window, &checkpoint->reader);
+    (void)berth_container_read(&checkpoint->container, &window, guess_tail(checkpoint), error);
+    berth_window_free(&window);
+    return error->code;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Drives the reader of streams from before PyTorch 1.6: brings it as many bytes as it needs. */
+#include "format/stream_read.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "load/checkpoint.h"
+
+/* Counts of small storages that follow each other come with one read. */
+#define AHEAD_NBYTES 4096
+#define COUNT_NBYTES 8
+
+typedef unsigned long long ull;
+
+/* The five pickles, with as much of the head as they take. */
+static int read_head(berth_checkpoint *checkpoint, berth_window *window, berth_stream *stream,
+                     berth_error *error)
+{
+    bool inert = checkpoint->config.load_unknown_globals == BERTH_UNKNOWN_INERT;
+    uint64_t file_nbytes = window->reader->nbytes;
+
+    for (;;) {
+        int result = berth_stream_read(window->head, window->head_nbytes, inert, checkpoint->tree,
+                                       stream, error);
+        if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
+            return result;
+        berth_error_clear(error);
+        /* A tree remembers its first failure: the next try gets a new one. */
+        berth_tree_free(checkpoint->tree);
+        checkpoint->tree = berth_tree_new(error);
+        if (!checkpoint->tree ||
+            berth_window_grow_head(window,
+                                   window->head_nbytes > file_nbytes / 4 ? file_nbytes
+                                                                         : window->head_nbytes * 4,
+                                   error) < 0)
+            return error->code;
+    }
+}
+
+static int place_storages(berth_checkpoint *checkpoint, berth_window *window,
+                          const berth_stream *stream, berth_error *error)
+{
+    uint64_t at = stream->payload_offset;
+    const uint8_t *count;
+
+    for (size_t i = 0; i < stream->n_keys; i++) {
+        if (berth_window_get(window, at, COUNT_NBYTES, AHEAD_NBYTES, &count, error) < 0 ||
+            berth_stream_place(stream, checkpoint->tree, i, count, at, window->reader->nbytes, &at,
+                               error) < 0)
+            return error->code;
+    }
+    /* One reading: a second object behind the first would be read by some and not by others. */
+    if (at != window->reader->nbytes)
+        return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                          "%llu bytes follow the last storage of the stream",
+                          (ull)(window->reader->nbytes - at));
+    return 0;
+}
+
+/* A storage that the pickle names must be in the key list, or be a view of one that is. */
+static int check_placed(const berth_checkpoint *checkpoint, berth_error *error)
+{
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *root = storage->root ? storage->root : storage;
+        if (root->offset == BERTH_NO_OFFSET)
+            return berth_fail(error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET,
+                              "the storage \"%.60s\" is used, but not in the list of storages",
+                              root->key);
+        if (storage->root && (storage->root_offset > root->nbytes ||
+                              storage->nbytes > root->nbytes - storage->root_offset))
+            return berth_fail(error, BERTH_E_TENSOR, NULL, root->offset,
+                              "a view of %llu bytes at %llu leaves its storage of %llu",
+                              (ull)storage->nbytes, (ull)storage->root_offset, (ull)root->nbytes);
+    }
+    return 0;
+}
+
+int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *window,
+                                 berth_error *error)
+{
+    berth_stream stream;
+
+    memset(&stream, 0, sizeof stream);
+    checkpoint->is_stream = true;
+    checkpoint->archive = berth_duplicate("", 0);
+    if (!checkpoint->archive)
+        return berth_fail_memory(error, 1);
+    if (read_head(checkpoint, window, &stream, error) < 0 ||
+        place_storages(checkpoint, window, &stream, error) < 0)
+        return error->code;
+    checkpoint->root = stream.root;
+    checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
+    /* PyTorch wrote a stream's elements little-endian on every machine, and reads them so, whatever
+       little_endian in its head says of the machine. */
+    checkpoint->is_big = false;
+    checkpoint->byteorder_recorded = true;
+    return check_placed(checkpoint, error);
+}
