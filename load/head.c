@@ -226,10 +226,7 @@ static int find_extent(const berth_checkpoint *checkpoint, berth_window *window,
         *extent = 0;
         if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
             return 0;
-        if (berth_window_grow_head(window,
-                                   window->head_nbytes > file_nbytes / 4 ? file_nbytes
-                                                                         : window->head_nbytes * 4,
-                                   error) < 0)
+        if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
             return error->code;
     }
 }

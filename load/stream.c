@@ -27,14 +27,7 @@ static int read_head(berth_checkpoint *checkpoint, berth_window *window, berth_s
         if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
             return result;
         berth_error_clear(error);
-        /* A tree remembers its first failure: the next try gets a new one. */
-        berth_tree_free(checkpoint->tree);
-        checkpoint->tree = berth_tree_new(error);
-        if (!checkpoint->tree ||
-            berth_window_grow_head(window,
-                                   window->head_nbytes > file_nbytes / 4 ? file_nbytes
-                                                                         : window->head_nbytes * 4,
-                                   error) < 0)
+        if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
             return error->code;
     }
 }
@@ -94,7 +87,7 @@ int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *win
     checkpoint->root = stream.root;
     checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
     /* PyTorch wrote a stream's elements little-endian on every machine, and reads them so, whatever
-       little_endian in its head says of the machine. */
+       little_endian in its head says of the machine (FORMAT.md 7). */
     checkpoint->is_big = false;
     checkpoint->byteorder_recorded = true;
     return check_placed(checkpoint, error);

@@ -256,6 +256,8 @@ int berth_verify(const char *path, const berth_call *call, berth_verdict *verdic
     struct berth_config config;
 
     BERTH_ERROR_BEGIN(error);
+    if (verdict)
+        memset(verdict, 0, sizeof *verdict);
     if (berth_config_resolve(call, &config, error) < 0)
         return error->code;
     /* Everything but the data is the business of open. */
