@@ -108,9 +108,9 @@ static int fail_header(const struct walk *walk, const char *record, const char *
 static int fail_data(const struct walk *walk, const char *record, uint64_t at, berth_error *error)
 {
     return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.data_offset,
-                      "the layout puts its data here, the first multiple of %lu after the header; "
-                      "the local header at byte %llu; load.calculate_storage_offsets=off reads it "
-                      "there",
+                      "the layout puts its data here, at the first multiple of %lu after the "
+                      "header; its local header puts it at byte %llu; "
+                      "load.calculate_storage_offsets=off reads it there",
                       (unsigned long)berth_alignment(walk->checkpoint), (ull)at);
 }
 
@@ -238,7 +238,7 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
     const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
     if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32 || entry->method != 0)
         return berth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
-                          "it has %llu bytes and CRC-32 %08lx, the directory says %llu and %08lx",
+                          "it has %llu bytes and CRC 0x%08lx, the directory says %llu and 0x%08lx",
                           (ull)small->nbytes, (unsigned long)small->crc32, (ull)entry->nbytes,
                           (unsigned long)entry->crc32);
     walk->before = record;

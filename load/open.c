@@ -154,6 +154,24 @@ static int take_longer_record(berth_checkpoint *checkpoint, berth_window *window
     return 0;
 }
 
+/*
+ * The layout against the directory alone, so that a difference is told as what it is; then, where
+ * local headers are asked for, again with them: they may show one in an earlier record.
+ */
+static int compare_layout(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    berth_error unasked;
+
+    if (berth_check_layout(checkpoint, error) != BERTH_E_OFFSETS ||
+        checkpoint->config.load_check < BERTH_CHECK_HEADERS)
+        return error->code;
+    berth_error_clear(&unasked);
+    if (berth_container_check_headers(&checkpoint->container, window, false, &unasked) < 0)
+        return error->code;
+    berth_error_clear(error);
+    return berth_check_layout(checkpoint, error);
+}
+
 /* load.check from directory upwards: what was computed against what is told. */
 static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
 {
@@ -163,8 +181,7 @@ static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, 
         return error->code;
     if (checkpoint->has_longer_record)
         return take_longer_record(checkpoint, window, error);
-    /* First without the local headers: a difference is told as what it is. */
-    if (berth_check_layout(checkpoint, error) < 0)
+    if (compare_layout(checkpoint, window, error) < 0)
         return error->code;
     if (checkpoint->config.load_check < BERTH_CHECK_HEADERS)
         return 0;
@@ -181,13 +198,16 @@ static int read_computed(berth_checkpoint *checkpoint, berth_window *window, uin
     if (berth_check_small_layout(checkpoint, error) < 0 ||
         read_values(checkpoint, window->head + pickle->data_offset, pickle->nbytes,
                     pickle->data_offset, error) < 0 ||
-        berth_compute_offsets(checkpoint, cursor, error) < 0 ||
-        berth_check_first_storage(checkpoint, cursor, window, error) < 0)
+        berth_compute_offsets(checkpoint, cursor, error) < 0)
         return error->code;
     checkpoint->calculated_offsets = true;
-    if (checkpoint->config.load_check < BERTH_CHECK_DIRECTORY)
+    /* The directory first: it can name both offsets. */
+    if (checkpoint->config.load_check >= BERTH_CHECK_DIRECTORY &&
+        compare_computed(checkpoint, window, error) < 0)
+        return error->code;
+    if (!checkpoint->calculated_offsets)
         return 0;
-    return compare_computed(checkpoint, window, error);
+    return berth_check_first_storage(checkpoint, cursor, window, error);
 }
 
 /* ---- through the directory ---- */

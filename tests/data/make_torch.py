@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes the fixtures in tests/data/torch with a current PyTorch (2.13).
+
+    python3 tests/data/make_torch.py
+
+Tests of every kind use them; they are committed so that tests run without PyTorch. The element
+values are counted numbers, so that a test can say what it expects.
+"""
+
+import os
+import zipfile
+from collections import OrderedDict
+
+import torch
+from torch.utils.serialization import config
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch")
+
+
+def numbers(*shape, dtype=torch.float32, start=0):
+    n = 1
+    for size in shape:
+        n *= size
+    return torch.arange(start, start + n).to(dtype).reshape(shape)
+
+
+def small():
+    """Views, ties, an empty tensor, and a dtype without a storage class of its own."""
+    base = numbers(3, 4)
+    return OrderedDict(
+        base=base,
+        transposed=base.t(),
+        row=base[1],
+        tied=base,
+        integers=numbers(5, dtype=torch.int64, start=-2),
+        words=numbers(3, dtype=torch.uint16, start=65533),
+        empty=torch.empty(0, 7),
+        complex=torch.complex(numbers(2), numbers(2, start=10)),
+        weight=torch.nn.Parameter(numbers(2, 2)),
+        meta=torch.empty(2, 3, device="meta"),
+        epoch=3,
+    )
+
+
+def many():
+    """More than ten storages."""
+    return OrderedDict((f"layer.{i}", numbers(i + 1, start=i)) for i in range(12))
+
+
+def longer_record():
+    """A storage of 7 bytes, first met as float32: its record is longer than its one element."""
+    storage = torch.arange(7, dtype=torch.uint8).untyped_storage()
+    tensor = torch.empty(0).set_(storage, 0, (1,), (1,))
+    return OrderedDict(odd=tensor, after=numbers(4))
+
+
+def save(name, value, alignment=64):
+    with config.patch("save.storage_alignment", alignment):
+        torch.save(value, os.path.join(HERE, name))
+
+
+def zip_again(name, source, compression, folders):
+    """What a user gets who unpacks a checkpoint and packs it again."""
+    with zipfile.ZipFile(os.path.join(HERE, source)) as old:
+        with zipfile.ZipFile(os.path.join(HERE, name), "w") as new:
+            if folders:
+                for folder in ("small/", "small/data/", "small/.data/"):
+                    new.writestr(zipfile.ZipInfo(folder), b"")
+            for record in old.namelist():
+                info = zipfile.ZipInfo(record)
+                new.writestr(info, old.read(record), compress_type=compression(record))
+
+
+def main():
+    os.makedirs(HERE, exist_ok=True)
+    save("small.pt", small())
+    save("unaligned.pt", small(), alignment=1)
+    save("many.pt", many())
+    save("longer-record.pt", longer_record())
+    save("scalar.pt", {"epoch": 3})
+    zip_again("zipped-again.pt", "small.pt", lambda record: zipfile.ZIP_STORED, folders=True)
+    zip_again("deflated.pt", "small.pt", lambda record: zipfile.ZIP_DEFLATED, folders=False)
+    zip_again(
+        "deflated-pickle.pt",
+        "small.pt",
+        lambda record: zipfile.ZIP_STORED if "/data/" in record else zipfile.ZIP_DEFLATED,
+        folders=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
