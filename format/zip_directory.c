@@ -56,16 +56,14 @@ static void read_fixed_fields(berth_cursor *cursor, zip_central *entry)
 }
 
 /*
- * Z4: a signature, and lengths inside the directory; what it leaves has room for the n_after
- * entries to come, so that all names together have room in the memory that was allocated for them.
+ * Z4: a signature, and lengths inside the directory. What an entry leaves has room for the n_after
+ * entries to come, so that their fixed fields can be read, and that all names together have room
+ * in the memory that was allocated for them.
  */
 static int read_entry(berth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
                       berth_error *error)
 {
     read_fixed_fields(cursor, entry);
-    if (!cursor->good)
-        return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                          "entry %zu of the directory is cut off", number);
     if (entry->signature != BERTH_ZIP_CENTRAL_SIGNATURE)
         return berth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                           "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
