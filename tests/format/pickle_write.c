@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values are written as torch.save writes them, byte for byte (FORMAT.md 6). */
-#include "pickle_write_support.h"
+#include "tests/format/pickle_write_support.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "pickle_write_expected.h"
+#include "tests/format/pickle_write_expected.h"
 
 static berth_tree *tree;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages are written as torch.save writes them, byte for byte (FORMAT.md 6). */
-#include "pickle_write_support.h"
+#include "tests/format/pickle_write_support.h"
 
-#include "pickle_write_tensor_expected.h"
+#include "tests/format/pickle_write_tensor_expected.h"
 
 static berth_tree *tree;
 static const uint8_t zeros[256];

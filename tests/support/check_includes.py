@@ -20,8 +20,8 @@ MAY_INCLUDE = {
     "tests/api": ["tests/support", "tests/api"],
     "tests/peers": ["tests/support", "tests/peers"],
 }
-# The other folders of tests look into every room, and at what stands beside them.
-TESTS_MAY_INCLUDE = ROOMS + ["tests/support"]
+# The other folders of tests look into every room, and at what helps the tests of a room.
+TESTS_MAY_INCLUDE = ROOMS + ["tests/support"] + [f"tests/{room}" for room in ROOMS]
 
 # System headers that belong to one place: pattern, the folders that may, why.
 KEPT = [
@@ -47,7 +47,7 @@ def allowed(folder):
     if folder in MAY_INCLUDE:
         return MAY_INCLUDE[folder]
     if folder.startswith("tests/"):
-        return TESTS_MAY_INCLUDE + [folder]
+        return TESTS_MAY_INCLUDE + [folder] * (folder not in TESTS_MAY_INCLUDE)
     return []
 
 

@@ -34,7 +34,6 @@ def check():
         code.update(LABEL.findall(text.read()))
     told = [f"{label}: cited nowhere in the code" for label in promised if label not in code | later]
     told += [f"{label}: cited by no test" for label in promised if label not in tests | later]
-    told += [f"{label}: cited, but no promise of SAFETY.md" for label in sorted((code | tests) - set(promised))]
     return told if promised else ["SAFETY.md: no promise found"]
 
 
