@@ -6,6 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip_read.h"
+#include "format/zip_write.h"
 
 /* Allocates and reads a range of what was written. NULL on failure. */
 static uint8_t *read_range(const berth_output *output, uint64_t offset, uint64_t nbytes,
@@ -31,6 +32,20 @@ static int fail_different(const char *name, const char *what, uint64_t written, 
                       (unsigned long long)planned);
 }
 
+/* A rendered piece and what is there; the first byte that differs is told. */
+static int check_bytes(const char *name, uint64_t offset, const uint8_t *read,
+                       const uint8_t *rendered, size_t nbytes, berth_error *error)
+{
+    size_t i = 0;
+
+    while (i < nbytes && read[i] == rendered[i])
+        i++;
+    if (i == nbytes)
+        return 0;
+    return berth_fail(error, BERTH_E_OFFSETS, name, offset + i,
+                      "0x%02x as read back, 0x%02x as rendered", read[i], rendered[i]);
+}
+
 static int check_end(const berth_plan *plan, const berth_output *output, berth_zip_end *end,
                      berth_error *error)
 {
@@ -49,6 +64,13 @@ static int check_end(const berth_plan *plan, const berth_output *output, berth_z
                        error);
     else if (end->n_entries != plan->n_records)
         fail_different(NULL, "the number of entries", end->n_entries, plan->n_records, error);
+    else {
+        uint8_t rendered[BERTH_ZIP_END_NBYTES];
+        berth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes,
+                            rendered);
+        check_bytes(NULL, plan->nbytes - sizeof rendered, tail + nbytes - sizeof rendered, rendered,
+                    sizeof rendered, error);
+    }
     berth_release(tail);
     return error->code;
 }
@@ -74,72 +96,112 @@ static int check_entry(const berth_image *image, size_t i, const berth_zip_entry
     return 0;
 }
 
-/* The local header and the descriptor of an entry, in the file. */
-static int check_record(const berth_plan *plan, size_t i, berth_zip_entry *entry,
-                        const berth_output *output, berth_error *error)
+static int check_header(const berth_plan *plan, size_t i, berth_zip_entry *entry,
+                        const uint8_t *header, uint8_t *scratch, berth_error *error)
 {
     const berth_place *place = &plan->records[i].place;
-    size_t header_nbytes = (size_t)(place->data_offset - place->header_offset);
-    uint8_t descriptor[BERTH_MOST_DESCRIPTOR_NBYTES];
+    size_t nbytes = (size_t)(place->data_offset - place->header_offset);
     berth_zip_local local;
-    uint8_t *header = read_range(output, place->header_offset, header_nbytes, error);
+
+    if (berth_zip_read_local(header, nbytes, place->header_offset, &local, error) < 0 ||
+        berth_zip_check_local(&local, entry, error) < 0)
+        return error->code;
+    if (entry->data_offset != place->data_offset)
+        return fail_different(berth_plan_name(plan, i), "its data's offset", entry->data_offset,
+                              place->data_offset, error);
+    berth_zip_write_local(place, berth_plan_full_name(plan, i), scratch);
+    return check_bytes(berth_plan_name(plan, i), place->header_offset, header, scratch, nbytes,
+                       error);
+}
+
+static int check_descriptor(const berth_image *image, size_t i, berth_zip_entry *entry,
+                            const berth_output *output, berth_error *error)
+{
+    const berth_place *place = &image->plan->records[i].place;
+    uint8_t read[BERTH_MOST_DESCRIPTOR_NBYTES], rendered[BERTH_MOST_DESCRIPTOR_NBYTES];
+    uint64_t offset = place->data_offset + place->nbytes;
+    size_t nbytes = place->descriptor_nbytes;
+
+    if (nbytes > 0 && output->read(output->context, read, nbytes, offset, error) < 0)
+        return error->code;
+    if (berth_zip_check_descriptor(read, nbytes, place->next_offset, entry, error) < 0)
+        return error->code;
+    berth_zip_write_descriptor(place, berth_image_crc32(image, i), rendered);
+    return check_bytes(berth_plan_name(image->plan, i), offset, read, rendered, nbytes, error);
+}
+
+/* The local header and the descriptor of an entry, in the file. */
+static int check_record(const berth_image *image, size_t i, berth_zip_entry *entry,
+                        const berth_output *output, uint8_t *scratch, berth_error *error)
+{
+    const berth_place *place = &image->plan->records[i].place;
+    uint8_t *header =
+        read_range(output, place->header_offset, place->data_offset - place->header_offset, error);
 
     if (!header)
         return error->code;
-    if (berth_zip_read_local(header, header_nbytes, place->header_offset, &local, error) < 0 ||
-        berth_zip_check_local(&local, entry, error) < 0)
-        goto cleanup;
-    if (entry->data_offset != place->data_offset) {
-        fail_different(berth_plan_name(plan, i), "its data's offset", entry->data_offset,
-                       place->data_offset, error);
-        goto cleanup;
-    }
-    if (place->descriptor_nbytes > 0 &&
-        output->read(output->context, descriptor, place->descriptor_nbytes,
-                     place->data_offset + place->nbytes, error) < 0)
-        goto cleanup;
-    berth_zip_check_descriptor(descriptor, place->descriptor_nbytes, place->next_offset, entry,
-                               error);
-cleanup:
+    if (check_header(image->plan, i, entry, header, scratch, error) == 0)
+        check_descriptor(image, i, entry, output, error);
     berth_release(header);
     return error->code;
 }
 
 static int check_records(const berth_image *image, const berth_output *output,
-                         const berth_zip_end *end, berth_zip_directory *directory,
-                         berth_error *error)
+                         const berth_zip_end *end, const uint8_t *directory_bytes,
+                         berth_zip_directory *directory, uint8_t *scratch, berth_error *error)
 {
     const berth_plan *plan = image->plan;
 
-    if (directory->n_entries != plan->n_records)
-        return fail_different(NULL, "the number of records", directory->n_entries, plan->n_records,
-                              error);
     for (size_t i = 0; i < plan->n_records; i++) {
+        const berth_planned *record = &plan->records[i];
+        const char *name = berth_plan_name(plan, i);
         if (check_entry(image, i, &directory->entries[i], error) < 0 ||
-            check_record(plan, i, &directory->entries[i], output, error) < 0)
+            check_record(image, i, &directory->entries[i], output, scratch, error) < 0)
+            return error->code;
+        berth_zip_write_central(&record->place, berth_plan_full_name(plan, i),
+                                berth_image_crc32(image, i), scratch);
+        if (check_bytes(name, record->central_offset,
+                        directory_bytes + (record->central_offset - plan->directory_offset),
+                        scratch, (size_t)berth_layout_central_nbytes(&record->place), error) < 0)
             return error->code;
     }
     return berth_zip_check_ranges(directory, end, 0, error);
 }
 
-int berth_readback(const berth_image *image, const berth_output *output, berth_error *error)
+static int check_directory(const berth_image *image, const berth_output *output,
+                           const berth_zip_end *end, const uint8_t *bytes, berth_error *error)
 {
     const berth_plan *plan = image->plan;
     berth_zip_directory directory = {0};
+    uint8_t *scratch;
+
+    if (berth_zip_read_directory(bytes, end, &directory, error) < 0)
+        return error->code;
+    scratch = berth_allocate(plan->most_header_nbytes);
+    if (!scratch)
+        berth_fail_memory(error, plan->most_header_nbytes);
+    else if (directory.n_entries != plan->n_records)
+        fail_different(NULL, "the number of records", directory.n_entries, plan->n_records, error);
+    else
+        check_records(image, output, end, bytes, &directory, scratch, error);
+    berth_release(scratch);
+    berth_zip_free_directory(&directory);
+    return error->code;
+}
+
+int berth_readback(const berth_image *image, const berth_output *output, berth_error *error)
+{
     berth_zip_end end;
     uint8_t *bytes;
 
     if (!output->read)
         return 0;
-    if (check_end(plan, output, &end, error) < 0)
+    if (check_end(image->plan, output, &end, error) < 0)
         return error->code;
     bytes = read_range(output, end.directory_offset, end.directory_nbytes, error);
     if (!bytes)
         return error->code;
-    if (berth_zip_read_directory(bytes, &end, &directory, error) == 0) {
-        check_records(image, output, &end, &directory, error);
-        berth_zip_free_directory(&directory);
-    }
+    check_directory(image, output, &end, bytes, error);
     berth_release(bytes);
     return error->code;
 }

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saving as a program sees it: values to paths, descriptors, memory and callbacks. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+#define N_WEIGHTS 20000
+
+static char *folder, *path;
+static float *weights;
+static berth_tree *tree;
+static berth_value *state;
+
+/* A tensor, one tied to its storage, an empty one, ints, and a number. */
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "archive.pt");
+    weights = malloc(N_WEIGHTS * sizeof *weights);
+    for (int i = 0; i < N_WEIGHTS; i++)
+        weights[i] = (float)i * 0.37f;
+    tree = berth_tree_new(NULL);
+    state = berth_ordered_dict(tree);
+    static const int64_t whole[] = {200, 100}, row[] = {100}, none[] = {0}, few[] = {3};
+    static const int64_t ints[] = {1, -2, INT64_MAX};
+    berth_storage *storage =
+        berth_storage_new(tree, BERTH_FLOAT32, weights, N_WEIGHTS * sizeof *weights, NULL);
+    const berth_tensor weight = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = whole, .storage = storage};
+    const berth_tensor tied = {
+        .dtype = BERTH_FLOAT32, .rank = 1, .shape = row, .storage = storage, .storage_offset = 500};
+    const berth_tensor empty = {.dtype = BERTH_FLOAT64, .rank = 1, .shape = none, .data = ints};
+    const berth_tensor steps = {.dtype = BERTH_INT64, .rank = 1, .shape = few, .data = ints};
+    berth_dict_set(state, "weight", berth_tensor_value(tree, &weight));
+    berth_dict_set(state, "tied", berth_tensor_value(tree, &tied));
+    berth_dict_set(state, "empty", berth_tensor_value(tree, &empty));
+    berth_dict_set(state, "steps", berth_tensor_value(tree, &steps));
+    berth_dict_set(state, "epoch", berth_int(tree, 7));
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+    free(weights);
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(save, .init = set_up, .fini = tear_down);
+
+static void patch(const char *assignments)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+}
+
+/* What all ways of saving must give. */
+static uint8_t *save_to_path(size_t *nbytes)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    return test_read_file(path, nbytes);
+}
+
+static void check_same(const uint8_t *bytes, size_t nbytes)
+{
+    size_t expected_nbytes;
+    uint8_t *expected = save_to_path(&expected_nbytes);
+
+    cr_assert_eq(nbytes, expected_nbytes);
+    cr_assert_eq(memcmp(bytes, expected, nbytes), 0);
+    free(expected);
+}
+
+Test(save, memory_gets_the_same_bytes_as_a_path)
+{
+    void *bytes;
+    size_t nbytes;
+    berth_error error;
+
+    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error), 0, "%s",
+                 error.message);
+    check_same(bytes, nbytes);
+    berth_free(bytes);
+}
+
+Test(save, a_descriptor_gets_them_at_its_position)
+{
+    char *other = test_path(folder, "other.bin");
+    int fd = open(other, O_RDWR | O_CREAT, 0666);
+    size_t nbytes;
+    berth_error error;
+
+    cr_assert_eq(write(fd, "before", 6), 6);
+    patch("io.chunk_nbytes=1000 io.threads=4");
+    cr_assert_eq(berth_save_fd(fd, NULL, state, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(write(fd, "behind", 6), 6, "it stays open");
+    close(fd);
+    uint8_t *bytes = test_read_file(other, &nbytes);
+    cr_assert_eq(memcmp(bytes, "before", 6), 0);
+    cr_assert_eq(memcmp(bytes + nbytes - 6, "behind", 6), 0);
+    check_same(bytes + 6, nbytes - 12);
+    free(bytes);
+    free(other);
+}
+
+struct drain {
+    int fd;
+    uint8_t *bytes;
+    size_t nbytes;
+};
+
+static void *read_pipe(void *context)
+{
+    struct drain *drain = context;
+    uint8_t block[777];
+    ssize_t n;
+
+    while ((n = read(drain->fd, block, sizeof block)) > 0) {
+        drain->bytes = realloc(drain->bytes, drain->nbytes + (size_t)n);
+        memcpy(drain->bytes + drain->nbytes, block, (size_t)n);
+        drain->nbytes += (size_t)n;
+    }
+    return NULL;
+}
+
+/* The pipe does not block: a full one is waited for (W3). */
+Test(save, a_pipe_gets_them_in_order)
+{
+    int ends[2];
+    struct drain drain = {0};
+    pthread_t reader;
+    berth_error error;
+
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    cr_assert_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    drain.fd = ends[0];
+    cr_assert_eq(pthread_create(&reader, NULL, read_pipe, &drain), 0);
+    cr_assert_eq(berth_save_fd(ends[1], NULL, state, NULL, &error), 0, "%s", error.message);
+    close(ends[1]);
+    pthread_join(reader, NULL);
+    close(ends[0]);
+    check_same(drain.bytes, drain.nbytes);
+    free(drain.bytes);
+}
+
+Test(save, a_closed_pipe_is_an_error_with_record_and_byte)
+{
+    int ends[2];
+    berth_error error;
+
+    signal(SIGPIPE, SIG_IGN);
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    close(ends[0]);
+    cr_assert_eq(berth_save_fd(ends[1], NULL, state, NULL, &error), BERTH_E_SYSTEM);
+    cr_assert_str_eq(error.message, "data.pkl at byte 0: cannot write: Broken pipe");
+    cr_assert_eq(error.system_errno, EPIPE);
+    close(ends[1]);
+}
+
+/* ---- callbacks ---- */
+
+struct collector {
+    uint8_t *bytes;
+    size_t room;
+    uint64_t next; /* where the next write must begin, if in order */
+    bool ordered;
+    pthread_t thread;
+    uint64_t fail_from;
+};
+
+static int collect(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct collector *collector = context;
+
+    if (offset + nbytes > collector->fail_from)
+        return ENOSPC;
+    if (offset + nbytes > collector->room)
+        return EFBIG;
+    if (collector->ordered &&
+        (offset != collector->next || !pthread_equal(collector->thread, pthread_self())))
+        return EINVAL;
+    collector->next = offset + nbytes;
+    memcpy(collector->bytes + offset, buffer, nbytes);
+    return 0;
+}
+
+static void check_sink(bool in_order, const char *options)
+{
+    uint64_t room = 1u << 20;
+    struct collector collector = {.bytes = malloc(room),
+                                  .room = room,
+                                  .ordered = in_order,
+                                  .thread = pthread_self(),
+                                  .fail_from = UINT64_MAX};
+    const berth_sink sink = {.write = collect, .context = &collector, .in_order = in_order};
+    berth_stats stats;
+    const berth_call call = {.stats = &stats};
+    berth_error error;
+
+    patch(options);
+    cr_assert_eq(berth_save_sink(&sink, NULL, state, &call, &error), 0, "%s", error.message);
+    check_same(collector.bytes, stats.moved_nbytes);
+    berth_config_unpatch(NULL);
+    free(collector.bytes);
+}
+
+Test(save, a_sink_gets_them_in_order_from_one_thread_or_anyhow)
+{
+    check_sink(true, "io.threads=4 io.chunk_nbytes=100");
+    check_sink(false, "io.threads=4 io.chunk_nbytes=100");
+    check_sink(false, "io.threads=1 io.chunk_nbytes=1MiB");
+}
+
+Test(save, a_sink_that_fails_is_told_with_record_and_byte)
+{
+    struct collector collector = {.bytes = malloc(1u << 20), .room = 1u << 20, .fail_from = 8192};
+    const berth_sink sink = {.write = collect, .context = &collector};
+    berth_error error;
+
+    patch("io.threads=1 io.chunk_nbytes=4096");
+    cr_assert_eq(berth_save_sink(&sink, NULL, state, NULL, &error), BERTH_E_CALLBACK);
+    cr_assert_str_eq(error.message,
+                     "data/0 at byte 8192: the sink failed: No space left on device");
+    cr_assert_eq(error.system_errno, ENOSPC);
+    cr_assert_eq(error.offset, 8192);
+    cr_assert_str_eq(error.record, "data/0");
+    free(collector.bytes);
+}
+
+/* ---- plans ---- */
+
+Test(save, a_plan_tells_exactly_what_is_then_written)
+{
+    size_t nbytes;
+    uint8_t *file = save_to_path(&nbytes);
+    berth_error error;
+    berth_plan *plan = berth_save_plan(path, state, NULL, &error);
+    berth_record record;
+    bool seen = false;
+
+    cr_assert(plan, "%s", error.message);
+    cr_assert_eq(berth_plan_nbytes(plan), nbytes);
+    for (size_t i = 0; i < berth_plan_count(plan); i++) {
+        cr_assert_eq(berth_plan_record(plan, i, &record), 0);
+        cr_assert_eq(memcmp(file + record.header_offset, "PK\3\4", 4), 0);
+        if (strcmp(record.name, "data/0") == 0) {
+            cr_assert_eq(record.nbytes, N_WEIGHTS * sizeof *weights);
+            cr_assert_eq(memcmp(file + record.offset, weights, record.nbytes), 0);
+            seen = true;
+        }
+    }
+    cr_assert(seen);
+    cr_assert_eq(berth_plan_count(plan), 9, "tied tensors share a record");
+    berth_plan_free(plan);
+    berth_plan_free(NULL);
+    free(file);
+}
+
+/* ---- what a call tells ---- */
+
+struct progress {
+    uint64_t last, total;
+    unsigned n;
+    pthread_t thread;
+    bool odd;
+};
+
+static int note_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    struct progress *progress = context;
+
+    progress->odd = progress->odd || done_nbytes < progress->last || done_nbytes > total_nbytes ||
+                    !pthread_equal(progress->thread, pthread_self());
+    progress->last = done_nbytes;
+    progress->total = total_nbytes;
+    progress->n++;
+    return 0;
+}
+
+Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
+{
+    static const char *const options[] = {"io.threads=1", "io.threads=4 io.chunk_nbytes=100"};
+
+    for (int i = 0; i < 2; i++) {
+        struct progress progress = {.thread = pthread_self()};
+        const berth_call call = {.progress = note_progress, .progress_context = &progress};
+        berth_error error;
+        struct stat status;
+        patch(options[i]);
+        cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+        cr_assert_eq(stat(path, &status), 0);
+        cr_assert_eq(progress.last, (uint64_t)status.st_size);
+        cr_assert_eq(progress.total, (uint64_t)status.st_size);
+        cr_assert_not(progress.odd);
+        berth_config_unpatch(NULL);
+    }
+}
+
+Test(save, statistics_are_filled_on_success_and_on_failure)
+{
+    berth_stats stats;
+    const berth_call call = {.stats = &stats};
+    berth_error error;
+    struct stat status;
+
+    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    cr_assert_eq(stat(path, &status), 0);
+    cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
+    cr_assert_geq(stats.asked_nbytes, N_WEIGHTS * sizeof *weights);
+    cr_assert_lt(stats.asked_nbytes, stats.moved_nbytes);
+    cr_assert_eq(stats.n_records, 9);
+    cr_assert_eq(stats.n_storages, 3);
+    cr_assert_geq(stats.n_requests, 1);
+    cr_assert_str_eq(stats.method, "buffered");
+    cr_assert(stats.total_seconds > 0 && stats.total_seconds >= stats.sync_seconds);
+    cr_assert(stats.reason && *stats.reason);
+    memset(&stats, 0x55, sizeof stats);
+    cr_assert_lt(berth_save("/nowhere/model.pt", state, &call, NULL), 0);
+    cr_assert_eq(stats.moved_nbytes, 0);
+    cr_assert_eq(stats.n_records, 9);
+    cr_assert(stats.method && stats.reason);
+}
+
+/* ---- options ---- */
+
+Test(save, a_configuration_of_the_call_decides_over_the_threads)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+    const berth_call call = {.config = config};
+    size_t nbytes, other_nbytes;
+
+    cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
+    uint8_t *file = save_to_path(&nbytes);
+    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    uint8_t *other = test_read_file(path, &other_nbytes);
+    cr_assert_gt(other_nbytes, nbytes);
+    cr_assert_eq(memcmp(other + 4096, "\x80\x02", 2), 0, "data.pkl begins at the alignment");
+    free(file), free(other);
+    berth_config_free(config);
+}
+
+Test(save, debug_reads_back_what_was_written)
+{
+    static const char *const options[] = {"debug=on", "debug=on save.compute_crc32=off",
+                                          "debug=on io.chunk_nbytes=64 io.threads=4"};
+    berth_error error;
+
+    for (int i = 0; i < 3; i++) {
+        patch(options[i]);
+        cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+        berth_config_unpatch(NULL);
+    }
+}
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define OTHER_ORDER "save.byteorder=big"
+#else
+#define OTHER_ORDER "save.byteorder=little"
+#endif
+
+Test(save, the_other_byte_order_swaps_elements)
+{
+    size_t nbytes;
+    berth_record record;
+    berth_error error;
+
+    patch(OTHER_ORDER " io.chunk_nbytes=1001 io.threads=3");
+    uint8_t *file = save_to_path(&nbytes);
+    berth_plan *plan = berth_save_plan(path, state, NULL, &error);
+    cr_assert_eq(berth_plan_record(plan, 4, &record), 0);
+    cr_assert_str_eq(record.name, "data/0");
+    for (size_t i = 0; i < N_WEIGHTS; i++) {
+        uint32_t plain, swapped;
+        memcpy(&plain, &weights[i], 4);
+        memcpy(&swapped, file + record.offset + 4 * i, 4);
+        cr_assert_eq(swapped, __builtin_bswap32(plain));
+    }
+    berth_plan_free(plan);
+    free(file);
+}
+
+Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
+{
+    static const int64_t shape[] = {3};
+    static const uint16_t data[] = {1, 2, 3};
+    const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
+    berth_error error;
+
+    berth_dict_set(state, "odd", berth_tensor_value(tree, &odd));
+    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    patch(OTHER_ORDER);
+    cr_assert_eq(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "%s", error.message);
+    cr_assert(strstr(error.message, "uint16"), "%s", error.message);
+}
+
+/* ---- arguments ---- */
+
+Test(save, arguments_that_are_none_are_errors)
+{
+    void *bytes;
+    size_t nbytes;
+    berth_error error;
+    const berth_sink no_write = {0};
+
+    cr_assert_eq(berth_save(NULL, state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "the path is NULL");
+    cr_assert_eq(berth_save(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "archive.pt: the value is NULL"), "%s", error.message);
+    cr_assert_eq(berth_save_sink(NULL, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_sink(&no_write, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_fd(-1, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_memory(NULL, &nbytes, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_memory(&bytes, &nbytes, "a/b", state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_null(bytes);
+    cr_assert_null(berth_save_plan(NULL, NULL, NULL, &error));
+    cr_assert_eq(berth_plan_nbytes(NULL), 0);
+    cr_assert_eq(berth_plan_count(NULL), 0);
+    cr_assert_eq(test_folder_count(folder), 0);
+}
+
+Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
+{
+    berth_error error, first;
+
+    berth_dict_set(state, "nothing", NULL);
+    cr_assert_lt(berth_tree_error(tree, &first), 0);
+    cr_assert_eq(berth_save(path, state, NULL, &error), (int)first.code);
+    cr_assert(strstr(error.message, first.message), "%s", error.message);
+    cr_assert_eq(test_folder_count(folder), 0);
+}
+
+Test(save, no_memory_is_a_clean_error_wherever_it_happens_W6)
+{
+    unsigned n_points = 0;
+
+    for (uint64_t nth = 1;; nth++) {
+        void *bytes;
+        size_t nbytes;
+        berth_error error;
+        test_memory_watch();
+        test_memory_refuse(nth, false);
+        int status = berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error);
+        if (status == 0)
+            berth_free(bytes);
+        cr_assert_eq(test_memory_seen().live_nbytes, 0);
+        test_memory_unwatch();
+        if (status == 0)
+            break;
+        cr_assert_eq(status, BERTH_E_MEMORY, "%s", error.message);
+        n_points++;
+    }
+    printf("fault points tried: %u\n", n_points);
+    cr_assert_geq(n_points, 8);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* debug: what is read back is compared with what was meant; a wrong byte never becomes the file. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "config/error.h"
+#include "io/syscalls.h"
+#include "save/run.h"
+#include "tests/save/records.h"
+
+/* Memory where one byte is stored wrongly. */
+struct spoiled {
+    berth_output_memory memory;
+    uint64_t at; /* UINT64_MAX: none */
+};
+
+static int write_spoiled(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                         berth_error *error)
+{
+    struct spoiled *spoiled = context;
+
+    (void)error;
+    memcpy(spoiled->memory.bytes + offset, buffer, nbytes);
+    if (spoiled->at >= offset && spoiled->at - offset < nbytes)
+        spoiled->memory.bytes[spoiled->at] ^= 0x40;
+    return 0;
+}
+
+static int read_spoiled(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                        berth_error *error)
+{
+    struct spoiled *spoiled = context;
+
+    (void)error;
+    memcpy(buffer, spoiled->memory.bytes + offset, nbytes);
+    return 0;
+}
+
+static berth_plan *sample_plan(const uint8_t *bytes)
+{
+    berth_new_record records[N_SAMPLES];
+    struct berth_config config;
+    berth_plan *plan = NULL;
+    berth_error error;
+
+    sample_records(bytes, records);
+    berth_error_clear(&error);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(berth_plan_records("archive", records, N_SAMPLES, 0, &config, &plan, &error), 0);
+    return plan;
+}
+
+static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, berth_error *error)
+{
+    struct spoiled spoiled = {.at = at,
+                              .memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)}};
+    const berth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
+    const berth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
+    berth_run_facts facts;
+
+    berth_error_clear(error);
+    berth_run(plan, &output, &settings, &facts, error);
+    free(spoiled.memory.bytes);
+    return error->code;
+}
+
+static bool is_data(const berth_plan *plan, uint64_t at)
+{
+    size_t i = berth_plan_find(plan, at);
+
+    if (i == plan->n_records)
+        return false;
+    const berth_place *place = &plan->records[i].place;
+    return at >= place->data_offset && at < place->data_offset + place->nbytes;
+}
+
+Test(readback, every_wrong_byte_of_headers_descriptors_and_directory_is_found)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_plan *plan = sample_plan(bytes);
+    unsigned n_points = 0;
+    berth_error error;
+
+    cr_assert_eq(run_spoiled(plan, UINT64_MAX, true, &error), 0, "%s", error.message);
+    for (uint64_t at = 0; at < plan->nbytes; at++) {
+        if (is_data(plan, at))
+            continue;
+        n_points++;
+        cr_assert_eq(run_spoiled(plan, at, false, &error), 0);
+        cr_assert_lt(run_spoiled(plan, at, true, &error), 0, "byte %llu", (unsigned long long)at);
+    }
+    printf("wrong bytes tried: %u\n", n_points);
+    cr_assert_geq(n_points, 1500);
+    berth_plan_free(plan);
+    free(bytes);
+}
+
+static ssize_t pwrite_wrongly(int fd, const void *buffer, size_t nbytes, off_t offset)
+{
+    uint8_t first = (uint8_t) ~*(const uint8_t *)buffer;
+
+    return offset == 0 ? pwrite(fd, &first, 1, 0) : pwrite(fd, buffer, nbytes, offset);
+}
+
+Test(readback, with_debug_on_a_file_that_reads_back_wrongly_does_not_replace_the_old_one)
+{
+    char *folder = test_folder_new(), *path = test_path(folder, "model.pt");
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+    char old[4] = "";
+
+    test_write_file(path, "old", 3);
+    cr_assert_eq(berth_config_patch("debug=on", &error), 0);
+    berth_system.pwrite = pwrite_wrongly;
+    int status = berth_save_records(path, NULL, records, 1, 0, NULL, &error);
+    berth_system_restore();
+    cr_assert_lt(status, 0);
+    FILE *file = fopen(path, "rb");
+    cr_assert_eq(fread(old, 1, 4, file), 3);
+    fclose(file);
+    cr_assert_str_eq(old, "old");
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+    test_folder_remove(folder);
+}
