@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth cat: one tensor's elements, raw, to standard output. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+
+typedef struct cat_options {
+    common common;
+    positional words;
+    bool force;
+} cat_options;
+
+static const struct argp_option own_options[] = {
+    {"force", 'f', NULL, 0, "write to a terminal too", 1}, {0}};
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    cat_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 'f':
+        options->force = true;
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
+    }
+}
+
+static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor)
+{
+    enum { CHUNK_NBYTES = 4 << 20 };
+    int64_t numel = berth_tensor_numel(tensor), chunk = elements_per(tensor, CHUNK_NBYTES);
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+    int code = EXIT_YES;
+    berth_error error;
+
+    if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
+        chunk = numel ? numel : 1; /* several elements share a byte: only whole */
+    void *buffer = malloc((size_t)chunk * item);
+    if (!buffer)
+        return trouble("out of memory (%lld bytes)", (long long)chunk * (long long)item);
+    for (int64_t first = 0; first < numel && code == EXIT_YES; first += chunk) {
+        int64_t n = numel - first < chunk ? numel - first : chunk;
+        size_t nbytes = n == numel ? (size_t)berth_tensor_nbytes(tensor) : (size_t)n * item;
+        if (read_elements(checkpoint, tensor, first, n, buffer, &error) < 0)
+            code = fail(&error);
+        else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
+            code = trouble("standard output: %s", strerror(errno));
+    }
+    free(buffer);
+    return code == EXIT_YES ? finish_output(code) : code;
+}
+
+static int cat(berth_checkpoint *checkpoint, const char *name)
+{
+    berth_error error;
+    const berth_value *value = berth_find(checkpoint, name, &error);
+
+    if (!value)
+        return fail(&error);
+    const berth_tensor *tensor = berth_value_tensor(value);
+    if (!tensor)
+        return trouble("%s is a %s, no tensor", name, berth_kind_name(berth_value_kind(value)));
+    if (tensor->flags & BERTH_META)
+        return trouble("%s is on the meta device: it has no elements", name);
+    return write_elements(checkpoint, tensor);
+}
+
+int run_cat(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        own_options,
+        parse,
+        "FILE NAME",
+        "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
+        "byte order. NAME as `berth ls` shows it, or a path like ['model'][0]['a.b'].",
+        children,
+        NULL,
+        NULL};
+    cat_options options = {.words = {.least = 2, .most = 2}};
+    berth_checkpoint *checkpoint;
+    berth_stats stats = {0};
+    berth_call call = {.stats = &stats};
+    berth_error error;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (isatty(STDOUT_FILENO) && !options.force)
+        return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
+    signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
+    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+        return fail(&error);
+    int code = cat(checkpoint, options.words.words[1]);
+    berth_close(checkpoint);
+    if (options.common.stats)
+        print_stats(&stats);
+    return code;
+}

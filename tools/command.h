@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The `berth` command: what its subcommands share. Like everything under tools/,
+ * it sees only the installed <berth.h>.
+ */
+#ifndef BERTH_TOOLS_COMMAND_H
+#define BERTH_TOOLS_COMMAND_H
+
+#include <argp.h>
+#include <berth.h>
+#include <jansson.h>
+
+/* Exit codes: yes; broken, differs or not found; usage or trouble. A signal gives 128 + its number.
+ */
+enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_TROUBLE = 2 };
+
+/* Options that every subcommand takes. */
+typedef struct common {
+    bool json;
+    bool quiet;
+    bool stats;
+} common;
+
+/* A child parser whose input is a `common *`; --set is carried out as it is met. */
+extern const struct argp common_argp;
+
+/* One row a subcommand; run gets its own argv and returns the exit code. */
+typedef struct command {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+int run_ls(int argc, char **argv);
+int run_info(int argc, char **argv);
+int run_verify(int argc, char **argv);
+int run_cat(int argc, char **argv);
+int run_copy(int argc, char **argv);
+int run_convert(int argc, char **argv);
+int run_diff(int argc, char **argv);
+int run_config(int argc, char **argv);
+int run_demo(int argc, char **argv);
+
+/* ---- common.c ---- */
+
+/* Positional arguments of a subcommand: `least` to `most` of them, collected in order. */
+typedef struct positional {
+    const char *words[2];
+    int n;
+    int least;
+    int most;
+} positional;
+
+/* Takes one positional word, or checks their number at the end: call from a parser's function. */
+error_t take_positional(int key, char *word, struct argp_state *state, positional *words);
+
+/* Prints "berth: message" to stderr and returns the exit code that fits the error. */
+int fail(const berth_error *error);
+/* The same for trouble of the command's own. Returns EXIT_TROUBLE. */
+int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* EXIT_NO if the error is about what a file says, EXIT_TROUBLE if about reaching it. */
+int exit_code(const berth_error *error);
+/* Flushes stdout: `code`, or trouble if something could not be written. */
+int finish_output(int code);
+
+/* Prints a JSON value and a newline to stdout; takes the reference. Returns EXIT_YES or trouble. */
+int print_json(json_t *value);
+/* Prints what an operation did to stderr, a line a fact. */
+void print_stats(const berth_stats *stats);
+json_t *stats_json(const berth_stats *stats);
+
+/* "1.5 GiB". Buffer of 32 bytes; returned. */
+const char *human_nbytes(uint64_t nbytes, char *buffer);
+/* Whether name ends in an extension such as ".safetensors". */
+bool has_extension(const char *name, const char *extension);
+
+/* ---- progress.c ---- */
+
+/* A bar on stderr, when that is a terminal and the work takes longer than a moment. */
+typedef struct progress {
+    const char *what;
+    bool visible;
+    bool drawn;
+    double begin; /* seconds, monotonic */
+    double last;
+} progress;
+
+/*
+ * Readies a call: progress bar, cancel on SIGINT and SIGTERM, statistics. `p` and `stats` must
+ * outlive the call. progress_end clears the bar.
+ */
+void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
+                    berth_stats *stats);
+void progress_end(progress *p);
+/* Tells a progress by hand, for work of the command's own. Not 0: cancelled. */
+int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
+/* The exit code after a cancel: 130 or 143; `otherwise` if no signal came. */
+int signal_code(int otherwise);
+
+/* ---- elements.c ---- */
+
+/*
+ * Reads elements [first, first + n) of a tensor in row-major order, conjugate and negative bits
+ * carried out, so that the bytes are the values. 0 or a status.
+ */
+int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                  int64_t n, void *buffer, berth_error *error);
+/* How many elements fit a buffer of nbytes; at least 1. */
+int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
+
+/* ---- leaves.c ---- */
+
+/* Tells a value that is neither container nor tensor; `path` as ['a'][0]. Not 0 stops the walk. */
+typedef int (*leaf_function)(void *context, const char *path, const berth_value *value);
+/*
+ * Walks all leaves under root, each container once, without recursion. Returns what the function
+ * returned, or EXIT_TROUBLE after telling that memory is gone.
+ */
+int walk_leaves(const berth_value *root, leaf_function function, void *context);
+/* A short text of a leaf, as Python would show it; allocated. */
+char *leaf_text(const berth_value *value);
+
+/* ---- safetensors_read.c, safetensors_write.c ---- */
+
+int convert_from_safetensors(const char *in, const char *out, const common *options);
+int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
+                           const common *options);
+/* One row a dtype that both formats have: safetensors' name; NULL if there is none. */
+const char *safetensors_dtype_name(berth_dtype dtype);
+berth_dtype safetensors_dtype(const char *name);
+
+/* ---- outfile.c ---- */
+
+/* A file that appears whole or not at all: a temporary beside it, synced, then renamed. */
+typedef struct outfile {
+    char *path;
+    char *temporary;
+    int fd;
+} outfile;
+
+/* Each returns 0, or EXIT_TROUBLE after telling why. */
+int outfile_open(outfile *file, const char *path);
+int outfile_write(outfile *file, const void *bytes, size_t nbytes);
+int outfile_commit(outfile *file);
+/* Removes the temporary if it was not committed; frees. */
+void outfile_close(outfile *file);
+
+#endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Options, errors and output that all subcommands share. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+enum { KEY_SET = 256, KEY_JSON, KEY_STATS };
+
+static const struct argp_option common_options[] = {
+    {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
+    {"json", KEY_JSON, NULL, 0, "print JSON", 10},
+    {"stats", KEY_STATS, NULL, 0, "tell on standard error what was done, and how fast", 10},
+    {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
+    {0}};
+
+/* --set NAME=VALUE becomes the program's value of that option. */
+static void set_option(const char *assignment, struct argp_state *state)
+{
+    const char *equals = strchr(assignment, '=');
+    berth_error error;
+    char name[64];
+
+    if (!equals || (size_t)(equals - assignment) >= sizeof name)
+        argp_error(state, "--set wants NAME=VALUE, not '%s'", assignment);
+    else {
+        memcpy(name, assignment, (size_t)(equals - assignment));
+        name[equals - assignment] = '\0';
+        if (berth_config_set(name, equals + 1, &error) < 0)
+            argp_error(state, "%s", error.message);
+    }
+}
+
+static error_t parse_common(int key, char *word, struct argp_state *state)
+{
+    common *options = state->input;
+
+    switch (key) {
+    case KEY_SET:
+        set_option(word, state);
+        return 0;
+    case KEY_JSON:
+        options->json = true;
+        return 0;
+    case KEY_STATS:
+        options->stats = true;
+        return 0;
+    case 'q':
+        options->quiet = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
+
+error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (words->n == words->most)
+            argp_error(state, "one argument too many: '%s'", word);
+        else
+            words->words[words->n++] = word;
+        return 0;
+    case ARGP_KEY_END:
+        if (words->n < words->least)
+            argp_error(state, "an argument is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int exit_code(const berth_error *error)
+{
+    switch (error->code) {
+    case BERTH_E_CANCELLED:
+        return signal_code(EXIT_TROUBLE);
+    case BERTH_E_NOT_FOUND: /* a name that is not there; a missing file comes with an errno */
+        return error->system_errno ? EXIT_TROUBLE : EXIT_NO;
+    case BERTH_E_AMBIGUOUS:
+    case BERTH_E_NOT_CHECKPOINT:
+    case BERTH_E_ARCHIVE:
+    case BERTH_E_PICKLE:
+    case BERTH_E_FORBIDDEN:
+    case BERTH_E_TENSOR:
+    case BERTH_E_OFFSETS:
+    case BERTH_E_CHECKSUM:
+    case BERTH_E_TRUNCATED:
+        return EXIT_NO;
+    default:
+        return EXIT_TROUBLE;
+    }
+}
+
+int fail(const berth_error *error)
+{
+    fflush(stdout);
+    fprintf(stderr, "berth: %s\n", error->message);
+    return exit_code(error);
+}
+
+int trouble(const char *format, ...)
+{
+    va_list arguments;
+
+    fflush(stdout);
+    fputs("berth: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return EXIT_TROUBLE;
+}
+
+int finish_output(int code)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return trouble("standard output: %s", strerror(errno));
+    return code;
+}
+
+int print_json(json_t *value)
+{
+    if (!value)
+        return trouble("out of memory");
+    int failed = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    json_decref(value);
+    if (failed)
+        return trouble("standard output: %s", strerror(errno));
+    putchar('\n');
+    return finish_output(EXIT_YES);
+}
+
+static double rate(const berth_stats *stats)
+{
+    return stats->total_seconds > 0
+               ? (double)stats->asked_nbytes / stats->total_seconds / 1073741824.0
+               : 0;
+}
+
+void print_stats(const berth_stats *stats)
+{
+    char asked[32], moved[32];
+
+    fprintf(stderr,
+            "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n"
+            "bytes: %s asked for, %s moved in %llu requests, %.2f GiB/s\n"
+            "records: %llu, storages: %llu, method: %s (%s)\n",
+            stats->total_seconds, stats->plan_seconds, stats->transfer_seconds, stats->sync_seconds,
+            human_nbytes(stats->asked_nbytes, asked), human_nbytes(stats->moved_nbytes, moved),
+            (unsigned long long)stats->n_requests, rate(stats),
+            (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages,
+            stats->method ? stats->method : "none",
+            stats->reason ? stats->reason : "nothing was moved");
+}
+
+json_t *stats_json(const berth_stats *stats)
+{
+    return json_pack("{s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:s,s:s}", "plan_seconds",
+                     stats->plan_seconds, "transfer_seconds", stats->transfer_seconds,
+                     "sync_seconds", stats->sync_seconds, "total_seconds", stats->total_seconds,
+                     "asked_nbytes", (json_int_t)stats->asked_nbytes, "moved_nbytes",
+                     (json_int_t)stats->moved_nbytes, "n_requests", (json_int_t)stats->n_requests,
+                     "n_records", (json_int_t)stats->n_records, "n_storages",
+                     (json_int_t)stats->n_storages, "method", stats->method ? stats->method : "",
+                     "reason", stats->reason ? stats->reason : "");
+}
+
+const char *human_nbytes(uint64_t nbytes, char *buffer)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double amount = (double)nbytes;
+    size_t unit = 0;
+
+    while (amount >= 1024 && unit < sizeof units / sizeof units[0] - 1) {
+        amount /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit ? "%.1f %s" : "%.0f %s", amount, units[unit]);
+    return buffer;
+}
+
+bool has_extension(const char *name, const char *extension)
+{
+    size_t n = strlen(name), m = strlen(extension);
+
+    return n > m && !strcmp(name + n - m, extension);
+}

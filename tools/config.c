@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth config: every option, its value, and where the value comes from. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+typedef struct config_options {
+    common common;
+    positional words;
+    bool changed;
+} config_options;
+
+static const struct argp_option own_options[] = {
+    {"changed", 'c', NULL, 0, "only what differs from the defaults, as NAME=VALUE lines", 1}, {0}};
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    config_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 'c':
+        options->changed = true;
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
+    }
+}
+
+static json_t *option_json(const berth_option *option)
+{
+    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
+                     option->value, "source", option->source, "default", option->initial, "type",
+                     option->type, "unit", option->unit, "bounds", option->bounds, "aliases",
+                     option->aliases, "later", option->later, "help", option->help);
+}
+
+static void print_option(const berth_option *option)
+{
+    printf("%s = %s   (%s)\n", option->name, option->value, option->source);
+    printf("    %s\n", option->help);
+    printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
+    if (option->unit[0])
+        printf("; in %s", option->unit);
+    if (option->aliases[0])
+        printf("; also called %s", option->aliases);
+    if (option->later[0])
+        printf("\n    %s", option->later);
+    putchar('\n');
+}
+
+static int show_one(const char *name, bool json)
+{
+    berth_option option;
+    berth_error error;
+
+    if (berth_config_describe(name, &option, &error) < 0)
+        return fail(&error);
+    if (json)
+        return print_json(option_json(&option));
+    print_option(&option);
+    return finish_output(EXIT_YES);
+}
+
+static int show_changed(void)
+{
+    berth_error error;
+    int64_t n = berth_config_print(NULL, BERTH_CONFIG_CHANGED, NULL, 0, &error);
+
+    if (n < 0)
+        return fail(&error);
+    char *text = malloc((size_t)n + 1);
+    if (!text)
+        return trouble("out of memory");
+    berth_config_print(NULL, BERTH_CONFIG_CHANGED, text, (size_t)n + 1, NULL);
+    fputs(text, stdout);
+    free(text);
+    return finish_output(EXIT_YES);
+}
+
+static int show_all(bool json)
+{
+    json_t *array = json ? json_array() : NULL;
+    berth_option option;
+    berth_error error;
+
+    for (size_t i = 0; i < berth_config_count(); i++) {
+        if (berth_config_option(i, &option, &error) < 0) {
+            json_decref(array);
+            return fail(&error);
+        }
+        if (json)
+            json_array_append_new(array, option_json(&option));
+        else
+            printf("%-32s %-12s %s\n", option.name, option.value, option.source);
+    }
+    return json ? print_json(array) : finish_output(EXIT_YES);
+}
+
+int run_config(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        own_options,
+        parse,
+        "[NAME]",
+        "Show every option with its value and where the value comes from; with NAME, all about "
+        "that one.",
+        children,
+        NULL,
+        NULL};
+    config_options options = {.words = {.most = 1}};
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.words.n)
+        return show_one(options.words.words[0], options.common.json);
+    return options.changed ? show_changed() : show_all(options.common.json);
+}

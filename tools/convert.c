@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+
+typedef struct convert_options {
+    common common;
+    positional words;
+    bool tensors_only;
+} convert_options;
+
+static const struct argp_option own_options[] = {
+    {"tensors-only", 't', NULL, 0,
+     "leave out what safetensors cannot express instead of refusing the file", 1},
+    {0}};
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    convert_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 't':
+        options->tensors_only = true;
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
+    }
+}
+
+static bool is_checkpoint_name(const char *name)
+{
+    return has_extension(name, ".pt") || has_extension(name, ".pth") ||
+           has_extension(name, ".bin") || has_extension(name, ".ckpt");
+}
+
+/* Any checkpoint that opens, written anew in today's format. */
+static int convert_checkpoint(const char *in, const char *out, const common *options)
+{
+    berth_checkpoint *checkpoint;
+    berth_stats stats = {0};
+    berth_error error;
+    berth_call call;
+    progress bar;
+
+    if (berth_open(in, NULL, &checkpoint, &error) < 0)
+        return fail(&error);
+    progress_begin(&bar, "convert", options, &call, &stats);
+    int code = berth_save(out, berth_root(checkpoint), &call, &error);
+    progress_end(&bar);
+    int told = code < 0 ? fail(&error) : EXIT_YES;
+    if (options->stats)
+        print_stats(&stats);
+    berth_close(checkpoint);
+    return told;
+}
+
+int run_convert(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        own_options,
+        parse,
+        "IN OUT",
+        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors, as the names say, "
+        "or write an older checkpoint anew in today's format. To safetensors, views and tied "
+        "tensors are written out in full, and the attributes of state_dicts are left out; anything "
+        "else that is no plain tensor is refused by name, unless --tensors-only.",
+        children,
+        NULL,
+        NULL};
+    convert_options options = {.words = {.least = 2, .most = 2}};
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    const char *in = options.words.words[0], *out = options.words.words[1];
+    bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
+    if (!to && !is_checkpoint_name(out))
+        return trouble("%s: name it .pt, .pth, .bin, .ckpt or .safetensors, so that it is clear "
+                       "what to write",
+                       out);
+    if (from && to)
+        return trouble("%s is safetensors already", in);
+    if (from)
+        return convert_from_safetensors(in, out, &options.common);
+    if (to)
+        return convert_to_safetensors(in, out, options.tensors_only, &options.common);
+    return convert_checkpoint(in, out, &options.common);
+}

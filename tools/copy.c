@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth copy: the same records, in a new layout if options say so. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+typedef struct copy_options {
+    common common;
+    positional words;
+} copy_options;
+
+/* One record on its way: where it is read from. */
+typedef struct copied_record {
+    berth_archive *archive;
+    berth_record record;
+} copied_record;
+
+typedef struct copy {
+    berth_archive *archive;
+    copied_record *sources;
+    berth_new_record *records;
+    size_t n_records;
+    char alignment[24]; /* text of a new `.storage_alignment` */
+} copy;
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    copy_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->common;
+        return 0;
+    }
+    return take_positional(key, word, state, &options->words);
+}
+
+static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    copied_record *source = context;
+    berth_error error;
+
+    if (berth_archive_read(source->archive, &source->record, buffer, nbytes, offset, &error) == 0)
+        return 0;
+    return error.system_errno ? error.system_errno : EIO;
+}
+
+static bool is_default(const char *name)
+{
+    berth_option option;
+
+    return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
+}
+
+/* Reads a small text record into a buffer; false if there is none. */
+static bool small_record(berth_archive *archive, const char *name, char *text, size_t nbytes)
+{
+    berth_record record;
+
+    if (berth_archive_find(archive, name, &record, NULL) < 0 || record.nbytes >= nbytes)
+        return false;
+    if (berth_archive_read(archive, &record, text, (size_t)record.nbytes, 0, NULL) < 0)
+        return false;
+    text[record.nbytes] = '\0';
+    return true;
+}
+
+/* The layout of the copy: where nobody set an alignment, that of the file. */
+static int choose_alignment(copy *c, berth_config *config, berth_error *error)
+{
+    char text[24], assignment[64];
+
+    if (!is_default("save.storage_alignment"))
+        return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
+    if (!small_record(c->archive, ".storage_alignment", text, sizeof text))
+        return 0;
+    snprintf(assignment, sizeof assignment, "save.storage_alignment=%s", text);
+    return berth_config_apply(config, assignment, error);
+}
+
+static int collect(copy *c, berth_error *error)
+{
+    bool keep_crc = is_default("save.compute_crc32");
+
+    c->n_records = berth_archive_count(c->archive);
+    c->sources = calloc(c->n_records + 1, sizeof *c->sources);
+    c->records = calloc(c->n_records + 1, sizeof *c->records);
+    if (!c->sources || !c->records) {
+        error->code = BERTH_E_MEMORY;
+        snprintf(error->message, sizeof error->message, "out of memory");
+        return error->code;
+    }
+    for (size_t i = 0; i < c->n_records; i++) {
+        copied_record *source = &c->sources[i];
+        source->archive = c->archive;
+        berth_archive_record(c->archive, i, &source->record);
+        c->records[i] = (berth_new_record){.name = source->record.name,
+                                           .nbytes = source->record.nbytes,
+                                           .read = read_record,
+                                           .context = source,
+                                           .no_crc32 = keep_crc && !source->record.crc32};
+        if (c->alignment[0] && !strcmp(source->record.name, ".storage_alignment")) {
+            c->records[i].read = NULL;
+            c->records[i].data = c->alignment;
+            c->records[i].nbytes = strlen(c->alignment);
+        }
+    }
+    return 0;
+}
+
+/* Whether save.byteorder asks for another order than the file's: then elements are swapped. */
+static bool changes_byteorder(copy *c)
+{
+    const uint16_t probe = 1;
+    char wanted[16], recorded[16] = "little";
+
+    if (is_default("save.byteorder") ||
+        berth_config_get("save.byteorder", wanted, sizeof wanted, NULL) < 0)
+        return false;
+    if (!strcmp(wanted, "native"))
+        strcpy(wanted, *(const uint8_t *)&probe ? "little" : "big");
+    small_record(c->archive, "byteorder", recorded, sizeof recorded);
+    return strcmp(wanted, recorded) != 0;
+}
+
+/* Another byte order needs to know what the elements are: through the values. */
+static int copy_values(const char *in, const char *out, const berth_call *call, berth_error *error)
+{
+    berth_checkpoint *checkpoint;
+    int code = berth_open(in, NULL, &checkpoint, error);
+
+    if (code < 0)
+        return code;
+    code = berth_save(out, berth_root(checkpoint), call, error);
+    berth_close(checkpoint);
+    return code;
+}
+
+static int copy_records(copy *c, const char *out, berth_call *call, berth_error *error)
+{
+    berth_config *config = berth_config_new(error);
+
+    if (!config)
+        return error->code;
+    int code = choose_alignment(c, config, error);
+    if (code == 0)
+        code = collect(c, error);
+    if (code == 0) {
+        call->config = config;
+        code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
+                                  BERTH_RECORDS_COMPLETE, call, error);
+    }
+    berth_config_free(config);
+    return code;
+}
+
+int run_copy(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        NULL,
+        parse,
+        "IN OUT",
+        "Copy a checkpoint record by record. Without options the copy has the same bytes; with "
+        "--set save.storage_alignment=4096, save.compute_crc32=off or save.byteorder=... it gets "
+        "that layout. The archive's name inside is kept.",
+        children,
+        NULL,
+        NULL};
+    copy_options options = {.words = {.least = 2, .most = 2}};
+    copy c = {0};
+    berth_stats stats = {0};
+    berth_error error;
+    berth_call call;
+    progress bar;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (berth_archive_open(options.words.words[0], NULL, &c.archive, &error) < 0)
+        return fail(&error);
+    progress_begin(&bar, "copy", &options.common, &call, &stats);
+    int code = changes_byteorder(&c)
+                   ? copy_values(options.words.words[0], options.words.words[1], &call, &error)
+                   : copy_records(&c, options.words.words[1], &call, &error);
+    progress_end(&bar);
+    int told = code < 0 ? fail(&error) : EXIT_YES;
+    if (options.common.stats)
+        print_stats(&stats);
+    free(c.sources);
+    free(c.records);
+    berth_archive_close(c.archive);
+    return told;
+}

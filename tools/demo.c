@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth demo: the whole way of a checkpoint, in one command. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+enum { LAYERS = 4, WIDTH = 256 };
+
+typedef struct demo_options {
+    common common;
+    positional words;
+} demo_options;
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    demo_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->common;
+        return 0;
+    }
+    return take_positional(key, word, state, &options->words);
+}
+
+/* A small model's state_dict over `weights`: LAYERS matrices and vectors, the last one tied. */
+static berth_value *build(berth_tree *tree, const float *weights)
+{
+    const int64_t matrix[] = {WIDTH, WIDTH}, vector[] = {WIDTH};
+    berth_value *state = berth_ordered_dict(tree);
+    berth_value *first = NULL;
+    char name[32];
+
+    for (int i = 0; i < LAYERS; i++) {
+        const float *layer = weights + (size_t)i * (WIDTH * WIDTH + WIDTH);
+        berth_value *weight = berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = matrix, .data = layer});
+        berth_value *bias = berth_tensor_value(
+            tree,
+            &(berth_tensor){
+                .dtype = BERTH_FLOAT32, .rank = 1, .shape = vector, .data = layer + WIDTH * WIDTH});
+        first = first ? first : weight;
+        snprintf(name, sizeof name, "layers.%d.weight", i);
+        berth_dict_set(state, name, weight);
+        snprintf(name, sizeof name, "layers.%d.bias", i);
+        berth_dict_set(state, name, bias);
+    }
+    berth_dict_set(state, "head.weight", first); /* tied: one storage under two names */
+    berth_value *checkpoint = berth_dict(tree);
+    berth_dict_set(checkpoint, "model", state);
+    berth_dict_set(checkpoint, "epoch", berth_int(tree, 3));
+    berth_dict_set(checkpoint, "learning_rate", berth_float(tree, 1e-4));
+    return checkpoint;
+}
+
+static int save(const char *path, const float *weights, const berth_call *call)
+{
+    berth_error error;
+    berth_tree *tree = berth_tree_new(&error);
+
+    if (!tree)
+        return fail(&error);
+    int code = berth_save(path, build(tree, weights), call, &error);
+    berth_tree_free(tree);
+    if (code < 0)
+        return fail(&error);
+    printf("saved     %s: %" PRIu64 " bytes, %" PRIu64
+           " records, in %.1f ms (%.1f ms of it sync)\n",
+           path, call->stats->moved_nbytes, call->stats->n_records,
+           call->stats->total_seconds * 1e3, call->stats->sync_seconds * 1e3);
+    return EXIT_YES;
+}
+
+static int verify(const char *path)
+{
+    berth_verdict verdict;
+    berth_error error;
+
+    if (berth_verify(path, NULL, &verdict, &error) < 0)
+        return fail(&error);
+    printf("verified  %zu records, %zu checksums match\n", verdict.n_records, verdict.n_verified);
+    return EXIT_YES;
+}
+
+/* Every element that was saved must be there again. */
+static int compare(berth_checkpoint *model, const float *weights)
+{
+    const int64_t numel = (int64_t)WIDTH * WIDTH;
+    berth_error error;
+    const berth_tensor *tied = berth_find_tensor(model, "model.head.weight");
+    const float *data = berth_tensor_data(model, tied, &error);
+
+    if (!data)
+        return fail(&error);
+    for (int64_t i = 0; i < numel; i++)
+        if (data[i] < weights[i] || data[i] > weights[i])
+            return trouble("element %" PRId64 " of model.head.weight differs", i);
+    printf("mapped    model.head.weight: %" PRId64 " elements are what was saved, first %g\n",
+           numel, (double)data[0]);
+    return EXIT_YES;
+}
+
+static int show(const char *path, const float *weights)
+{
+    berth_checkpoint *model;
+    berth_named_tensor named;
+    berth_error error;
+    int code = EXIT_YES;
+
+    if (berth_open(path, NULL, &model, &error) < 0)
+        return fail(&error);
+    printf("opened    %zu tensors:\n", berth_tensor_count(model));
+    for (size_t i = 0; i < berth_tensor_count(model) && code == EXIT_YES; i++) {
+        if (berth_tensor_at(model, i, &named, &error) < 0)
+            code = fail(&error);
+        else
+            printf("          %-24s %s, %" PRIu64 " bytes at %" PRIu64 "\n", named.name,
+                   berth_dtype_name(named.tensor->dtype), berth_tensor_nbytes(named.tensor),
+                   named.offset);
+    }
+    if (code == EXIT_YES)
+        code = compare(model, weights);
+    berth_close(model);
+    return code;
+}
+
+int run_demo(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        NULL,
+        parse,
+        "[FILE]",
+        "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
+        "it, open it and show what is in it. PyTorch opens the file too.",
+        children,
+        NULL,
+        NULL};
+    const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
+    demo_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
+    berth_stats stats = {0};
+    berth_call call = {.stats = &stats};
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    const char *path = options.words.words[0];
+    float *weights = malloc(n * sizeof *weights);
+    if (!weights)
+        return trouble("out of memory");
+    for (size_t i = 0; i < n; i++)
+        weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
+    int code = save(path, weights, &call);
+    if (code == EXIT_YES)
+        code = verify(path);
+    if (code == EXIT_YES)
+        code = show(path, weights);
+    if (code == EXIT_YES && options.common.stats)
+        print_stats(&stats);
+    free(weights);
+    return code == EXIT_YES ? finish_output(code) : code;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth info and berth verify: what a file is, and whether it is whole. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "command.h"
+
+typedef struct file_options {
+    common common;
+    positional words;
+} file_options;
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    file_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->common;
+        return 0;
+    }
+    return take_positional(key, word, state, &options->words);
+}
+
+static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+
+static json_t *info_json(const berth_info *info)
+{
+    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b}", "archive",
+                     info->archive, "container", info->container, "format_version",
+                     info->format_version ? json_integer(info->format_version) : json_null(),
+                     "storage_alignment",
+                     info->storage_alignment ? json_integer(info->storage_alignment) : json_null(),
+                     "byteorder", info->byteorder, "byteorder_recorded", info->byteorder_recorded,
+                     "nbytes", (json_int_t)info->nbytes, "records", (json_int_t)info->n_records,
+                     "unknown_records", (json_int_t)info->n_unknown_records, "storages",
+                     (json_int_t)info->n_storages, "tensors", (json_int_t)info->n_tensors,
+                     "storages_nbytes", (json_int_t)info->storages_nbytes, "crc32",
+                     (json_int_t)info->n_crc32, "calculated_offsets", info->calculated_offsets);
+}
+
+static void print_number(const char *what, int64_t number)
+{
+    if (number)
+        printf("%-18s %" PRId64 "\n", what, number);
+    else
+        printf("%-18s not recorded\n", what);
+}
+
+static void print_info(const berth_info *info)
+{
+    char text[32];
+
+    printf("%-18s %s\n", "container", info->container);
+    printf("%-18s %s\n", "archive", info->archive);
+    print_number("format version", info->format_version);
+    print_number("storage alignment", info->storage_alignment);
+    printf("%-18s %s%s\n", "byte order", info->byteorder,
+           info->byteorder_recorded ? "" : " (assumed)");
+    printf("%-18s %" PRIu64 " (%s)\n", "bytes", info->nbytes, human_nbytes(info->nbytes, text));
+    printf("%-18s %zu, %zu of them unknown\n", "records", info->n_records, info->n_unknown_records);
+    printf("%-18s %zu, %s\n", "storages", info->n_storages,
+           human_nbytes(info->storages_nbytes, text));
+    printf("%-18s %zu\n", "tensors", info->n_tensors);
+    printf("%-18s %zu records have one\n", "CRC-32", info->n_crc32);
+    printf("%-18s %s\n", "offsets",
+           info->calculated_offsets ? "calculated" : "from the file's own tables");
+}
+
+int run_info(int argc, char **argv)
+{
+    static const struct argp argp = {
+        NULL,
+        parse,
+        "FILE",
+        "Tell what a checkpoint is: container, format version, alignment, byte order, how many "
+        "records, storages and tensors, and whether checksums are there.",
+        children,
+        NULL,
+        NULL};
+    file_options options = {.words = {.least = 1, .most = 1}};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    berth_info info;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (berth_open(options.words.words[0], NULL, &checkpoint, &error) < 0)
+        return fail(&error);
+    int code = EXIT_YES;
+    if (berth_checkpoint_info(checkpoint, &info, &error) < 0)
+        code = fail(&error);
+    else if (options.common.json)
+        code = print_json(info_json(&info));
+    else {
+        print_info(&info);
+        code = finish_output(EXIT_YES);
+    }
+    berth_close(checkpoint);
+    return code;
+}
+
+static json_t *verdict_json(int code, const berth_verdict *verdict, const berth_error *error)
+{
+    if (code == 0)
+        return json_pack("{s:b,s:I,s:I,s:I,s:I,s:I}", "ok", 1, "records",
+                         (json_int_t)verdict->n_records, "storages",
+                         (json_int_t)verdict->n_storages, "verified",
+                         (json_int_t)verdict->n_verified, "unverified",
+                         (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes);
+    return json_pack("{s:b,s:s,s:o,s:s}", "ok", 0, "record", error->record, "offset",
+                     error->offset == BERTH_NO_OFFSET ? json_null()
+                                                      : json_integer((json_int_t)error->offset),
+                     "reason", error->message);
+}
+
+/* The last line of verify: "bad: record, offset, reason". */
+static void print_bad(const berth_error *error)
+{
+    printf("bad: ");
+    if (error->record[0])
+        printf("%s, ", error->record);
+    if (error->offset != BERTH_NO_OFFSET)
+        printf("byte %" PRIu64 ", ", error->offset);
+    printf("%s\n", error->message);
+}
+
+static void print_ok(const berth_verdict *verdict)
+{
+    char text[32];
+
+    printf("ok: %zu records, %zu storages, %s; %zu checksums match", verdict->n_records,
+           verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
+    if (verdict->n_unverified)
+        printf(", %zu records have none and are unverified", verdict->n_unverified);
+    putchar('\n');
+}
+
+int run_verify(int argc, char **argv)
+{
+    static const struct argp argp = {
+        NULL,
+        parse,
+        "FILE",
+        "Read a whole checkpoint and check everything it says: archive, directory against headers "
+        "and descriptors, pickle, every tensor's bounds, every CRC. The last line is `ok: ...` or "
+        "`bad: record, offset, reason`; the exit code 0 or 1.",
+        children,
+        NULL,
+        NULL};
+    file_options options = {.words = {.least = 1, .most = 1}};
+    berth_verdict verdict = {0};
+    berth_stats stats = {0};
+    berth_error error;
+    berth_call call;
+    progress bar;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    progress_begin(&bar, "verify", &options.common, &call, &stats);
+    int code = berth_verify(options.words.words[0], &call, &verdict, &error);
+    progress_end(&bar);
+    if (options.common.stats)
+        print_stats(&stats);
+    if (code < 0 && exit_code(&error) != EXIT_NO)
+        return fail(&error);
+    if (options.common.json) {
+        int printed = print_json(verdict_json(code, &verdict, &error));
+        return printed ? printed : code < 0 ? EXIT_NO : EXIT_YES;
+    }
+    if (code < 0)
+        print_bad(&error);
+    else
+        print_ok(&verdict);
+    return finish_output(code < 0 ? EXIT_NO : EXIT_YES);
+}

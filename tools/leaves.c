@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A walk over what a checkpoint holds beside tensors: each container once, no recursion. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+/* One container that is being walked. */
+typedef struct frame {
+    const berth_value *container;
+    size_t next;        /* item to visit next */
+    size_t path_nbytes; /* length of the container's own path */
+} frame;
+
+typedef struct walk {
+    frame *frames;
+    size_t n_frames, frame_capacity;
+    const berth_value **seen; /* open addressing, a power of two */
+    size_t n_seen, seen_capacity;
+    char *path;
+    size_t path_nbytes, path_capacity;
+} walk;
+
+static bool is_container(berth_kind kind)
+{
+    switch (kind) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SET:
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_dict(berth_kind kind)
+{
+    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
+}
+
+static bool is_tensor(const berth_value *value)
+{
+    return berth_value_tensor(value) != NULL;
+}
+
+static size_t slot_of(const walk *w, const berth_value *value)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15u;
+    size_t at = (size_t)(hash >> 20) & (w->seen_capacity - 1);
+
+    while (w->seen[at] && w->seen[at] != value)
+        at = (at + 1) & (w->seen_capacity - 1);
+    return at;
+}
+
+static bool grow_seen(walk *w)
+{
+    walk bigger = *w;
+
+    bigger.seen_capacity = w->seen_capacity ? w->seen_capacity * 2 : 64;
+    bigger.seen = calloc(bigger.seen_capacity, sizeof *bigger.seen);
+    if (!bigger.seen)
+        return false;
+    for (size_t i = 0; i < w->seen_capacity; i++)
+        if (w->seen[i])
+            bigger.seen[slot_of(&bigger, w->seen[i])] = w->seen[i];
+    free(w->seen);
+    *w = bigger;
+    return true;
+}
+
+/* 1 if the container is met for the first time, 0 if not, -1 without memory. */
+static int enter_once(walk *w, const berth_value *value)
+{
+    if (w->n_seen * 2 >= w->seen_capacity && !grow_seen(w))
+        return -1;
+    size_t at = slot_of(w, value);
+    if (w->seen[at])
+        return 0;
+    w->seen[at] = value;
+    w->n_seen++;
+    return 1;
+}
+
+static bool append_path(walk *w, const char *text)
+{
+    size_t n = strlen(text);
+
+    if (n >= w->path_capacity - w->path_nbytes) {
+        size_t capacity = (w->path_capacity + n) * 2;
+        char *path = realloc(w->path, capacity);
+        if (!path)
+            return false;
+        w->path = path;
+        w->path_capacity = capacity;
+    }
+    memcpy(w->path + w->path_nbytes, text, n + 1);
+    w->path_nbytes += n;
+    return true;
+}
+
+static bool push(walk *w, const berth_value *container)
+{
+    if (w->n_frames == w->frame_capacity) {
+        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
+        frame *frames = realloc(w->frames, capacity * sizeof *frames);
+        if (!frames)
+            return false;
+        w->frames = frames;
+        w->frame_capacity = capacity;
+    }
+    w->frames[w->n_frames++] = (frame){container, 0, w->path_nbytes};
+    return true;
+}
+
+/* Puts "[key]" behind the path of the container on top. */
+static bool append_key(walk *w, const berth_value *container, size_t i)
+{
+    char number[32];
+
+    if (!is_dict(berth_value_kind(container))) {
+        snprintf(number, sizeof number, "[%zu]", i);
+        return append_path(w, number);
+    }
+    char *text = leaf_text(berth_value_key(container, i));
+    bool done = text && append_path(w, "[") && append_path(w, text) && append_path(w, "]");
+    free(text);
+    return done;
+}
+
+/* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
+static int visit(walk *w, const berth_value *value, leaf_function function, void *context)
+{
+    if (is_tensor(value))
+        return 0;
+    if (!is_container(berth_value_kind(value)))
+        return function(context, w->path, value);
+    int first = enter_once(w, value);
+    if (first < 0 || (first && !push(w, value)))
+        return -1;
+    return 0;
+}
+
+static int walk_all(walk *w, const berth_value *root, leaf_function function, void *context)
+{
+    int verdict = append_path(w, "") ? visit(w, root, function, context) : -1;
+
+    while (verdict == 0 && w->n_frames) {
+        frame *top = &w->frames[w->n_frames - 1];
+        w->path_nbytes = top->path_nbytes;
+        if (top->next == berth_value_count(top->container)) {
+            w->n_frames--;
+            continue;
+        }
+        size_t i = top->next++;
+        if (!append_key(w, top->container, i))
+            verdict = -1;
+        else
+            verdict = visit(w, berth_value_item(top->container, i), function, context);
+    }
+    return verdict;
+}
+
+int walk_leaves(const berth_value *root, leaf_function function, void *context)
+{
+    walk w = {.path_capacity = 0};
+    int verdict = walk_all(&w, root, function, context);
+
+    free(w.frames);
+    free(w.seen);
+    free(w.path);
+    return verdict < 0 ? trouble("out of memory") : verdict;
+}
+
+/* ---- texts ---- */
+
+static void print_quoted(FILE *out, const char *text, size_t nbytes)
+{
+    fputc('\'', out);
+    for (size_t i = 0; i < nbytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '\'' || c == '\\')
+            fprintf(out, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(out, "\\x%02x", c);
+        else
+            fputc(c, out);
+    }
+    fputc('\'', out);
+}
+
+static void print_hex(FILE *out, const char *prefix, const uint8_t *bytes, size_t nbytes)
+{
+    fputs(prefix, out);
+    for (size_t i = 0; i < nbytes; i++)
+        fprintf(out, "%02x", bytes[i]);
+}
+
+static void print_int(FILE *out, const berth_value *value)
+{
+    int64_t integer;
+    size_t nbytes;
+
+    if (berth_value_int(value, &integer)) {
+        fprintf(out, "%" PRId64, integer);
+        return;
+    }
+    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
+}
+
+static void print_leaf(FILE *out, const berth_value *value)
+{
+    size_t nbytes = 0;
+    const char *text;
+    const uint8_t *bytes;
+
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_NONE:
+        fputs("None", out);
+        break;
+    case BERTH_KIND_BOOL:
+        fputs(berth_value_bool(value) ? "True" : "False", out);
+        break;
+    case BERTH_KIND_INT:
+        print_int(out, value);
+        break;
+    case BERTH_KIND_FLOAT:
+        fprintf(out, "%.17g", berth_value_float(value));
+        break;
+    case BERTH_KIND_COMPLEX:
+        fprintf(out, "(%.17g%+.17gj)", berth_value_float(value), berth_value_imaginary(value));
+        break;
+    case BERTH_KIND_STR:
+        text = berth_value_text(value, &nbytes);
+        print_quoted(out, text, nbytes);
+        break;
+    case BERTH_KIND_BYTES:
+    case BERTH_KIND_BYTEARRAY:
+        bytes = berth_value_bytes(value, &nbytes);
+        print_hex(out, "bytes 0x", bytes, nbytes);
+        break;
+    case BERTH_KIND_DTYPE:
+        fprintf(out, "torch.%s", berth_dtype_name(berth_value_dtype(value)));
+        break;
+    case BERTH_KIND_DEVICE:
+    case BERTH_KIND_GLOBAL:
+        text = berth_value_text(value, &nbytes);
+        fprintf(out, "<%s>", text ? text : "");
+        break;
+    default:
+        fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
+                berth_value_count(value));
+    }
+}
+
+char *leaf_text(const berth_value *value)
+{
+    char *text = NULL;
+    size_t nbytes;
+    FILE *out = open_memstream(&text, &nbytes);
+
+    if (!out)
+        return NULL;
+    print_leaf(out, value);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth ls: the tensors of a checkpoint, or the records of any archive of its kind. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+
+typedef struct ls_options {
+    common common;
+    positional words;
+    bool records;
+} ls_options;
+
+static const struct argp_option own_options[] = {
+    {"records", 'r', NULL, 0, "list the records of the archive instead, whatever it holds", 1},
+    {0}};
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    ls_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 'r':
+        options->records = true;
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
+    }
+}
+
+static const char *device_of(const berth_tensor *tensor)
+{
+    return tensor->storage ? berth_storage_location(tensor->storage) : "meta";
+}
+
+static json_t *json_ints(const int64_t *numbers, int32_t n)
+{
+    json_t *array = json_array();
+
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(array, json_integer(numbers[i]));
+    return array;
+}
+
+/* Text of a file may hold surrogates, which JSON cannot: then with replacement characters. */
+static json_t *json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char safe[512];
+    size_t n = 0;
+
+    if (string)
+        return string;
+    for (const char *at = text; *at && n < sizeof safe - 1; at++)
+        safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
+    safe[n] = '\0';
+    return json_string(safe);
+}
+
+static json_t *tensor_json(const berth_named_tensor *named)
+{
+    const berth_tensor *tensor = named->tensor;
+    bool meta = named->offset == BERTH_NO_OFFSET;
+
+    return json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:s,s:b,s:b}", "name",
+                     json_text(named->name), "dtype", berth_dtype_name(tensor->dtype), "shape",
+                     json_ints(tensor->shape, tensor->rank), "stride",
+                     json_ints(tensor->stride, tensor->rank), "storage",
+                     tensor->storage ? json_text(berth_storage_key(tensor->storage)) : json_null(),
+                     "storage_offset", (json_int_t)tensor->storage_offset, "offset",
+                     meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
+                     (json_int_t)berth_tensor_nbytes(tensor), "device", device_of(tensor),
+                     "requires_grad", named->requires_grad, "parameter", named->parameter);
+}
+
+static void print_shape(const berth_tensor *tensor, char *text, size_t nbytes)
+{
+    size_t n = (size_t)snprintf(text, nbytes, "[");
+
+    for (int32_t i = 0; i < tensor->rank && n < nbytes; i++)
+        n +=
+            (size_t)snprintf(text + n, nbytes - n, i ? ", %" PRId64 : "%" PRId64, tensor->shape[i]);
+    if (n < nbytes)
+        snprintf(text + n, nbytes - n, "]");
+}
+
+/* Names come from the file: control characters never reach the terminal. */
+static void print_name(const char *name)
+{
+    for (; *name; name++)
+        putchar((unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name);
+}
+
+static void print_tensor(const berth_named_tensor *named)
+{
+    char shape[256];
+
+    print_shape(named->tensor, shape, sizeof shape);
+    printf("%-13s %-20s %12" PRIu64 "  ", berth_dtype_name(named->tensor->dtype), shape,
+           berth_tensor_nbytes(named->tensor));
+    if (named->offset == BERTH_NO_OFFSET)
+        printf("%14s", "-");
+    else
+        printf("%14" PRIu64, named->offset);
+    printf("  %-7s ", device_of(named->tensor));
+    print_name(named->name);
+    putchar('\n');
+}
+
+static int list_tensors(berth_checkpoint *checkpoint, bool json)
+{
+    json_t *array = json ? json_array() : NULL;
+    size_t n = berth_tensor_count(checkpoint);
+    berth_named_tensor named;
+    berth_error error;
+
+    if (!json)
+        printf("%-13s %-20s %12s  %14s  %-7s %s\n", "dtype", "shape", "bytes", "offset", "device",
+               "name");
+    for (size_t i = 0; i < n; i++) {
+        if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
+            json_decref(array);
+            return fail(&error);
+        }
+        if (json)
+            json_array_append_new(array, tensor_json(&named));
+        else
+            print_tensor(&named);
+    }
+    return json ? print_json(array) : finish_output(EXIT_YES);
+}
+
+static int list_records(const char *path, const common *options)
+{
+    json_t *array = options->json ? json_array() : NULL;
+    berth_archive *archive;
+    berth_record record;
+    berth_error error;
+
+    if (berth_archive_open(path, NULL, &archive, &error) < 0) {
+        json_decref(array);
+        return fail(&error);
+    }
+    for (size_t i = 0; i < berth_archive_count(archive); i++) {
+        berth_archive_record(archive, i, &record);
+        if (array)
+            json_array_append_new(
+                array, json_pack("{s:o,s:I,s:I,s:I,s:s}", "record", json_text(record.name),
+                                 "offset", (json_int_t)record.offset, "nbytes",
+                                 (json_int_t)record.nbytes, "crc32", (json_int_t)record.crc32,
+                                 "method", record.method ? "deflated" : "stored"));
+        else {
+            printf("%14" PRIu64 "  %14" PRIu64 "  %08x  %-8s  ", record.offset, record.nbytes,
+                   record.crc32, record.method ? "deflated" : "stored");
+            print_name(record.name);
+            putchar('\n');
+        }
+    }
+    berth_archive_close(archive);
+    return array ? print_json(array) : finish_output(EXIT_YES);
+}
+
+int run_ls(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        own_options,
+        parse,
+        "FILE",
+        "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in the "
+        "file, device, and name (dict keys and list indices joined by dots).",
+        children,
+        NULL,
+        NULL};
+    ls_options options = {.words = {.least = 1, .most = 1}};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    berth_stats stats = {0};
+    berth_call call = {.stats = &stats};
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.records)
+        return list_records(options.words.words[0], &options.common);
+    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+        return fail(&error);
+    int code = list_tensors(checkpoint, options.common.json);
+    berth_close(checkpoint);
+    if (options.common.stats)
+        print_stats(&stats);
+    return code;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The progress bar, and the two signals that cancel. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "command.h"
+
+/* A handler can reach nothing but a global. */
+static volatile sig_atomic_t caught;
+
+static void catch_signal(int number)
+{
+    caught = number;
+}
+
+int signal_code(int otherwise)
+{
+    return caught ? 128 + (int)caught : otherwise;
+}
+
+static double now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
+                    berth_stats *stats)
+{
+    /* The second signal kills: whoever presses ^C twice means it. */
+    struct sigaction action = {.sa_handler = catch_signal, .sa_flags = (int)SA_RESETHAND};
+
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
+    p->begin = p->last = now();
+    memset(call, 0, sizeof *call);
+    call->progress = progress_tell;
+    call->progress_context = p;
+    call->stats = stats;
+}
+
+static void draw(progress *p, double seconds, uint64_t done, uint64_t total)
+{
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1], done_text[32], total_text[32];
+    double part = total ? (double)done / (double)total : 1;
+    double speed = (double)done / seconds;
+    int filled = (int)(part * WIDTH);
+
+    memset(bar, '#', (size_t)filled);
+    memset(bar + filled, '.', (size_t)(WIDTH - filled));
+    bar[WIDTH] = '\0';
+    fprintf(stderr, "\r%s [%s] %3.0f%%  %s of %s  %.2f GiB/s  %.0f s left \033[K", p->what, bar,
+            part * 100, human_nbytes(done, done_text), human_nbytes(total, total_text),
+            speed / 1073741824.0, speed > 0 ? (double)(total - done) / speed : 0.0);
+    fflush(stderr);
+    p->drawn = true;
+}
+
+int progress_tell(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    progress *p = context;
+    double time = now();
+
+    if (p->visible && time - p->begin > 0.5 && time - p->last > 0.1) {
+        p->last = time;
+        draw(p, time - p->begin, done_nbytes < total_nbytes ? done_nbytes : total_nbytes,
+             total_nbytes);
+    }
+    return caught;
+}
+
+void progress_end(progress *p)
+{
+    if (p->drawn)
+        fputs("\r\033[K", stderr);
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Safetensors to checkpoint. The header is checked before it is believed: dtypes known, shape and
+ * offsets agree, tensors cover the data without gap or overlap, names once.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "command.h"
+
+/* The format's own limit on the header. */
+enum { HEADER_LIMIT = 100000000 };
+
+typedef struct safetensors_file {
+    const char *path;
+    int fd;
+    uint8_t *bytes;
+    size_t nbytes;
+    const uint8_t *data;
+    size_t data_nbytes;
+    json_t *header;
+} safetensors_file;
+
+/* One tensor's range, for the check of gaps. */
+typedef struct range {
+    uint64_t begin, end;
+    const char *name;
+} range;
+
+static int bad(const safetensors_file *file, const char *name, const char *why)
+{
+    fprintf(stderr, "berth: %s: %s%s%s\n", file->path, name, name[0] ? ": " : "", why);
+    return EXIT_NO;
+}
+
+static int map_file(safetensors_file *file)
+{
+    struct stat status;
+
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0 || fstat(file->fd, &status) != 0)
+        return trouble("%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return trouble("%s: not a regular file", file->path);
+    if (status.st_size < 10)
+        return bad(file, "", "too short for a safetensors file");
+    file->nbytes = (size_t)status.st_size;
+    void *map = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, file->fd, 0);
+    if (map == MAP_FAILED)
+        return trouble("%s: %s", file->path, strerror(errno));
+    file->bytes = map;
+    return 0;
+}
+
+static int parse_header(safetensors_file *file)
+{
+    uint64_t n = 0;
+    json_error_t error;
+    char why[256];
+
+    for (int i = 0; i < 8; i++)
+        n |= (uint64_t)file->bytes[i] << (8 * i);
+    if (n > file->nbytes - 8 || n > HEADER_LIMIT)
+        return bad(file, "", "its header is longer than the file, or than 100 MB: no safetensors");
+    file->header =
+        json_loadb((const char *)file->bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(file->header)) {
+        snprintf(why, sizeof why, "header at byte %d: %s", error.position + 8, error.text);
+        return bad(file, "", why);
+    }
+    file->data = file->bytes + 8 + n;
+    file->data_nbytes = file->nbytes - 8 - (size_t)n;
+    return 0;
+}
+
+/* Shape into an array of BERTH_MAX_RANK; false if it is no shape. */
+static bool read_shape(const json_t *array, int64_t *shape, int32_t *rank)
+{
+    size_t n = json_array_size(array);
+
+    if (!json_is_array(array) || n > BERTH_MAX_RANK)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(array, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0)
+            return false;
+        shape[i] = json_integer_value(item);
+    }
+    *rank = (int32_t)n;
+    return true;
+}
+
+static bool fits(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
+{
+    uint64_t product = item;
+
+    for (int32_t i = 0; i < rank; i++)
+        if (__builtin_mul_overflow(product, (uint64_t)shape[i], &product))
+            return false;
+    return product == nbytes;
+}
+
+static int add_tensor(const safetensors_file *file, const char *name, const json_t *entry,
+                      berth_tree *tree, berth_value *dict, range *where)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
+    int64_t shape[BERTH_MAX_RANK];
+    berth_tensor tensor = {.shape = shape};
+
+    tensor.dtype = dtype_name ? safetensors_dtype(dtype_name) : BERTH_DTYPE_NONE;
+    if (tensor.dtype == BERTH_DTYPE_NONE)
+        return bad(file, name, "its dtype is unknown");
+    if (!read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
+        return bad(file, name, "its shape is no list of sizes");
+    if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
+        !json_is_integer(json_array_get(offsets, 1)))
+        return bad(file, name, "its data_offsets are no two integers");
+    json_int_t begin = json_integer_value(json_array_get(offsets, 0));
+    json_int_t end = json_integer_value(json_array_get(offsets, 1));
+    if (begin < 0 || end < begin || (uint64_t)end > file->data_nbytes)
+        return bad(file, name, "its data_offsets lie outside the file");
+    if (!fits(shape, tensor.rank, berth_dtype_nbytes(tensor.dtype), (uint64_t)(end - begin)))
+        return bad(file, name, "its shape and dtype do not make its number of bytes");
+    tensor.data = file->data + begin;
+    *where = (range){(uint64_t)begin, (uint64_t)end, name};
+    berth_dict_set(dict, name, berth_tensor_value(tree, &tensor));
+    return 0;
+}
+
+static int compare_ranges(const void *left, const void *right)
+{
+    const range *a = left, *b = right;
+
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    return a->end < b->end ? -1 : a->end > b->end;
+}
+
+/* One reading: every byte of the data belongs to exactly one tensor. */
+static int check_cover(const safetensors_file *file, range *ranges, size_t n)
+{
+    uint64_t at = 0;
+
+    qsort(ranges, n, sizeof *ranges, compare_ranges);
+    for (size_t i = 0; i < n; i++) {
+        if (ranges[i].begin != at)
+            return bad(file, ranges[i].name, "it overlaps another tensor, or leaves a gap");
+        at = ranges[i].end;
+    }
+    return at == file->data_nbytes ? 0 : bad(file, "", "bytes after the last tensor");
+}
+
+static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
+{
+    size_t n = 0, capacity = json_object_size(file->header);
+    range *ranges = calloc(capacity + 1, sizeof *ranges);
+    const char *name;
+    json_t *entry;
+    int code = ranges ? 0 : trouble("out of memory");
+
+    json_object_foreach(file->header, name, entry)
+    {
+        if (code)
+            break;
+        if (strcmp(name, "__metadata__"))
+            code = add_tensor(file, name, entry, tree, dict, &ranges[n++]);
+    }
+    if (!code)
+        code = check_cover(file, ranges, n);
+    free(ranges);
+    return code;
+}
+
+/* A checkpoint has no place for the header's free texts: say so, unless it is only the usual. */
+static void tell_metadata(const safetensors_file *file, const common *options)
+{
+    const json_t *metadata = json_object_get(file->header, "__metadata__");
+    size_t n = json_object_size(metadata) - (json_object_get(metadata, "format") ? 1 : 0);
+
+    if (n && !options->quiet)
+        fprintf(stderr, "berth: %s: %zu entries of __metadata__ were left out\n", file->path, n);
+}
+
+static int save(const char *out, berth_value *dict, const common *options)
+{
+    berth_stats stats = {0};
+    berth_error error;
+    berth_call call;
+    progress bar;
+
+    progress_begin(&bar, "convert", options, &call, &stats);
+    int code = berth_save(out, dict, &call, &error);
+    progress_end(&bar);
+    int told = code < 0 ? fail(&error) : EXIT_YES;
+    if (options->stats)
+        print_stats(&stats);
+    return told;
+}
+
+int convert_from_safetensors(const char *in, const char *out, const common *options)
+{
+    safetensors_file file = {.path = in, .fd = -1};
+    berth_error error;
+    berth_tree *tree = berth_tree_new(&error);
+    int code = tree ? map_file(&file) : fail(&error);
+
+    if (!code)
+        code = parse_header(&file);
+    if (!code) {
+        berth_value *dict = berth_dict(tree);
+        code = build(&file, tree, dict);
+        if (!code)
+            code = save(out, dict, options);
+        if (!code)
+            tell_metadata(&file, options);
+    }
+    berth_tree_free(tree);
+    json_decref(file.header);
+    if (file.bytes)
+        munmap(file.bytes, file.nbytes);
+    if (file.fd >= 0)
+        close(file.fd);
+    return code;
+}

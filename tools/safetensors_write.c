@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Checkpoint to safetensors: 8 bytes of header length, a JSON header padded with spaces to 8, the
+ * tensors one after the other (https://huggingface.co/docs/safetensors, "Format").
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+static const struct {
+    berth_dtype dtype;
+    const char *name;
+} dtypes[] = {
+    {BERTH_FLOAT64, "F64"},
+    {BERTH_FLOAT32, "F32"},
+    {BERTH_FLOAT16, "F16"},
+    {BERTH_BFLOAT16, "BF16"},
+    {BERTH_INT64, "I64"},
+    {BERTH_INT32, "I32"},
+    {BERTH_INT16, "I16"},
+    {BERTH_INT8, "I8"},
+    {BERTH_UINT8, "U8"},
+    {BERTH_BOOL, "BOOL"},
+    {BERTH_UINT64, "U64"},
+    {BERTH_UINT32, "U32"},
+    {BERTH_UINT16, "U16"},
+    {BERTH_COMPLEX64, "C64"},
+    {BERTH_FLOAT8_E4M3FN, "F8_E4M3"},
+    {BERTH_FLOAT8_E4M3FNUZ, "F8_E4M3FNUZ"},
+    {BERTH_FLOAT8_E5M2, "F8_E5M2"},
+    {BERTH_FLOAT8_E5M2FNUZ, "F8_E5M2FNUZ"},
+    {BERTH_FLOAT8_E8M0FNU, "F8_E8M0"},
+};
+
+const char *safetensors_dtype_name(berth_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
+        if (dtypes[i].dtype == dtype)
+            return dtypes[i].name;
+    return NULL;
+}
+
+berth_dtype safetensors_dtype(const char *name)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
+        if (!strcmp(dtypes[i].name, name))
+            return dtypes[i].dtype;
+    return BERTH_DTYPE_NONE;
+}
+
+/* One tensor to be written. */
+typedef struct entry {
+    char *name;
+    const berth_tensor *tensor;
+    uint64_t begin;
+} entry;
+
+typedef struct conversion {
+    berth_checkpoint *checkpoint;
+    const char *in;
+    bool tensors_only;
+    bool quiet;
+    entry *entries;
+    size_t n_entries;
+    size_t n_left_out;
+    uint64_t nbytes; /* of all tensors */
+} conversion;
+
+/* Refuses what cannot be expressed, by name; or leaves it out. */
+static int refuse(conversion *c, const char *name, const char *why)
+{
+    c->n_left_out++;
+    if (c->tensors_only)
+        return 0;
+    return trouble("%s: %s: %s; --tensors-only leaves it out", c->in, name, why);
+}
+
+static int refuse_leaf(void *context, const char *path, const berth_value *value)
+{
+    char why[160];
+    char *text = leaf_text(value);
+
+    snprintf(why, sizeof why, "safetensors cannot hold %s (%s)",
+             berth_kind_name(berth_value_kind(value)), text ? text : "");
+    free(text);
+    return refuse(context, path[0] ? path : "the root", why);
+}
+
+static int add_tensor(conversion *c, const berth_named_tensor *named)
+{
+    const berth_tensor *tensor = named->tensor;
+
+    if (tensor->qscheme != BERTH_NOT_QUANTIZED)
+        return refuse(c, named->name, "safetensors cannot hold quantized tensors");
+    if (tensor->flags & BERTH_META)
+        return refuse(c, named->name, "a tensor on the meta device has no elements");
+    if (!safetensors_dtype_name(tensor->dtype)) {
+        char why[96];
+        snprintf(why, sizeof why, "safetensors has no dtype for %s",
+                 berth_dtype_name(tensor->dtype));
+        return refuse(c, named->name, why);
+    }
+    if (!strcmp(named->name, "__metadata__"))
+        return refuse(c, named->name, "the name is reserved in safetensors");
+    entry *e = &c->entries[c->n_entries];
+    e->name = strdup(named->name);
+    e->tensor = tensor;
+    if (!e->name)
+        return trouble("out of memory");
+    c->n_entries++;
+    return 0;
+}
+
+/* The parts of a sparse or nested tensor: met as the tensors that they are. */
+static bool is_part(const berth_named_tensor *named)
+{
+    const char *dot = strrchr(named->name, '.');
+    static const char *const parts[] = {".indices",     ".values",       ".crow_indices",
+                                        ".col_indices", ".ccol_indices", ".row_indices"};
+
+    for (size_t i = 0; dot && i < sizeof parts / sizeof parts[0]; i++)
+        if (!strcmp(dot, parts[i]))
+            return true;
+    return false;
+}
+
+/* Widest items first, then by name, as the format's own writer orders them. */
+static int compare_entries(const void *left, const void *right)
+{
+    const entry *a = left, *b = right;
+    size_t a_item = berth_dtype_nbytes(a->tensor->dtype);
+    size_t b_item = berth_dtype_nbytes(b->tensor->dtype);
+
+    if (a_item != b_item)
+        return a_item < b_item ? 1 : -1;
+    return strcmp(a->name, b->name);
+}
+
+static int collect(conversion *c)
+{
+    size_t n = berth_tensor_count(c->checkpoint);
+    berth_named_tensor named;
+    berth_error error;
+    int code = walk_leaves(berth_root(c->checkpoint), refuse_leaf, c);
+
+    if (code)
+        return code;
+    c->entries = calloc(n + 1, sizeof *c->entries);
+    if (!c->entries)
+        return trouble("out of memory");
+    for (size_t i = 0; i < n && !code; i++) {
+        if (berth_tensor_at(c->checkpoint, i, &named, &error) < 0)
+            return fail(&error);
+        if (berth_value_kind(named.value) == BERTH_KIND_SPARSE && is_part(&named))
+            continue;
+        code = add_tensor(c, &named);
+    }
+    if (code)
+        return code;
+    qsort(c->entries, c->n_entries, sizeof *c->entries, compare_entries);
+    for (size_t i = 0; i < c->n_entries; i++) {
+        c->entries[i].begin = c->nbytes;
+        c->nbytes += berth_tensor_nbytes(c->entries[i].tensor);
+    }
+    return 0;
+}
+
+static json_t *entry_json(const entry *e)
+{
+    json_t *shape = json_array();
+
+    for (int32_t i = 0; i < e->tensor->rank; i++)
+        json_array_append_new(shape, json_integer(e->tensor->shape[i]));
+    return json_pack("{s:s,s:o,s:[I,I]}", "dtype", safetensors_dtype_name(e->tensor->dtype),
+                     "shape", shape, "data_offsets", (json_int_t)e->begin,
+                     (json_int_t)(e->begin + berth_tensor_nbytes(e->tensor)));
+}
+
+/* The header's text, padded with spaces to a multiple of 8; allocated. */
+static char *header_text(const conversion *c, size_t *nbytes)
+{
+    json_t *header = json_object();
+    int failed = json_object_set_new(header, "__metadata__", json_pack("{s:s}", "format", "pt"));
+
+    for (size_t i = 0; i < c->n_entries && !failed; i++)
+        failed = json_object_set_new(header, c->entries[i].name, entry_json(&c->entries[i]));
+    char *text = failed ? NULL : json_dumps(header, JSON_COMPACT);
+    json_decref(header);
+    if (!text)
+        return NULL;
+    size_t n = strlen(text), padded = (n + 7) / 8 * 8;
+    char *grown = realloc(text, padded + 1);
+    if (!grown) {
+        free(text);
+        return NULL;
+    }
+    memset(grown + n, ' ', padded - n);
+    *nbytes = padded;
+    return grown;
+}
+
+static int write_tensor(conversion *c, const entry *e, outfile *file, progress *bar, void *buffer,
+                        size_t buffer_nbytes)
+{
+    int64_t numel = berth_tensor_numel(e->tensor), chunk = elements_per(e->tensor, buffer_nbytes);
+    size_t item = berth_dtype_nbytes(e->tensor->dtype);
+    berth_error error;
+
+    for (int64_t first = 0; first < numel; first += chunk) {
+        int64_t n = numel - first < chunk ? numel - first : chunk;
+        if (read_elements(c->checkpoint, e->tensor, first, n, buffer, &error) < 0)
+            return fail(&error);
+        if (outfile_write(file, buffer, (size_t)n * item))
+            return EXIT_TROUBLE;
+        if (progress_tell(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
+            return signal_code(EXIT_TROUBLE);
+    }
+    return 0;
+}
+
+static int write_all(conversion *c, outfile *file, progress *bar)
+{
+    enum { BUFFER_NBYTES = 4 << 20 };
+    uint8_t length[8];
+    size_t n = 0;
+    char *header = header_text(c, &n);
+    void *buffer = malloc(BUFFER_NBYTES);
+    int code;
+
+    if (!header || !buffer) {
+        code = trouble("%s: a name is no valid UTF-8, or memory is gone", c->in);
+        goto cleanup;
+    }
+    for (int i = 0; i < 8; i++)
+        length[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    code = outfile_write(file, length, sizeof length);
+    if (!code)
+        code = outfile_write(file, header, n);
+    for (size_t i = 0; i < c->n_entries && !code; i++)
+        code = write_tensor(c, &c->entries[i], file, bar, buffer, BUFFER_NBYTES);
+    if (!code)
+        code = outfile_commit(file);
+cleanup:
+    free(header);
+    free(buffer);
+    return code;
+}
+
+static int write_file(conversion *c, const char *out, const common *options)
+{
+    berth_stats stats;
+    berth_call call;
+    outfile file;
+    progress bar;
+    int code = outfile_open(&file, out);
+
+    progress_begin(&bar, "convert", options, &call, &stats);
+    if (!code)
+        code = write_all(c, &file, &bar);
+    progress_end(&bar);
+    outfile_close(&file);
+    if (!code && c->n_left_out && !options->quiet)
+        fprintf(stderr, "berth: %s: %zu values that are no plain tensors were left out\n", c->in,
+                c->n_left_out);
+    return code;
+}
+
+int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
+                           const common *options)
+{
+    conversion c = {.in = in, .tensors_only = tensors_only};
+    berth_error error;
+
+    if (berth_open(in, NULL, &c.checkpoint, &error) < 0)
+        return fail(&error);
+    int code = collect(&c);
+    if (!code)
+        code = write_file(&c, out, options);
+    for (size_t i = 0; i < c.n_entries; i++)
+        free(c.entries[i].name);
+    free(c.entries);
+    berth_close(c.checkpoint);
+    return code;
+}
