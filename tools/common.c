@@ -92,6 +92,7 @@ int exit_code(const berth_error *error)
     case BERTH_E_OFFSETS:
     case BERTH_E_CHECKSUM:
     case BERTH_E_TRUNCATED:
+    case BERTH_E_UNSUPPORTED:
         return EXIT_NO;
     default:
         return EXIT_TROUBLE;
