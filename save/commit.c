@@ -149,6 +149,7 @@ int berth_commit_finish(berth_commit *commit, berth_error *error)
         berth_commit_abort(commit);
         return error->code;
     }
+    /* F3: who has the old file open or mapped keeps it whole. */
     if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
         0) {
         berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");

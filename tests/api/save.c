@@ -443,7 +443,8 @@ Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
     cr_assert_eq(test_folder_count(folder), 0);
 }
 
-Test(save, no_memory_is_a_clean_error_wherever_it_happens_W6)
+/* W6 */
+Test(save, no_memory_is_a_clean_error_wherever_it_happens)
 {
     unsigned n_points = 0;
 

@@ -194,7 +194,8 @@ static const struct {
 };
 #define N_FAULTS (sizeof faults / sizeof *faults)
 
-Test(save_faults, any_single_fault_leaves_the_old_file_or_the_new_one_W1_W6_W8, .timeout = 300)
+/* W1, W6, W8 */
+Test(save_faults, any_single_fault_leaves_the_old_file_or_the_new_one, .timeout = 300)
 {
     for (size_t i = 0; i < N_SCENES; i++)
         for (size_t j = 0; j < N_FAULTS; j++)
@@ -203,7 +204,8 @@ Test(save_faults, any_single_fault_leaves_the_old_file_or_the_new_one_W1_W6_W8, 
     cr_assert_geq(n_points, 400, "only %u fault points", n_points);
 }
 
-Test(save_faults, faults_that_stay_leave_the_old_file_or_the_new_one_W1_W6, .timeout = 300)
+/* W1, W6 */
+Test(save_faults, faults_that_stay_leave_the_old_file_or_the_new_one, .timeout = 300)
 {
     static const enum fault_row rows[] = {FAULT_openat, FAULT_fstat,     FAULT_fallocate,
                                           FAULT_pwrite, FAULT_fsync,     FAULT_close,
@@ -215,7 +217,8 @@ Test(save_faults, faults_that_stay_leave_the_old_file_or_the_new_one_W1_W6, .tim
     cr_assert_geq(n_points, 100, "only %u fault points", n_points);
 }
 
-Test(save_faults, every_failing_write_fails_the_save_W1)
+/* W1 */
+Test(save_faults, every_failing_write_fails_the_save)
 {
     static const int errnos[] = {ENOSPC, EDQUOT, EFBIG, EIO};
 
@@ -227,7 +230,8 @@ Test(save_faults, every_failing_write_fails_the_save_W1)
     }
 }
 
-Test(save_faults, interrupted_and_short_writes_give_identical_bytes_W3)
+/* W3 */
+Test(save_faults, interrupted_and_short_writes_give_identical_bytes)
 {
     static const int errnos[] = {EINTR, EAGAIN};
 
@@ -242,7 +246,8 @@ static ssize_t write_little(int fd, const void *buffer, size_t nbytes, off_t off
     return pwrite(fd, buffer, nbytes < 7 ? nbytes : 7, offset);
 }
 
-Test(save_faults, writes_of_a_few_bytes_at_a_time_give_identical_bytes_W3)
+/* W3 */
+Test(save_faults, writes_of_a_few_bytes_at_a_time_give_identical_bytes)
 {
     berth_error error;
 
@@ -272,7 +277,8 @@ static void check_message(enum fault_row row, unsigned nth, int system_errno, in
     n_points++;
 }
 
-Test(save_faults, messages_name_file_record_byte_and_what_is_missing_W1_W2)
+/* W1, W2 */
+Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
 {
     check_message(FAULT_fallocate, 1, ENOSPC, BERTH_E_NO_SPACE,
                   "No space left on device (31 KiB missing)");
@@ -335,7 +341,8 @@ static const char *order_of(const char *options, enum fault_row row, unsigned nt
     return order;
 }
 
-Test(save_faults, data_is_synced_before_the_rename_and_the_folder_after_it_W2)
+/* W2 */
+Test(save_faults, data_is_synced_before_the_rename_and_the_folder_after_it)
 {
     cr_assert_str_eq(order_of(SERIAL "save.durability=full", FAULT_fsync, 0), "wsrs");
     cr_assert_str_eq(order_of(PARALLEL "save.durability=full", FAULT_fsync, 0), "wsrs");
@@ -343,7 +350,8 @@ Test(save_faults, data_is_synced_before_the_rename_and_the_folder_after_it_W2)
     cr_assert_str_eq(order_of(SERIAL "save.durability=none", FAULT_fsync, 0), "wr");
 }
 
-Test(save_faults, a_failed_sync_is_never_repeated_W2)
+/* W2 */
+Test(save_faults, a_failed_sync_is_never_repeated)
 {
     cr_assert_str_eq(order_of(SERIAL "save.durability=full", FAULT_fsync, 1), "wsu");
     cr_assert_str_eq(order_of(SERIAL "save.durability=file", FAULT_fdatasync, 1), "wdu");
@@ -352,7 +360,8 @@ Test(save_faults, a_failed_sync_is_never_repeated_W2)
 
 /* ---- memory ---- */
 
-Test(save_faults, no_memory_is_a_clean_error_wherever_it_happens_W6)
+/* W6 */
+Test(save_faults, no_memory_is_a_clean_error_wherever_it_happens)
 {
     for (size_t i = 0; i < N_SCENES; i++) {
         for (int for_ever = 0; for_ever < 2; for_ever++) {

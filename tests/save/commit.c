@@ -81,7 +81,8 @@ static void check_refused(const char *path, int code, const char *message)
     cr_assert_eq(test_folder_count(folder), n_before);
 }
 
-Test(commit, a_new_file_gets_the_mode_of_any_new_file_F4)
+/* F4 */
+Test(commit, a_new_file_gets_the_mode_of_any_new_file)
 {
     char *path = test_path(folder, "model.pt");
     mode_t before = umask(027);
@@ -94,7 +95,8 @@ Test(commit, a_new_file_gets_the_mode_of_any_new_file_F4)
     free(path);
 }
 
-Test(commit, a_replaced_file_keeps_its_mode_F4)
+/* F4 */
+Test(commit, a_replaced_file_keeps_its_mode)
 {
     static const mode_t modes[] = {0600, 0666, 0751, 0644};
     char *path = test_path(folder, "model.pt");
@@ -109,7 +111,8 @@ Test(commit, a_replaced_file_keeps_its_mode_F4)
     free(path);
 }
 
-Test(commit, the_old_file_lives_on_for_who_has_it_open_F3)
+/* F3 */
+Test(commit, the_old_file_lives_on_for_who_has_it_open)
 {
     char *path = test_path(folder, "model.pt"), old[4] = "";
 
@@ -122,7 +125,8 @@ Test(commit, the_old_file_lives_on_for_who_has_it_open_F3)
     free(path);
 }
 
-Test(commit, links_are_followed_and_stay_links_F4)
+/* F4 */
+Test(commit, links_are_followed_and_stay_links)
 {
     char *below = test_path(folder, "below"), *file = test_path(folder, "below/model.pt");
     char *link = test_path(folder, "link.pt"), *chain = test_path(folder, "below/chain.pt");
@@ -164,7 +168,8 @@ Test(commit, a_relative_path_is_seen_from_the_present_folder)
     free(path);
 }
 
-Test(commit, what_can_be_told_is_told_before_data_is_written_W10)
+/* W10 */
+Test(commit, what_can_be_told_is_told_before_data_is_written)
 {
     char *missing = test_path(folder, "missing/model.pt"), *pipe = test_path(folder, "pipe");
     char *loop = test_path(folder, "loop"), *slash = test_path(folder, "new/");
@@ -196,8 +201,8 @@ Test(commit, what_can_be_told_is_told_before_data_is_written_W10)
         free(too_long);
 }
 
-/* Root may do everything: a child does it as somebody else. */
-Test(commit, folders_and_files_without_permission_are_refused_W10)
+/* W10: Root may do everything: a child does it as somebody else. */
+Test(commit, folders_and_files_without_permission_are_refused)
 {
     char *path = test_path(folder, "model.pt"), *other = test_path(folder, "other.pt");
 
@@ -225,8 +230,8 @@ Test(commit, folders_and_files_without_permission_are_refused_W10)
     free(path), free(other);
 }
 
-/* Without asking first, the write would raise SIGXFSZ and end the process. */
-Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing_W1)
+/* W1: Without asking first, the write would raise SIGXFSZ and end the process. */
+Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing)
 {
     char *path = test_path(folder, "model.pt");
     struct rlimit limit;
@@ -263,7 +268,8 @@ Test(commit, names_of_temporaries_are_told_exactly)
     cr_assert_not(berth_temporary_is_name(".berth-.tmp"));
 }
 
-Test(commit, leftovers_are_removed_and_only_those_F4)
+/* F4 */
+Test(commit, leftovers_are_removed_and_only_those)
 {
     static const char *const names[] = {".berth-00000000000000aa.tmp", ".berth-kept.tmp",
                                         ".berth-00000000000000bb.tmp", "x.tmp"};
@@ -299,7 +305,8 @@ static int kill_when_half_done(void *context, uint64_t done_nbytes, uint64_t tot
     return 0;
 }
 
-Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up_W4)
+/* W4 */
+Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up)
 {
     char *path = test_path(folder, "model.pt");
     const berth_call call = {.progress = kill_when_half_done};
@@ -365,7 +372,8 @@ static void write_often(const char *path, size_t nbytes, int n)
     _exit(0);
 }
 
-Test(commit, of_writers_on_one_path_each_makes_a_whole_file_W7)
+/* W7 */
+Test(commit, of_writers_on_one_path_each_makes_a_whole_file)
 {
     enum { WRITERS = 4, SAVES = 100 };
     char *path = test_path(folder, "model.pt");

@@ -167,7 +167,8 @@ Test(plan, what_does_not_fit_63_bits_is_refused)
                   "data/0 at byte 81: 9223372036854775807 bytes do not fit a file of 2^63 bytes");
 }
 
-Test(plan, two_records_of_one_name_are_refused_Z8)
+/* Z8 */
+Test(plan, two_records_of_one_name_are_refused)
 {
     const berth_new_record twice[] = {
         {.name = "data.pkl"}, {.name = "data/0"}, {.name = "data/1"}, {.name = "data/0"}};
@@ -177,7 +178,8 @@ Test(plan, two_records_of_one_name_are_refused_Z8)
     check_refused("x", added, 2, 0, "", "version: two records have this name");
 }
 
-Test(plan, names_that_a_strict_reader_refuses_are_not_written_Z8)
+/* Z8 */
+Test(plan, names_that_a_strict_reader_refuses_are_not_written)
 {
     static const struct {
         const char *name, *message;
@@ -280,7 +282,8 @@ Test(plan, finding_by_offset_agrees_with_a_walk)
     berth_plan_free(plan);
 }
 
-Test(plan, no_memory_is_a_clean_error_wherever_it_happens_W6)
+/* W6 */
+Test(plan, no_memory_is_a_clean_error_wherever_it_happens)
 {
     berth_new_record records[200];
     char names[200][16];

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Saving under the thread sanitizer: tiles so small that every descriptor is a seam, several saves
+ * at once, a sink that fails in one thread (W8), a cancel, two writers on one path (W7).
+ */
+#include <berth.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+#define N_RECORDS 20
+#define RECORD_NBYTES 3000
+#define OPTIONS "io.threads=4 io.chunk_nbytes=100 save.durability=none debug=on"
+
+static uint8_t bytes[RECORD_NBYTES + N_RECORDS];
+static berth_new_record records[N_RECORDS];
+static char names[N_RECORDS][16];
+static const char *path;
+
+static void expect(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "tests/race/save: %s\n", what);
+    exit(1);
+}
+
+static void prepare(void)
+{
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7 + i / 13);
+    for (size_t i = 0; i < N_RECORDS; i++) {
+        snprintf(names[i], sizeof names[i], "data/%zu", i);
+        records[i] = (berth_new_record){.name = i ? names[i] : "data.pkl",
+                                        .nbytes = i % 5 ? RECORD_NBYTES : i,
+                                        .data = bytes + i};
+    }
+}
+
+static void *save_often(void *context)
+{
+    berth_error error;
+
+    (void)context;
+    expect(berth_config_patch(OPTIONS, &error) == 0, "patch");
+    for (int i = 0; i < 5; i++)
+        expect(berth_save_records(path, NULL, records, N_RECORDS, 0, NULL, &error) == 0,
+               error.message);
+    berth_config_unpatch(NULL);
+    return NULL;
+}
+
+/* Each save must end whole although another one ends at the same path. */
+static void check_two_writers(void)
+{
+    pthread_t threads[2];
+
+    for (int i = 0; i < 2; i++)
+        expect(pthread_create(&threads[i], NULL, save_often, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static int fail_late(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)context, (void)buffer, (void)nbytes;
+    return offset >= 20000 ? EIO : 0;
+}
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)total_nbytes;
+    return done_nbytes > 0;
+}
+
+static void check_failures(void)
+{
+    const berth_sink sink = {.write = fail_late};
+    const berth_call call = {.progress = cancel};
+    berth_error error;
+
+    expect(berth_config_patch(OPTIONS, &error) == 0, "patch");
+    expect(berth_save_records_sink(&sink, NULL, records, N_RECORDS, 0, NULL, &error) ==
+               BERTH_E_CALLBACK,
+           "a sink that fails");
+    expect(error.offset >= 20000 && error.system_errno == EIO, error.message);
+    expect(berth_save_records(path, NULL, records, N_RECORDS, 0, &call, &error) ==
+               BERTH_E_CANCELLED,
+           "a cancel");
+    berth_config_unpatch(NULL);
+}
+
+int main(void)
+{
+    char *folder = test_folder_new();
+    char *model = test_path(folder, "model.pt");
+
+    path = model;
+    prepare();
+    check_two_writers();
+    check_failures();
+    expect(test_folder_count(folder) == 1, "something is left behind");
+    free(model);
+    test_folder_remove(folder);
+    return 0;
+}
