@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What an open reads, and how often; when it calculates and when it asks the directory; what it
+ * says of files that are no checkpoints. With PyTorch's own files of tests/data.
+ */
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* ---- a source that counts ---- */
+
+struct counted {
+    const uint8_t *bytes;
+    size_t nbytes;
+    size_t n_reads;
+    uint64_t offsets[64];
+    size_t sizes[64];
+};
+
+static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct counted *counted = context;
+
+    if (offset > counted->nbytes || nbytes > counted->nbytes - offset)
+        return 22;
+    if (counted->n_reads < 64) {
+        counted->offsets[counted->n_reads] = offset;
+        counted->sizes[counted->n_reads] = nbytes;
+    }
+    counted->n_reads++;
+    memcpy(buffer, counted->bytes + offset, nbytes);
+    return 0;
+}
+
+static struct counted open_counted(const uint8_t *bytes, size_t nbytes, const char *options)
+{
+    struct counted counted = {.bytes = bytes, .nbytes = nbytes};
+    berth_source source = {
+        .nbytes = nbytes, .name = "counted", .read = counted_read, .context = &counted};
+    berth_config *config = berth_config_new(NULL);
+    berth_stats stats;
+    berth_call call = {.config = config, .stats = &stats};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open_source(&source, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_expect_eq(stats.n_requests, counted.n_reads);
+    berth_close(checkpoint);
+    berth_config_free(config);
+    return counted;
+}
+
+/* A checkpoint of n tensors of many bytes: directory and head lie far apart. */
+static uint8_t *build_many(size_t n, size_t tensor_nbytes, size_t *nbytes)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    uint8_t *data = calloc(1, tensor_nbytes);
+    const int64_t shape[] = {(int64_t)tensor_nbytes};
+    void *bytes;
+    char name[32];
+
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof name, "t%zu", i);
+        berth_dict_set(
+            root, name,
+            berth_tensor_value(
+                tree,
+                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
+    }
+    cr_assert_eq(berth_save_memory(&bytes, nbytes, NULL, root, NULL, NULL), 0);
+    uint8_t *copy = malloc(*nbytes);
+    memcpy(copy, bytes, *nbytes);
+    berth_free(bytes);
+    berth_tree_free(tree);
+    free(data);
+    return copy;
+}
+
+Test(open, one_read_finds_every_storage)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(50, 100000, &nbytes);
+    struct counted counted = open_counted(file, nbytes, "load.check=none");
+
+    cr_expect_eq(counted.n_reads, 1);
+    cr_expect_eq(counted.offsets[0], 0);
+    cr_expect_eq(counted.sizes[0], 1 << 20);
+    free(file);
+}
+
+Test(open, the_directory_costs_one_read_more)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(50, 100000, &nbytes);
+    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+
+    cr_expect_eq(counted.n_reads, 2);
+    cr_expect_eq(counted.offsets[1] + counted.sizes[1], nbytes);
+    free(file);
+}
+
+Test(open, a_long_directory_is_still_read_at_once)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(3000, 1000, &nbytes);
+
+    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
+    cr_expect_eq(open_counted(file, nbytes, "load.check=directory").n_reads, 2);
+    free(file);
+}
+
+Test(open, without_calculated_offsets_the_directory_is_read_and_every_local_header)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(50, 300000, &nbytes);
+    struct counted counted =
+        open_counted(file, nbytes, "load.check=none load.calculate_storage_offsets=off");
+
+    /* Head, tail, and the headers that neither holds. */
+    cr_expect_geq(counted.n_reads, 2 + 45);
+    cr_expect_leq(counted.n_reads, 2 + 50);
+    free(file);
+}
+
+Test(open, the_head_grows_fourfold_while_the_pickle_is_longer)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(200, 1000, &nbytes);
+    struct counted counted = open_counted(file, nbytes, "load.check=none load.head_nbytes=1000");
+
+    cr_expect_eq(counted.n_reads, 4);
+    cr_expect_eq(counted.sizes[0], 1000);
+    cr_expect_eq(counted.offsets[1], 1000);
+    cr_expect_eq(counted.sizes[1], 3000);
+    cr_expect_eq(counted.offsets[2], 4000);
+    cr_expect_eq(counted.sizes[2], 12000);
+    cr_expect_eq(counted.sizes[3], 48000);
+    free(file);
+}
+
+Test(open, headers_of_small_neighbours_come_together)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(1000, 1000, &nbytes);
+    struct counted counted =
+        open_counted(file, nbytes, "load.check=headers load.head_nbytes=200000");
+
+    cr_expect_leq(counted.n_reads, 8);
+    free(file);
+}
+
+/* ---- calculated or not ---- */
+
+static char logged[2048];
+
+static void keep_log(void *context, const char *message)
+{
+    (void)context;
+    (void)snprintf(logged, sizeof logged, "%s", message);
+}
+
+static void expect_calculated(const struct archive *archive, const char *options, bool calculated,
+                              const char *log)
+{
+    size_t nbytes;
+    uint8_t *file = build(archive, 64, true, NULL, &nbytes);
+    berth_checkpoint *checkpoint;
+    berth_stats stats;
+    berth_info info;
+    berth_error error;
+
+    logged[0] = 0;
+    berth_set_log(keep_log, NULL);
+    cr_assert_eq(open_with(file, nbytes, options, &stats, &checkpoint, &error), 0, "%s",
+                 error.message);
+    cr_expect_str_eq(logged, log, "%s", logged);
+    cr_expect_eq(stats.calculated_offsets, calculated);
+    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0);
+    cr_expect_eq(info.calculated_offsets, calculated);
+    char *text = describe(checkpoint);
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+    berth_close(checkpoint);
+    berth_set_log(NULL, NULL);
+    free(file);
+}
+
+Test(open, offsets_are_calculated_where_the_format_version_allows)
+{
+    struct archive archive = sample();
+
+    expect_calculated(&archive, "", true, "");
+    expect_calculated(&archive, "load.calculate_storage_offsets=off", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: load.calculate_storage_offsets=off");
+    free_archive(&archive);
+}
+
+Test(open, a_file_without_format_version_falls_back_and_says_so)
+{
+    struct archive archive = sample();
+
+    remove_record(&archive, ".format_version");
+    expect_calculated(&archive, "", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: no .format_version follows data.pkl");
+    remove_record(&archive, ".storage_alignment");
+    remove_record(&archive, "byteorder");
+    expect_calculated(&archive, "debug=on", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: no .format_version follows data.pkl");
+    free_archive(&archive);
+}
+
+Test(open, a_format_version_of_0_promises_nothing)
+{
+    struct archive archive = sample();
+
+    *find_record(&archive, ".format_version") = (struct record){".format_version", "0", 1};
+    expect_calculated(&archive, "", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: its .format_version is 0");
+    free_archive(&archive);
+}
+
+Test(open, a_file_without_storage_alignment_has_64)
+{
+    struct archive archive = sample();
+
+    remove_record(&archive, ".storage_alignment");
+    expect_calculated(&archive, "debug=on", true, "");
+    free_archive(&archive);
+}
+
+Test(open, debug_tells_what_calculating_would_have_got_wrong)
+{
+    struct archive archive = sample();
+
+    swap_records(&archive, "data/1", "data/2");
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    static char all[4096];
+
+    free_archive(&archive);
+    all[0] = 0;
+    berth_set_log(keep_log, NULL);
+    cr_assert_eq(open_with(file, nbytes, "debug=on load.calculate_storage_offsets=off", NULL,
+                           &checkpoint, &error),
+                 0, "%s", error.message);
+    berth_set_log(NULL, NULL);
+    cr_expect_str_eq(logged, "memory: storages are found through the directory, not by calculated "
+                             "offsets: load.calculate_storage_offsets=off");
+    berth_close(checkpoint);
+    free(file);
+}
+
+Test(open, info_is_complete_without_the_directory_too)
+{
+    struct archive archive = sample();
+    static const char *const options[] = {"load.check=none", "load.check=directory"};
+
+    add_text(&archive, "notes.txt", "mine");
+    add_text(&archive, "data/99", "a storage that nothing names");
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    for (size_t i = 0; i < 2; i++) {
+        berth_checkpoint *checkpoint;
+        berth_info info;
+        berth_error error;
+        cr_assert_eq(open_with(file, nbytes, options[i], NULL, &checkpoint, &error), 0);
+        cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0, "%s", error.message);
+        cr_expect_str_eq(info.archive, "sample");
+        cr_expect_str_eq(info.container, "zip");
+        cr_expect_eq(info.format_version, 1);
+        cr_expect_eq(info.storage_alignment, 64);
+        cr_expect_str_eq(info.byteorder, "little");
+        cr_expect(info.byteorder_recorded);
+        cr_expect_eq(info.nbytes, nbytes);
+        cr_expect_eq(info.storages_nbytes, 24 + 24 + 4);
+        cr_expect_eq(info.n_records, 11);
+        cr_expect_eq(info.n_unknown_records, 2); /* Z11 */
+        cr_expect_eq(info.n_storages, 3);
+        cr_expect_eq(info.n_tensors, 3);
+        cr_expect_eq(info.n_crc32, 11);
+        berth_close(checkpoint);
+    }
+    free(file);
+    free_archive(&archive);
+}
+
+/* ---- PyTorch's own files ---- */
+
+static uint8_t *fixture(const char *name, size_t *nbytes)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "tests/data/%s", name);
+    return test_read_file(path, nbytes);
+}
+
+static berth_checkpoint *open_fixture(const char *name, const char *options, uint8_t **bytes)
+{
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    *bytes = fixture(name, &nbytes);
+    cr_assert_eq(open_with(*bytes, nbytes, options, NULL, &checkpoint, &error), 0, "%s: %s", name,
+                 error.message);
+    return checkpoint;
+}
+
+static void expect_refused(const char *name, const char *options, int code, const char *message)
+{
+    size_t nbytes;
+    uint8_t *bytes = fixture(name, &nbytes);
+
+    expect_failure(bytes, nbytes, options, code, message);
+    free(bytes);
+}
+
+static void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected,
+                          int64_t n)
+{
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    float elements[64];
+    berth_error error;
+
+    cr_assert_not_null(tensor, "%s", name);
+    cr_assert_eq(berth_tensor_numel(tensor), n);
+    cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error), 0, "%s",
+                 error.message);
+    cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
+}
+
+static void expect_small(berth_checkpoint *checkpoint)
+{
+    static const float base[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    static const float transposed[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11};
+    static const int64_t integers[] = {-2, -1, 0, 1, 2};
+    static const uint16_t words[] = {65533, 65534, 65535};
+    static const float complex_numbers[] = {0, 10, 1, 11};
+
+    expect_floats(checkpoint, "base", base, 12);
+    expect_floats(checkpoint, "tied", base, 12);
+    expect_floats(checkpoint, "transposed", transposed, 12);
+    expect_floats(checkpoint, "row", base + 4, 4);
+    expect_floats(checkpoint, "weight", base, 4);
+    expect_floats(checkpoint, "empty", base, 0);
+    cr_expect_eq(berth_find_tensor(checkpoint, "base")->storage,
+                 berth_find_tensor(checkpoint, "row")->storage);
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "integers"), NULL),
+                     integers, sizeof integers);
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), NULL),
+                     words, sizeof words);
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "complex"), NULL),
+                     complex_numbers, sizeof complex_numbers);
+}
+
+Test(open, files_of_pytorch_are_read_at_every_level)
+{
+    static const char *const names[] = {"torch/small.pt", "torch/unaligned.pt"};
+    static const char *const options[] = {
+        "load.check=none", "load.check=directory", "load.check=data",
+        "debug=on",        "load.head_nbytes=1",   "load.calculate_storage_offsets=off debug=on"};
+
+    for (size_t n = 0; n < 2; n++)
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+            uint8_t *bytes;
+            berth_checkpoint *checkpoint = open_fixture(names[n], options[i], &bytes);
+            expect_small(checkpoint);
+            berth_close(checkpoint);
+            free(bytes);
+        }
+}
+
+Test(open, a_file_zipped_again_is_read_through_the_directory_on_request)
+{
+    uint8_t *bytes;
+
+    expect_refused(
+        "torch/zipped-again.pt", "load.check=directory", BERTH_E_OFFSETS,
+        "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
+        "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
+    expect_refused(
+        "torch/zipped-again.pt", "debug=on", BERTH_E_OFFSETS,
+        "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
+        "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
+    expect_refused("torch/deflated-pickle.pt", "debug=on", BERTH_E_OFFSETS,
+                   "memory: data.pkl at byte 64: the layout puts its data here, at the first "
+                   "multiple of 64 after the header; its local header puts it at byte 44; "
+                   "load.calculate_storage_offsets=off reads it there");
+    static const char *const names[] = {"torch/zipped-again.pt", "torch/deflated-pickle.pt"};
+    for (size_t i = 0; i < 2; i++) {
+        berth_checkpoint *checkpoint =
+            open_fixture(names[i], "load.calculate_storage_offsets=off", &bytes);
+        expect_small(checkpoint);
+        berth_close(checkpoint);
+        free(bytes);
+        checkpoint = open_fixture(
+            names[i], "load.calculate_storage_offsets=off load.check=data debug=on", &bytes);
+        expect_small(checkpoint);
+        berth_close(checkpoint);
+        free(bytes);
+    }
+}
+
+/* Z9 */
+Test(open, deflated_storages_are_refused_with_a_way_out)
+{
+    expect_refused("torch/deflated.pt", "load.check=directory", BERTH_E_UNSUPPORTED,
+                   "memory: data/0 at byte 1479: a deflated storage cannot be mapped or placed; "
+                   "unpack the archive and zip it again with `zip -0 -r`");
+    expect_refused("torch/deflated.pt", "load.calculate_storage_offsets=off", BERTH_E_UNSUPPORTED,
+                   "memory: data/0 at byte 1479: a deflated storage cannot be mapped or placed; "
+                   "unpack the archive and zip it again with `zip -0 -r`");
+}
+
+/* T1: FORMAT.md 6 */
+Test(open, a_record_longer_than_its_elements_is_read_through_the_directory)
+{
+    static const float after[] = {0, 1, 2, 3};
+    static const char *const options[] = {"load.check=directory", "load.check=data", "debug=on",
+                                          "load.calculate_storage_offsets=off"};
+    uint8_t *bytes;
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        berth_checkpoint *checkpoint = open_fixture("torch/longer-record.pt", options[i], &bytes);
+        berth_info info;
+        expect_floats(checkpoint, "after", after, 4);
+        const uint8_t *odd =
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "odd"), NULL);
+        cr_assert_not_null(odd);
+        cr_expect_arr_eq(odd, ((const uint8_t[]){0, 1, 2, 3}), 4);
+        cr_assert_eq(berth_checkpoint_info(checkpoint, &info, NULL), 0);
+        cr_expect_not(info.calculated_offsets);
+        berth_close(checkpoint);
+        free(bytes);
+    }
+}
+
+Test(open, a_checkpoint_without_tensors)
+{
+    uint8_t *bytes;
+    berth_checkpoint *checkpoint = open_fixture("torch/scalar.pt", "debug=on", &bytes);
+    int64_t epoch;
+
+    cr_expect(berth_value_int(berth_find(checkpoint, "epoch", NULL), &epoch));
+    cr_expect_eq(epoch, 3);
+    cr_expect_eq(berth_tensor_count(checkpoint), 0);
+    berth_close(checkpoint);
+    free(bytes);
+}
+
+Test(open, more_storages_than_one_digit_counts)
+{
+    uint8_t *bytes;
+    berth_checkpoint *checkpoint = open_fixture("torch/many.pt", "debug=on", &bytes);
+    static const float last[] = {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22};
+
+    expect_floats(checkpoint, "layer.11", last, 12);
+    berth_close(checkpoint);
+    free(bytes);
+}
+
+Test(open, older_zips_in_any_order_with_any_keys)
+{
+    static const char *const names[] = {"old/addresses-1.6-zip.pth", "old/many-1.13-zip.pth"};
+    static const float third[] = {2, 3, 4, 5, 6, 7, 8, 9, 10};
+    uint8_t *bytes;
+
+    for (size_t i = 0; i < 2; i++) {
+        berth_checkpoint *checkpoint = open_fixture(names[i], "debug=on", &bytes);
+        expect_floats(checkpoint, "layer.2", third, 9);
+        berth_close(checkpoint);
+        free(bytes);
+    }
+}
+
+/* ---- no checkpoints ---- */
+
+Test(open, archives_that_hold_programs_are_told)
+{
+    expect_refused("old/torchscript-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a TorchScript archive (code/, constants.pkl): a program, which is "
+                   "never run; its records can be listed, but it has no values to read");
+    expect_refused("old/torchscript-1.13.pt", "load.check=none", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a TorchScript archive (code/, constants.pkl): a program, which is "
+                   "never run; its records can be listed, but it has no values to read");
+    expect_refused(
+        "old/package-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,
+        "memory: a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
+        "never run; its records can be listed, but it has no values to read");
+    expect_refused("old/tar-0.1.pth", "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
+                   "(weights_only=False) and save it again");
+    expect_refused(
+        "old/unknown-1.13-zip.pth", "", BERTH_E_FORBIDDEN,
+        "memory: data.pkl at byte 242: global __main__ Unknown is not allowed in a checkpoint "
+        "(load.unknown_globals = inert lists such files without running anything)");
+}
+
+Test(open, other_files_are_told)
+{
+    expect_failure("", 0, "", BERTH_E_NOT_CHECKPOINT, "memory: the file is empty");
+    expect_failure(
+        "{\"a\": 1}", 8, "", BERTH_E_NOT_CHECKPOINT,
+        "memory: neither a zip archive nor a PyTorch stream: it begins with 7b 22 61 22");
+    expect_failure("PK\5\6", 4, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a zip archive without any record");
+    expect_failure("\x1f\x8b\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: compressed by gzip: unpack it first");
+    expect_failure("\x80\x04K\x01.", 5, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a bare pickle, not a PyTorch checkpoint");
+    expect_failure(
+        "\x02\0\0\0\0\0\0\0{}", 10, "", BERTH_E_NOT_CHECKPOINT,
+        "memory: a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it");
+    expect_failure("P", 1, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: neither a zip archive nor a PyTorch stream: it begins with 50");
+}
+
+Test(open, a_zip_without_data_pkl)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+
+    remove_record(&archive, "data.pkl");
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    expect_failure(file, nbytes, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a zip archive without data.pkl: not a PyTorch checkpoint");
+    free(file);
+    free_archive(&archive);
+}
+
+Test(open, names_of_files_stand_before_the_message)
+{
+    char *folder = test_folder_new();
+    char *path = test_path(folder, "empty.pt");
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    char expected[256];
+
+    test_write_file(path, "", 0);
+    cr_expect_eq(berth_open(path, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT);
+    (void)snprintf(expected, sizeof expected, "%s: the file is empty", path);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_eq(berth_open(folder, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT);
+    (void)snprintf(expected, sizeof expected, "%s: is a folder, not a file", folder);
+    cr_expect_str_eq(error.message, expected);
+    char *missing = test_path(folder, "missing.pt");
+    cr_expect_eq(berth_open(missing, NULL, &checkpoint, &error), BERTH_E_NOT_FOUND);
+    (void)snprintf(expected, sizeof expected, "%s: cannot be opened: No such file or directory",
+                   missing);
+    cr_expect_str_eq(error.message, expected);
+    free(missing);
+    free(path);
+    test_folder_remove(folder);
+}
+
+static int failing_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)buffer;
+    (void)nbytes;
+    (void)offset;
+    return *(int *)context;
+}
+
+Test(open, a_source_that_fails_is_told)
+{
+    int result = 5;
+    berth_source source = {.nbytes = 4096, .read = failing_read, .context = &result};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_expect_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_CALLBACK);
+    cr_expect_null(checkpoint);
+    cr_expect_str_eq(error.message,
+                     "source: at byte 0: the source did not read 4096 bytes: "
+                     "Input/output error",
+                     "%s", error.message);
+}
+
+/* W6 */
+Test(open, every_failing_allocation_is_a_clean_error)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    static const char *const options[] = {"load.check=data", "load.calculate_storage_offsets=off"};
+
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t nth = 0;
+        bool failed = true;
+        while (failed) {
+            berth_checkpoint *checkpoint;
+            berth_error error;
+            berth_config *config = berth_config_new(NULL);
+            cr_assert_eq(berth_config_apply(config, options[i], NULL), 0);
+            berth_call call = {.config = config};
+            test_memory_watch();
+            test_memory_refuse(++nth, false);
+            failed = berth_open_memory(file, nbytes, &call, &checkpoint, &error) < 0;
+            if (failed)
+                cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+            else
+                berth_close(checkpoint);
+            cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
+            test_memory_unwatch();
+            berth_config_free(config);
+        }
+        cr_expect_gt(nth, 10);
+    }
+    free(file);
+    free_archive(&archive);
+}
