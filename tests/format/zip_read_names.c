@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Z8: names, the top folder, duplicates, and finding by name. */
+#include "tests/format/zip_expect.h"
+
+/* An archive of data.pkl and of one record of this name, at byte 41; its central entry at 140. */
+static test_zip with_name(const char *name)
+{
+    const test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6),
+                                  test_stored(name, "x", 1)};
+    test_zip zip = test_zip_new_foreign(entries, 2);
+    return zip;
+}
+
+/* The same, marked as UTF-8. */
+static test_zip with_utf8_name(const char *name)
+{
+    test_zip zip = with_name(name);
+    test_zip_put(&zip, zip.header_at[1] + LOCAL_FLAGS, 0x0800, 2);
+    test_zip_put(&zip, zip.central_at[1] + CENTRAL_FLAGS, 0x0800, 2);
+    return zip;
+}
+
+/* `sentence`: without the byte where it stands, which depends on the name's length. */
+static void refuse_name(test_zip zip, const char *sentence)
+{
+    char whole[256];
+    snprintf(whole, sizeof whole, "at byte %zu: %s", zip.central_at[1], sentence);
+    expect_refused(zip, BERTH_E_ARCHIVE, whole);
+}
+
+Test(zip_names, an_empty_name_is_refused)
+{
+    refuse_name(with_name(""), "an empty name");
+}
+
+Test(zip_names, an_absolute_name_is_refused)
+{
+    refuse_name(with_name("/m/data/0"), "an absolute name: '/m/data/0'");
+}
+
+Test(zip_names, a_backslash_is_refused)
+{
+    refuse_name(with_name("m\\data\\0"), "a name with a backslash: 'm\\data\\0'");
+}
+
+Test(zip_names, a_drive_letter_is_refused)
+{
+    refuse_name(with_name("C:/data/0"), "a name with a drive letter: 'C:/data/0'");
+    refuse_name(with_name("m/z:x"), "a name with a drive letter: 'm/z:x'");
+    expect_read(with_name("m/1:x"), 2);
+    expect_read(with_name("m/:"), 2);
+}
+
+Test(zip_names, a_way_up_is_refused)
+{
+    refuse_name(with_name("m/../x"), "a name with a part '..': 'm/../x'");
+    refuse_name(with_name("m/.."), "a name with a part '..': 'm/..'");
+    refuse_name(with_name("../x"), "a name with a part '..': '../x'");
+    expect_read(with_name("m/..x"), 2);
+    expect_read(with_name("m/..."), 2);
+}
+
+Test(zip_names, parts_that_stand_for_nothing_are_refused)
+{
+    refuse_name(with_name("m/./x"), "a name with a part '.': 'm/./x'");
+    refuse_name(with_name("m//x"), "a name with a part '': 'm//x'");
+    expect_read(with_name("m/.x"), 2);
+}
+
+Test(zip_names, a_nul_in_a_name_is_refused)
+{
+    test_zip zip = with_name("m/data/0");
+    test_zip_put(&zip, zip.central_at[1] + CENTRAL_NAME + 6, 0, 1);
+    refuse_name(zip, "a name with a control character: 0x00 at its byte 6");
+}
+
+Test(zip_names, control_characters_are_refused)
+{
+    refuse_name(with_name("m/a\nb"), "a name with a control character: 0x0a at its byte 3");
+    refuse_name(with_name("m/\x1b[2J"), "a name with a control character: 0x1b at its byte 2");
+    refuse_name(with_name("m/\x7f"), "a name with a control character: 0x7f at its byte 2");
+    refuse_name(with_utf8_name("m/\xc2\x9b"),
+                "a name with a control character: 0x9b at its byte 2");
+}
+
+Test(zip_names, names_in_utf8_are_read_when_they_are_marked_so)
+{
+    expect_read(with_utf8_name("m/\xc3\xa9"), 2);
+    expect_read(with_utf8_name("m/\xe2\x82\xac"), 2);
+    expect_read(with_utf8_name("m/\xed\x9f\xbf"), 2);
+    expect_read(with_utf8_name("m/\xf0\x9f\x98\x80"), 2);
+    expect_read(with_utf8_name("m/\xf4\x8f\xbf\xbf"), 2);
+    refuse_name(with_name("m/\xc3\xa9"), "a name that is not ASCII and not marked as UTF-8 (flag "
+                                         "bit 11): 0xc3 at its byte 2");
+}
+
+Test(zip_names, what_is_not_utf8_is_refused)
+{
+    static const char *const names[] = {
+        "m/\x80",             /* a continuation alone */
+        "m/\xc3",             /* cut off */
+        "m/\xe2\x82",         /* cut off */
+        "m/\xf0\x9f\x98",     /* cut off */
+        "m/\xc3x",            /* no continuation */
+        "m/\xe2\x82x",        /* no continuation */
+        "m/\xc0\xaf",         /* '/', overlong */
+        "m/\xc1\xbf",         /* overlong */
+        "m/\xe0\x80\xaf",     /* '/', overlong */
+        "m/\xf0\x80\x80\xaf", /* '/', overlong */
+        "m/\xed\xa0\x80",     /* a surrogate */
+        "m/\xf4\x90\x80\x80", /* beyond U+10FFFF */
+        "m/\xf5\x80\x80\x80", /* beyond U+10FFFF */
+        "m/\xff",             /* never in UTF-8 */
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char sentence[64];
+        snprintf(sentence, sizeof sentence, "a name that is not UTF-8: 0x%02x at its byte 2",
+                 (unsigned char)names[i][2]);
+        refuse_name(with_utf8_name(names[i]), sentence);
+    }
+}
+
+/* ---- the top folder ---- */
+
+Test(zip_names, a_record_in_no_top_folder_is_refused)
+{
+    refuse_name(with_name("data"),
+                "'data' lies in no top folder; a checkpoint's records share one");
+}
+
+Test(zip_names, records_in_two_top_folders_are_refused)
+{
+    refuse_name(with_name("n/x"),
+                "'n/x' does not lie in the top folder 'm' of the entries before it");
+    refuse_name(with_name("mm/x"),
+                "'mm/x' does not lie in the top folder 'm' of the entries before it");
+}
+
+/* "data.pkl" in both: the same name once the top folder is taken off. */
+Test(zip_names, one_name_in_two_top_folders_is_refused)
+{
+    refuse_name(with_name("n/data.pkl"),
+                "'n/data.pkl' does not lie in the top folder 'm' of the entries before it");
+}
+
+/* ---- folders ---- */
+
+Test(zip_names, empty_entries_of_folders_are_no_records)
+{
+    const test_entry entries[] = {test_stored("m/", "", 0), test_stored("m/data/", "", 0),
+                                  test_stored("m/data.pkl", "pickle", 6),
+                                  test_stored("m/data/", "", 0), test_stored("m/data/0", "12", 2)};
+    test_zip zip = test_zip_new_foreign(entries, 5);
+    berth_zip_directory directory;
+    berth_error error;
+    cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0, "%s", error.message);
+    cr_expect_eq(directory.n_entries, 2);
+    cr_expect_eq(directory.n_folders, 3);
+    cr_expect_str_eq(directory.archive, "m");
+    cr_expect_str_eq(directory.entries[0].record, "data.pkl");
+    cr_expect_str_eq(directory.entries[1].record, "data/0");
+    cr_expect_null(berth_zip_find(&directory, "data/", 5));
+    berth_zip_free_directory(&directory);
+    test_zip_free(&zip);
+}
+
+Test(zip_names, a_folder_elsewhere_is_a_second_top_folder)
+{
+    const test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6), test_stored("n/", "", 0)};
+    expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
+                   "at byte 134: 'n/' does not lie in the top folder 'm' of the entries before it");
+}
+
+/* ---- duplicates ---- */
+
+/* Z8, and of Z11: data.pkl is there once. */
+Test(zip_names, two_records_of_one_name_are_refused)
+{
+    expect_refused(with_name("m/data.pkl"), BERTH_E_ARCHIVE,
+                   "data.pkl at byte 46: a second record of this name; the first one is at byte 0");
+}
+
+Test(zip_names, names_are_told_apart_bytewise)
+{
+    expect_read(with_name("m/Data.pkl"), 2);
+    expect_read(with_name("m/data.pk"), 2);
+    expect_read(with_name("m/data.pkl2"), 2);
+}
+
+/* ---- finding ---- */
+
+Test(zip_names, records_are_found_by_their_own_whole_name)
+{
+    test_zip zip = test_zip_small();
+    berth_zip_directory directory;
+    berth_error error;
+    cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0);
+    cr_expect_eq(berth_zip_find(&directory, "data/1", 6), &directory.entries[3]);
+    cr_expect_eq(berth_zip_find(&directory, "version and more", 7), &directory.entries[4]);
+    cr_expect_null(berth_zip_find(&directory, "m/data/1", 8));
+    cr_expect_null(berth_zip_find(&directory, "data/", 5));
+    cr_expect_null(berth_zip_find(&directory, "data/11", 7));
+    cr_expect_null(berth_zip_find(&directory, "", 0));
+    berth_zip_free_directory(&directory);
+    test_zip_free(&zip);
+}
+
+Test(zip_names, nothing_is_found_in_a_directory_that_was_not_read)
+{
+    const berth_zip_directory directory = {0};
+    cr_expect_null(berth_zip_find(&directory, "data.pkl", 8));
+}
