@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct cat_options {
     common common;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 enum { KEY_SET = 256, KEY_JSON, KEY_STATS };
 

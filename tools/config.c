@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct config_options {
     common common;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct convert_options {
     common common;

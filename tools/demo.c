@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 enum { LAYERS = 4, WIDTH = 256 };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct diff_options {
     common common;

@@ -2,7 +2,7 @@
 /* Elements of a tensor as plain values: conjugate and negative bits carried out. */
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 /* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
 static size_t real_nbytes(berth_dtype dtype, bool *is_complex)

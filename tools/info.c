@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct file_options {
     common common;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 typedef struct ls_options {
     common common;

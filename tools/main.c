@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 static const command commands[] = {
     {"ls", "list the tensors of a checkpoint", run_ls},

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 /* A symbolic link is followed: what it points to is replaced, not the link. */
 static char *resolve(const char *path)

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 /* A handler can reach nothing but a global. */
 static volatile sig_atomic_t caught;

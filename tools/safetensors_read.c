@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 /* The format's own limit on the header. */
 enum { HEADER_LIMIT = 100000000 };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "tools/command.h"
 
 static const struct {
     berth_dtype dtype;
