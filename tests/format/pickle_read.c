@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The pickle machine: what each opcode makes, and a sentence for each thing that is wrong (P1, P2,
+   P4, P5). */
+#include "tests/format/pickle_assembler.h"
+
+static int64_t int_of(const berth_value *value)
+{
+    int64_t integer = -1;
+    cr_assert(berth_value_int(value, &integer));
+    return integer;
+}
+
+/* ---- what is read ---- */
+
+Test(pickle_read, integers_of_every_opcode)
+{
+    ACCEPTS(read, "PROTO 2 EMPTY_LIST MARK BININT1 255 BININT2 65535 BININT -2147483648 "
+                  "LONG1 0x LONG1 0xff LONG1 0x0000000000000080 LONG1 0x000000000000008000 "
+                  "LONG1 0x010000000000000000000000 APPENDS STOP");
+    const int64_t wanted[] = {255, 65535, INT32_MIN, 0, -1, INT64_MIN};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        cr_expect_eq(int_of(berth_value_item(read.root, i)), wanted[i], "item %zu", i);
+    size_t nbytes;
+    const uint8_t *big = berth_value_bigint(berth_value_item(read.root, 6), &nbytes);
+    cr_assert(big && nbytes == 9 && big[7] == 0x80 && big[8] == 0);
+    cr_expect_eq(int_of(berth_value_item(read.root, 7)), 1, "longer than it needs to be");
+    free_reading(&read);
+}
+
+Test(pickle_read, floats_keep_their_bits)
+{
+    ACCEPTS(read, "PROTO 2 BINFLOAT -0.0 BINFLOAT 1.5 0x477ff8000000000123 TUPLE3 STOP");
+    double zero = berth_value_float(berth_value_item(read.root, 0));
+    double nan = berth_value_float(berth_value_item(read.root, 2));
+    uint64_t zero_bits, nan_bits;
+    memcpy(&zero_bits, &zero, sizeof zero);
+    memcpy(&nan_bits, &nan, sizeof nan);
+    cr_expect_eq(zero_bits, UINT64_C(1) << 63);
+    cr_expect_eq(berth_value_float(berth_value_item(read.root, 1)), 1.5);
+    cr_expect_eq(nan_bits, UINT64_C(0x7ff8000000000123), "a NaN's payload");
+    free_reading(&read);
+}
+
+Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
+{
+    size_t nbytes;
+    ACCEPTS(read, "PROTO 2 BINUNICODE 0xeda080 SHORT_BINSTRING 'old' TUPLE2 STOP");
+    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 0), &nbytes), "\xed\xa0\x80");
+    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), &nbytes), "old");
+    free_reading(&read);
+    refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
+            "SHORT_BINSTRING: text that is no UTF-8 at its byte 1");
+}
+
+Test(pickle_read, singletons_and_empty_containers)
+{
+    ACCEPTS(read,
+            "MARK NONE NEWTRUE NEWFALSE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE STOP");
+    static const berth_kind kinds[] = {BERTH_KIND_NONE,  BERTH_KIND_BOOL, BERTH_KIND_BOOL,
+                                       BERTH_KIND_TUPLE, BERTH_KIND_LIST, BERTH_KIND_DICT,
+                                       BERTH_KIND_SET};
+    for (size_t i = 0; i < 7; i++)
+        cr_expect_eq(berth_value_kind(berth_value_item(read.root, i)), kinds[i], "item %zu", i);
+    cr_expect(berth_value_bool(berth_value_item(read.root, 1)));
+    cr_expect_not(berth_value_bool(berth_value_item(read.root, 2)));
+    free_reading(&read);
+}
+
+Test(pickle_read, tuples_and_nested_marks_keep_their_order)
+{
+    ACCEPTS(read, "MARK 1 MARK 2 3 TUPLE MARK TUPLE 4 TUPLE1 5 6 TUPLE2 7 8 9 TUPLE3 TUPLE STOP");
+    cr_assert_eq(berth_value_count(read.root), 6);
+    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 1), 1)), 3);
+    cr_expect_eq(berth_value_count(berth_value_item(read.root, 2)), 0);
+    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 3), 0)), 4);
+    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 5), 0)), 7);
+    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 5), 2)), 9);
+    free_reading(&read);
+}
+
+Test(pickle_read, the_memo_keeps_identity)
+{
+    ACCEPTS(read, "EMPTY_LIST BINPUT 0 MARK EMPTY_DICT LONG_BINPUT 1 BINGET 1 'x' BINPUT 2 "
+                  "LONG_BINGET 2 APPENDS STOP");
+    cr_expect_eq(berth_value_item(read.root, 0), berth_value_item(read.root, 1));
+    cr_expect_eq(berth_value_item(read.root, 2), berth_value_item(read.root, 3));
+    free_reading(&read);
+}
+
+Test(pickle_read, a_list_may_hold_itself)
+{
+    ACCEPTS(read, "EMPTY_LIST BINPUT 0 BINGET 0 APPEND STOP");
+    cr_expect_eq(berth_value_item(read.root, 0), read.root);
+    free_reading(&read);
+}
+
+Test(pickle_read, a_repeated_key_keeps_its_place_as_in_python)
+{
+    ACCEPTS(read, "EMPTY_DICT MARK 'a' 1 'b' 2 'a' 3 SETITEMS 'b' 4 SETITEM STOP");
+    cr_assert_eq(berth_value_count(read.root), 2);
+    cr_expect_str_eq(berth_value_text(berth_value_key(read.root, 0), NULL), "a");
+    cr_expect_eq(int_of(berth_value_item(read.root, 0)), 3);
+    cr_expect_eq(int_of(berth_value_item(read.root, 1)), 4);
+    free_reading(&read);
+}
+
+Test(pickle_read, keys_of_every_hashable_kind)
+{
+    ACCEPTS(read, "EMPTY_DICT MARK 'a' 0 7 0 NEWTRUE 0 NONE 0 BINFLOAT 2.5 0 'a' 1 TUPLE2 0 "
+                  "GLOBAL torch float16 0 GLOBAL torch device 'cuda' 1 TUPLE2 REDUCE 0 "
+                  "GLOBAL torch Size 3 TUPLE1 TUPLE1 REDUCE 0 "
+                  "GLOBAL _codecs encode 'b' 'latin1' TUPLE2 REDUCE 0 SETITEMS STOP");
+    cr_expect_eq(berth_value_count(read.root), 10, "P4");
+    free_reading(&read);
+}
+
+Test(pickle_read, keys_that_cannot_be_hashed_are_refused_by_name)
+{
+    refuses("EMPTY_DICT EMPTY_LIST 1 !SETITEM STOP", BERTH_E_UNSUPPORTED,
+            "SETITEM: a list cannot be a dict key");
+    refuses(
+        "EMPTY_DICT GLOBAL torch._utils _rebuild_meta_tensor_no_storage "
+        "MARK GLOBAL torch float32 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE REDUCE 1 !SETITEM STOP",
+        BERTH_E_UNSUPPORTED, "SETITEM: a tensor cannot be a dict key");
+}
+
+/* ---- P1 ---- */
+
+Test(pickle_read, every_other_opcode_is_refused_by_name)
+{
+    static const struct {
+        int byte;
+        const char *name;
+    } others[] = {
+#define BERTH_OPCODE_REFUSED(name, byte) {byte, #name},
+#include "format/pickle_opcodes.def"
+    };
+    size_t n = sizeof others / sizeof *others;
+    cr_assert_eq(n, 34);
+    for (size_t i = 0; i < n; i++) {
+        char source[32], sentence[100];
+        snprintf(source, sizeof source, "PROTO 2 !0x%02x STOP", (unsigned)others[i].byte);
+        snprintf(sentence, sizeof sentence, "opcode %s (0x%02x) is not allowed in a checkpoint",
+                 others[i].name, (unsigned)others[i].byte);
+        refuses(source, BERTH_E_FORBIDDEN, sentence);
+    }
+}
+
+Test(pickle_read, exactly_the_opcodes_of_weights_only_are_read)
+{
+    size_t n = 0;
+    for (int byte = 0; byte < 256; byte++)
+        n += berth_opcodes[byte].allowed;
+    cr_expect_eq(n, 34, "P1 lists 34 opcodes");
+    refuses("!0xff STOP", BERTH_E_FORBIDDEN, "0xff is no pickle opcode");
+    refuses("0x00", BERTH_E_FORBIDDEN, "0x00 is no pickle opcode");
+}
+
+/* ---- P2: each its own sentence ---- */
+
+Test(pickle_read, underflow_of_the_stack)
+{
+    refuses("PROTO 2 !STOP", BERTH_E_PICKLE, "stack underflow: STOP takes 1 items, 0 there");
+    refuses("NONE !TUPLE2 STOP", BERTH_E_PICKLE, "stack underflow: TUPLE2 takes 2 items, 1 there");
+    refuses("EMPTY_LIST MARK !APPEND", BERTH_E_PICKLE,
+            "stack underflow: APPEND takes 2 items, 0 there");
+    refuses("EMPTY_LIST MARK NONE !APPEND", BERTH_E_PICKLE,
+            "stack underflow: APPEND takes 2 items, 1 there");
+    refuses("MARK 1 !APPENDS", BERTH_E_PICKLE, "stack underflow: APPENDS takes 1 items, 0 there");
+    static const char *const takers[] = {"SETITEM", "REDUCE", "NEWOBJ", "BUILD"};
+    for (size_t i = 0; i < sizeof takers / sizeof *takers; i++) {
+        char source[32], sentence[100];
+        snprintf(source, sizeof source, "NONE !%s STOP", takers[i]);
+        snprintf(sentence, sizeof sentence, "stack underflow: %s takes %d items, 1 there",
+                 takers[i], i ? 2 : 3);
+        refuses(source, BERTH_E_PICKLE, sentence);
+    }
+    refuses("!BINPERSID STOP", BERTH_E_PICKLE, "stack underflow: BINPERSID takes 1 items, 0 there");
+    refuses("!BINPUT 0", BERTH_E_PICKLE, "stack underflow: BINPUT takes 1 items, 0 there");
+}
+
+Test(pickle_read, underflow_of_marks)
+{
+    refuses("NONE !TUPLE STOP", BERTH_E_PICKLE, "TUPLE without a MARK");
+    refuses("EMPTY_LIST !APPENDS STOP", BERTH_E_PICKLE, "APPENDS without a MARK");
+    refuses("EMPTY_DICT !SETITEMS STOP", BERTH_E_PICKLE, "SETITEMS without a MARK");
+    refuses("MARK NONE !STOP", BERTH_E_PICKLE, "STOP within a MARK");
+}
+
+Test(pickle_read, a_pickle_ends_at_its_stop_with_one_value)
+{
+    refuses("PROTO 2 NONE !", BERTH_E_PICKLE, "the pickle ends without STOP");
+    refuses("", BERTH_E_PICKLE, "the pickle ends without STOP");
+    refuses("NONE NONE !STOP", BERTH_E_PICKLE, "STOP with 2 items on the stack");
+    refuses("NONE !STOP NONE STOP", BERTH_E_PICKLE, "2 bytes after STOP");
+}
+
+Test(pickle_read, protocols)
+{
+    ACCEPTS(read, "PROTO 0 NONE STOP");
+    free_reading(&read);
+    refuses("!PROTO 6 NONE STOP", BERTH_E_PICKLE, "pickle protocol 6");
+    refuses("NONE !PROTO 2 STOP", BERTH_E_PICKLE, "PROTO after the start");
+}
+
+Test(pickle_read, pairs_that_are_odd)
+{
+    refuses("EMPTY_DICT MARK 1 2 3 !SETITEMS STOP", BERTH_E_PICKLE,
+            "SETITEMS of 3 items, which are no pairs");
+}
+
+Test(pickle_read, memo_indices_that_were_never_put)
+{
+    refuses("!BINGET 3 STOP", BERTH_E_PICKLE, "BINGET of memo index 3, where nothing was put");
+    refuses("NONE BINPUT 0 !LONG_BINGET 1 STOP", BERTH_E_PICKLE,
+            "LONG_BINGET of memo index 1, where nothing was put");
+}
+
+Test(pickle_read, memo_indices_beyond_the_pickle)
+{
+    refuses("NONE !LONG_BINPUT 7 STOP", BERTH_E_PICKLE, "memo index 7 in a pickle of 7 bytes");
+    refuses("NONE !LONG_BINPUT 4294967295 STOP", BERTH_E_PICKLE,
+            "memo index 4294967295 in a pickle of 7 bytes");
+    ACCEPTS(read, "NONE LONG_BINPUT 6 STOP");
+    free_reading(&read);
+}
+
+Test(pickle_read, arguments_that_are_cut)
+{
+    refuses("BINUNICODE 'abc' BININT1 1 !0x4a0000", BERTH_E_PICKLE,
+            "the argument of BININT is cut: 2 bytes are left");
+    refuses("0x58ffffffff6162", BERTH_E_PICKLE,
+            "the argument of BINUNICODE is cut: 6 bytes are left");
+    refuses("0x8a05aabb", BERTH_E_PICKLE, "the argument of LONG1 is cut: 3 bytes are left");
+    refuses("0x5509", BERTH_E_PICKLE, "the argument of SHORT_BINSTRING is cut: 1 bytes are left");
+    refuses("0x4740", BERTH_E_PICKLE, "the argument of BINFLOAT is cut: 1 bytes are left");
+    refuses("0x80", BERTH_E_PICKLE, "the argument of PROTO is cut: 0 bytes are left");
+}
+
+Test(pickle_read, globals_without_newlines)
+{
+    refuses("0x63746f7263682e", BERTH_E_PICKLE, /* ctorch. */
+            "GLOBAL without its two newlines");
+    refuses("0x63746f7263680a53697a652e", BERTH_E_PICKLE, /* ctorch, newline, Size. */
+            "GLOBAL without its two newlines");
+}
+
+Test(pickle_read, text_that_is_no_utf8)
+{
+    refuses("!BINUNICODE 0x61ff STOP", BERTH_E_PICKLE,
+            "BINUNICODE: text that is no UTF-8 at its byte 1");
+    refuses("!BINUNICODE 0xc080 STOP", BERTH_E_PICKLE,
+            "BINUNICODE: text that is no UTF-8 at its byte 0");
+}
+
+/* ---- P5 ---- */
+
+Test(pickle_read, items_go_only_into_their_containers)
+{
+    refuses("EMPTY_SET 1 !APPEND STOP", BERTH_E_PICKLE, "APPEND to a set: only to lists");
+    refuses("EMPTY_TUPLE MARK 1 !APPENDS STOP", BERTH_E_PICKLE,
+            "APPENDS to a tuple: only to lists");
+    refuses("EMPTY_LIST 1 2 !SETITEM STOP", BERTH_E_PICKLE, "SETITEM on a list: only on dicts");
+    refuses("NONE MARK 1 2 !SETITEMS STOP", BERTH_E_PICKLE, "SETITEMS on a None: only on dicts");
+}
+
+/* ---- where it is told ---- */
+
+Test(pickle_read, errors_name_record_and_byte_of_the_file)
+{
+    berth_pickle_rules rules = {.record = "code.pkl", .base_offset = 1000};
+    struct reading read = read_words_by("PROTO 2 POP STOP", rules);
+    cr_expect_str_eq(read.error.message,
+                     "code.pkl at byte 1002: opcode POP (0x30) is not allowed in a checkpoint");
+    cr_expect_str_eq(read.error.record, "code.pkl");
+    cr_expect_eq(read.error.offset, 1002);
+    free_reading(&read);
+}
+
+/* ---- the extent ---- */
+
+static const char sample[] =
+    "PROTO 2 GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE BINPUT 46 MARK 'a.b' LONG_BINPUT 46 "
+    "GLOBAL torch._utils _rebuild_tensor_v2 MARK MARK 'storage' GLOBAL torch FloatStorage '0' "
+    "'cpu' BININT 46 TUPLE BINPERSID 0 BININT1 46 TUPLE1 1 TUPLE1 NEWFALSE GLOBAL collections "
+    "OrderedDict EMPTY_TUPLE REDUCE TUPLE REDUCE 'f' BINFLOAT 1.5 'l' LONG1 0x2e2e SETITEMS STOP";
+
+Test(pickle_read, the_extent_ends_behind_stop_and_not_at_a_dot_elsewhere)
+{
+    struct pickle pickle = {0};
+    berth_pickle_rules rules = {.record = "data.pkl", .base_offset = 64};
+    berth_error error;
+    size_t extent;
+    assemble(&pickle, sample);
+    size_t nbytes = pickle.nbytes;
+    assemble(&pickle, "POP POP");
+    berth_error_clear(&error);
+    cr_assert_eq(berth_pickle_extent(pickle.bytes, pickle.nbytes, &rules, &extent, &error), 0);
+    cr_expect_eq(extent, nbytes);
+    for (size_t cut = 0; cut < nbytes; cut++) {
+        berth_error_clear(&error);
+        cr_expect_eq(berth_pickle_extent(pickle.bytes, cut, &rules, &extent, &error),
+                     BERTH_E_TRUNCATED, "cut at %zu", cut);
+    }
+    pickle.bytes[2] = '0';
+    berth_error_clear(&error);
+    cr_expect_eq(berth_pickle_extent(pickle.bytes, nbytes, &rules, &extent, &error),
+                 BERTH_E_FORBIDDEN);
+    cr_expect_str_eq(error.message,
+                     "data.pkl at byte 66: opcode POP (0x30) is not allowed in a checkpoint");
+    free(pickle.bytes);
+}
+
+/* ---- anything at all ---- */
+
+Test(pickle_read, a_cut_pickle_is_refused_wherever_it_is_cut)
+{
+    struct pickle pickle = {0};
+    assemble(&pickle, sample);
+    struct reading whole = read_by(&pickle, NO_RULES);
+    cr_assert_eq(whole.code, 0, "%s", whole.error.message);
+    free_reading(&whole);
+    while (pickle.nbytes-- > 0) {
+        struct reading read = read_by(&pickle, NO_RULES);
+        cr_expect_lt(read.code, 0, "cut at %zu", pickle.nbytes);
+        free_reading(&read);
+    }
+    free(pickle.bytes);
+}
+
+Test(pickle_read, a_flipped_bit_is_refused_or_read_and_nothing_else)
+{
+    struct pickle pickle = {0};
+    size_t n_refused = 0;
+    assemble(&pickle, sample);
+    for (size_t bit = 0; bit < pickle.nbytes * 8; bit++) {
+        pickle.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        for (int inert = 0; inert < 2; inert++) {
+            struct reading read = read_by(&pickle, (berth_pickle_rules){.inert = inert});
+            cr_expect((read.code == 0) == (read.root != NULL));
+            cr_expect_eq(read.code, read.error.code);
+            n_refused += read.code < 0;
+            free_reading(&read);
+        }
+        pickle.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    cr_expect_gt(n_refused, pickle.nbytes * 8, "most flips are noticed");
+    free(pickle.bytes);
+}
+
+Test(pickle_read, memory_that_runs_out_is_an_error_and_nothing_leaks)
+{
+    struct pickle pickle = {0};
+    uint64_t n_points = 0;
+    assemble(&pickle, sample);
+    for (bool refused = true; refused; n_points++) {
+        test_memory_watch();
+        berth_tree *tree = berth_tree_new(NULL);
+        berth_value *root = NULL;
+        berth_pickle_rules rules = {.record = "data.pkl"};
+        berth_error error;
+        berth_error_clear(&error);
+        test_memory_refuse(n_points + 1, n_points % 2 == 0);
+        int code = berth_pickle_read(pickle.bytes, pickle.nbytes, &rules, tree, &root, &error);
+        refused = code < 0;
+        cr_expect(code == 0 || code == BERTH_E_MEMORY, "%s", error.message);
+        berth_tree_free(tree);
+        cr_expect_eq(test_memory_seen().live_nbytes, 0, "W6: point %lu", (unsigned long)n_points);
+        test_memory_unwatch();
+    }
+    cr_expect_gt(n_points, 4, "fault points tried: %lu", (unsigned long)n_points);
+    free(pickle.bytes);
+}

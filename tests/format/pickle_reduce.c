@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Globals, and the values that REDUCE builds of them (P1); tensors: pickle_tensors.c. */
+#include "tests/format/pickle_assembler.h"
+
+/* ---- globals ---- */
+
+static void expect_kind(const char *module, const char *name, berth_kind kind)
+{
+    char source[120];
+    snprintf(source, sizeof source, "GLOBAL %s %s STOP", module, name);
+    struct reading read = read_words_by(source, NO_RULES);
+    cr_expect_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_eq(berth_value_kind(read.root), kind, "%s %s", module, name);
+    free_reading(&read);
+}
+
+Test(pickle_reduce, every_dtype_and_its_storage_class_may_be_named)
+{
+    static const char *const names[] = {
+#define DTYPE_NAME(name, text, nbytes) text,
+        BERTH_DTYPE_MAP(DTYPE_NAME)
+#undef DTYPE_NAME
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        expect_kind("torch", names[i], BERTH_KIND_DTYPE);
+    static const char *const classes[] = {"Float", "Double", "Half",         "BFloat16",
+                                          "Char",  "Short",  "Int",          "Long",
+                                          "Byte",  "Bool",   "ComplexFloat", "ComplexDouble"};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%sStorage", classes[i]);
+        expect_kind("torch", name, BERTH_KIND_GLOBAL);
+        expect_kind("torch.cuda", name, BERTH_KIND_GLOBAL);
+    }
+    expect_kind("torch", "QUInt4x2Storage", BERTH_KIND_GLOBAL);
+    expect_kind("torch.storage", "UntypedStorage", BERTH_KIND_GLOBAL);
+    expect_kind("torch", "per_channel_affine", BERTH_KIND_QSCHEME);
+}
+
+Test(pickle_reduce, every_row_of_the_table_of_globals_may_be_named)
+{
+    static const char *const rows[][2] = {
+#define BERTH_CALLABLE(module, name, build, arguments) {module, name},
+#define BERTH_NAMED(module, name, what) {module, name},
+#define BERTH_TENSOR_CLASS(module, name, dtype) {module, name},
+#include "format/pickle_globals.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        expect_kind(rows[i][0], rows[i][1], BERTH_KIND_GLOBAL);
+}
+
+static void expect_forbidden(const char *module, const char *name)
+{
+    char source[120], sentence[250];
+    snprintf(source, sizeof source, "PROTO 2 !GLOBAL %s %s STOP", module, name);
+    snprintf(sentence, sizeof sentence,
+             "global %s %s is not allowed in a checkpoint "
+             "(load.unknown_globals = inert lists such files without running anything)",
+             module, name);
+    refuses(source, BERTH_E_FORBIDDEN, sentence);
+}
+
+Test(pickle_reduce, all_other_globals_are_refused_by_name)
+{
+    expect_forbidden("os", "system");
+    expect_forbidden("__builtin__", "eval");
+    expect_forbidden("__builtin__", "bytes");
+    expect_forbidden("torch._utils", "_rebuild_wrapper_subclass");
+    expect_forbidden("torch._utils", "_rebuild_device_tensor_from_numpy");
+    expect_forbidden("torch._utils", "_rebuild_device_tensor_from_cpu_tensor");
+    expect_forbidden("torch", "load");
+    expect_forbidden("torch", "torch.float32");
+    expect_forbidden("torch", "untyped");
+    expect_forbidden("torch", "UntypedStorage");
+    expect_forbidden("torch.cuda", "QInt8Storage");
+    expect_forbidden("torch.cuda", "UntypedStorage");
+    expect_forbidden("torch.cuda", "float32");
+    expect_forbidden("torch.sparse", "BoolTensor");
+    expect_forbidden("torch.cuda.sparse", "FloatStorage");
+    expect_forbidden("torch.storage", "FloatStorage");
+    expect_forbidden("collections", "OrderedDict.fromkeys");
+    refuses("0x63746f7263680a53697a6500780a", BERTH_E_PICKLE, /* Size, NUL, x */
+            "GLOBAL of text that is no dotted name");
+    refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+}
+
+/* ---- inert ---- */
+
+Test(pickle_reduce, unknown_globals_become_inert_on_request)
+{
+    ACCEPTS_BY(
+        read, INERT,
+        "PROTO 2 GLOBAL os system BINPUT 0 'rm' TUPLE1 REDUCE EMPTY_DICT 'a' 1 SETITEM BUILD "
+        "BINGET 0 EMPTY_TUPLE NEWOBJ BINGET 0 TUPLE3 STOP");
+    const berth_value *call = berth_value_item(read.root, 0);
+    cr_assert_eq(berth_value_kind(call), BERTH_KIND_CALL);
+    cr_expect_str_eq(berth_value_text(berth_value_inner(call), NULL), "os system");
+    cr_expect_eq(berth_value_count(call), 1);
+    cr_expect_eq(berth_value_count(berth_value_state(call)), 1);
+    cr_expect_not(berth_value_is_new_object(call));
+    cr_expect(berth_value_is_new_object(berth_value_item(read.root, 1)));
+    cr_expect_eq(berth_value_item(read.root, 2), berth_value_inner(call), "one node");
+    free_reading(&read);
+}
+
+Test(pickle_reduce, inert_objects_take_no_items)
+{
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 !APPEND STOP", BERTH_E_PICKLE,
+               "APPEND to a object: only to lists");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 2 !SETITEM STOP", BERTH_E_PICKLE,
+               "SETITEM on a object: only on dicts");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+               "REDUCE of a object, which is no known function");
+}
+
+Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_inert)
+{
+    refuses_by(INERT, "GLOBAL torch Size EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE,
+               "torch Size wants 1 argument, got 0");
+}
+
+Test(pickle_reduce, a_subclass_of_tensor_is_inert)
+{
+    ACCEPTS_BY(read, INERT,
+               "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL torch._utils "
+               "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 "
+               "EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_CALL);
+    free_reading(&read);
+}
+
+/* ---- values that are no tensors ---- */
+
+Test(pickle_reduce, ordered_dicts)
+{
+    ACCEPTS(read,
+            "GLOBAL collections OrderedDict BINPUT 0 EMPTY_TUPLE REDUCE 'a' 1 SETITEM "
+            "BINGET 0 EMPTY_LIST EMPTY_LIST MARK 'b' 2 APPENDS APPEND TUPLE1 REDUCE TUPLE2 STOP");
+    for (size_t i = 0; i < 2; i++) {
+        const berth_value *dict = berth_value_item(read.root, i);
+        cr_expect_eq(berth_value_kind(dict), BERTH_KIND_ORDERED_DICT);
+        cr_expect_eq(berth_value_count(dict), 1);
+    }
+    free_reading(&read);
+    refuses("GLOBAL collections OrderedDict EMPTY_DICT TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "collections OrderedDict wants a list as argument 1, got dict");
+}
+
+Test(pickle_reduce, counters_and_sets)
+{
+    ACCEPTS(read, "GLOBAL collections Counter EMPTY_DICT 'a' 3 SETITEM TUPLE1 REDUCE "
+                  "GLOBAL __builtin__ set EMPTY_LIST MARK 1 2 1 APPENDS TUPLE1 REDUCE "
+                  "GLOBAL builtins set EMPTY_TUPLE REDUCE TUPLE3 STOP");
+    cr_expect_eq(berth_value_kind(berth_value_item(read.root, 0)), BERTH_KIND_COUNTER);
+    cr_expect_eq(berth_value_kind(berth_value_item(read.root, 1)), BERTH_KIND_SET);
+    cr_expect_eq(berth_value_count(berth_value_item(read.root, 1)), 2);
+    cr_expect_eq(berth_value_count(berth_value_item(read.root, 2)), 0);
+    free_reading(&read);
+    refuses("GLOBAL __builtin__ set 1 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "__builtin__ set wants a list as argument 1, got int");
+    refuses("GLOBAL __builtin__ set EMPTY_LIST EMPTY_LIST TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
+            "__builtin__ set wants 0 or 1 argument, got 2");
+}
+
+Test(pickle_reduce, sizes_and_devices)
+{
+    ACCEPTS(read, "GLOBAL torch Size 2 3 TUPLE2 TUPLE1 REDUCE GLOBAL torch device BINPUT 0 "
+                  "'cuda' 1 TUPLE2 REDUCE BINGET 0 'cuda:3' TUPLE1 REDUCE TUPLE3 "
+                  "BINGET 0 'cpu' TUPLE1 REDUCE TUPLE2 STOP");
+    int32_t rank;
+    const berth_value *three = berth_value_item(read.root, 0);
+    const int64_t *shape = berth_value_shape(berth_value_item(three, 0), &rank);
+    cr_assert_eq(rank, 2);
+    cr_expect_eq(shape[1], 3);
+    cr_expect_str_eq(berth_value_text(berth_value_item(three, 1), NULL), "cuda:1");
+    cr_expect_str_eq(berth_value_text(berth_value_item(three, 2), NULL), "cuda:3");
+    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), NULL), "cpu");
+    free_reading(&read);
+    static const char *const bad[] = {"''", "'cuda:'", "'cuda:x'", "'cuda:1111'", "':1'"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char source[100];
+        snprintf(source, sizeof source, "GLOBAL torch device %s TUPLE1 REDUCE STOP", bad[i]);
+        struct reading refused = read_words_by(source, NO_RULES);
+        cr_expect_eq(refused.code, BERTH_E_PICKLE, "%s", bad[i]);
+        free_reading(&refused);
+    }
+    refuses("GLOBAL torch device 'cuda:1' 1 TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch device of text that names no device");
+    refuses("GLOBAL torch Size 'a' TUPLE1 TUPLE1 !REDUCE STOP", BERTH_E_TENSOR,
+            "torch Size: item 0 of a shape is a str, not an int");
+}
+
+Test(pickle_reduce, bytes_and_bytearrays)
+{
+    ACCEPTS(read, "GLOBAL _codecs encode BINUNICODE 0x61c3bfc280 'latin1' TUPLE2 REDUCE BINPUT 0 "
+                  "GLOBAL __builtin__ bytearray BINPUT 1 BINGET 0 TUPLE1 REDUCE TUPLE2 "
+                  "BINGET 1 EMPTY_TUPLE REDUCE BINGET 1 'old' 'latin-1' TUPLE2 REDUCE TUPLE3 STOP");
+    size_t nbytes;
+    const berth_value *two = berth_value_item(read.root, 0);
+    const uint8_t *bytes = berth_value_bytes(berth_value_item(two, 0), &nbytes);
+    cr_assert_eq(nbytes, 3);
+    cr_expect(bytes[0] == 'a' && bytes[1] == 0xff && bytes[2] == 0x80);
+    cr_expect_eq(berth_value_kind(berth_value_item(two, 1)), BERTH_KIND_BYTEARRAY);
+    berth_value_bytes(berth_value_item(read.root, 1), &nbytes);
+    cr_expect_eq(nbytes, 0);
+    berth_value_bytes(berth_value_item(read.root, 2), &nbytes);
+    cr_expect_eq(nbytes, 3);
+    free_reading(&read);
+    refuses("GLOBAL _codecs encode 'a' 'utf8' TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
+            "_codecs encode wants the encoding latin1");
+    refuses("GLOBAL _codecs encode BINUNICODE 0xc480 'latin1' TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
+            "_codecs encode: latin1 text with a character above 255");
+    refuses("GLOBAL __builtin__ bytearray 'a' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "__builtin__ bytearray wants the encoding latin1");
+    refuses("GLOBAL __builtin__ bytearray 99 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "__builtin__ bytearray wants bytes as argument 1, got int");
+}
+
+Test(pickle_reduce, complex_numbers_and_layouts)
+{
+    ACCEPTS(read, "GLOBAL __builtin__ complex BINFLOAT 1.5 BINFLOAT -2 TUPLE2 REDUCE GLOBAL "
+                  "torch.serialization _get_layout 'torch.sparse_bsc' TUPLE1 REDUCE TUPLE2 STOP");
+    cr_expect_eq(berth_value_float(berth_value_item(read.root, 0)), 1.5);
+    cr_expect_eq(berth_value_imaginary(berth_value_item(read.root, 0)), -2);
+    cr_expect_eq(berth_value_layout(berth_value_item(read.root, 1)), BERTH_SPARSE_BSC);
+    free_reading(&read);
+    refuses("GLOBAL torch.serialization _get_layout 'torch.load' TUPLE1 !REDUCE STOP",
+            BERTH_E_PICKLE, "torch.serialization _get_layout of an unknown layout");
+}
+
+Test(pickle_reduce, a_mutable_argument_is_used_once)
+{
+    refuses("GLOBAL __builtin__ set BINPUT 0 EMPTY_LIST TUPLE1 BINPUT 1 REDUCE BINGET 0 BINGET 1 "
+            "!REDUCE TUPLE2 STOP",
+            BERTH_E_PICKLE,
+            "__builtin__ set: a list that something was built from is used "
+            "again by set");
+}
+
+Test(pickle_reduce, only_functions_are_called)
+{
+    refuses("EMPTY_LIST EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+            "REDUCE of a list, which is no known function");
+    refuses("GLOBAL torch float32 EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+            "REDUCE of a torch.dtype, which is no known function");
+    refuses("GLOBAL torch FloatStorage EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+            "REDUCE of torch FloatStorage: it is only named, never called");
+    refuses("GLOBAL torch.sparse FloatTensor EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+            "REDUCE of torch.sparse FloatTensor: it is only named, never called");
+    refuses("GLOBAL torch Size EMPTY_LIST !REDUCE STOP", BERTH_E_PICKLE,
+            "REDUCE with a list for arguments, not a tuple");
+    refuses("GLOBAL torch Size EMPTY_TUPLE TUPLE1 !NEWOBJ STOP", BERTH_E_FORBIDDEN,
+            "NEWOBJ of torch Size: never made so");
+}
+
+Test(pickle_reduce, newobj_of_an_empty_container_is_reduce)
+{
+    ACCEPTS(read, "GLOBAL collections OrderedDict EMPTY_TUPLE NEWOBJ STOP");
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_ORDERED_DICT);
+    free_reading(&read);
+}

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Persistent ids, tensors of every kind, and BUILD (P5, T1 to T4). */
+#include "tests/format/pickle_assembler.h"
+
+static const berth_tensor *tensor_of(const struct reading *read)
+{
+    const berth_tensor *tensor = berth_value_tensor(read->root);
+    cr_assert(tensor, "no tensor");
+    return tensor;
+}
+
+/* ---- persistent ids ---- */
+
+Test(pickle_tensors, a_storage_has_its_class_key_location_and_bytes)
+{
+    ACCEPTS(read,
+            "MARK 'storage' GLOBAL torch.cuda HalfStorage 'a/7' 'cuda:1' 5 TUPLE BINPERSID STOP");
+    const berth_storage *storage = berth_value_storage(read.root);
+    cr_assert(storage);
+    cr_expect_str_eq(berth_storage_key(storage), "a/7");
+    cr_expect_str_eq(berth_storage_location(storage), "cuda:1");
+    cr_expect_eq(berth_storage_dtype(storage), BERTH_FLOAT16);
+    cr_expect_eq(berth_storage_nbytes(storage), 10);
+    free_reading(&read);
+}
+
+Test(pickle_tensors, persistent_ids_of_any_other_form_are_refused)
+{
+    refuses("'storage' !BINPERSID STOP", BERTH_E_PICKLE,
+            "a persistent id that is a str, not a tuple");
+    refuses("EMPTY_TUPLE !BINPERSID STOP", BERTH_E_PICKLE, "a persistent id of 0 items, not 5");
+    refuses("'storage' TUPLE1 !BINPERSID STOP", BERTH_E_PICKLE,
+            "a persistent id of 1 items, not 5");
+    refuses("'tensor' TUPLE1 !BINPERSID STOP", BERTH_E_PICKLE,
+            "a persistent id whose first item is not 'storage'");
+    refuses("MARK 'module' NONE NONE NONE TUPLE !BINPERSID STOP", BERTH_E_FORBIDDEN,
+            "a whole pickled module, which is code and never run: only its "
+            "state_dict can be read");
+    refuses("MARK 'storage' NONE '0' 'cpu' 1 TUPLE !BINPERSID STOP", BERTH_E_PICKLE,
+            "a persistent id whose second item is no storage class");
+    refuses("MARK 'storage' GLOBAL torch.storage TypedStorage '0' 'cpu' 1 TUPLE !BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id whose second item is no storage class");
+    refuses("MARK 'storage' GLOBAL torch IntStorage 0 'cpu' 1 TUPLE !BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id whose key is no str");
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' NONE 1 TUPLE !BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id whose location is no str");
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' NONE TUPLE !BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id whose numel is no int");
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' 1 NONE TUPLE !BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id of 6 items, not 5");
+}
+
+/* T1: 0x4000000000000001 x 4 wraps to 4. */
+Test(pickle_tensors, sizes_of_storages_do_not_wrap)
+{
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' LONG1 0x0100000000000040 TUPLE "
+            "!BINPERSID STOP",
+            BERTH_E_TENSOR, "a storage whose numel of 4611686018427387905 x 4 bytes is too large");
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' -1 TUPLE !BINPERSID STOP",
+            BERTH_E_TENSOR, "a storage whose numel is -1");
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' LONG1 0x000000000000000000ff TUPLE "
+            "!BINPERSID STOP",
+            BERTH_E_PICKLE, "a persistent id whose numel is no int");
+}
+
+/* T3 */
+Test(pickle_tensors, one_key_has_one_size_and_one_class)
+{
+    refuses(FLOATS STORAGE("torch FloatStorage", "0", "7") "TUPLE2 STOP", BERTH_E_TENSOR,
+            "persistent id: storage 0 has 28 bytes here and 24 bytes before");
+    refuses(FLOATS STORAGE("torch IntStorage", "0", "6") "TUPLE2 STOP", BERTH_E_TENSOR,
+            "persistent id: storage 0 is of int32 here and of float32 before");
+    ACCEPTS(read, STORAGE("torch.storage UntypedStorage", "0", "6")
+                      STORAGE("torch ByteStorage", "0", "6") "TUPLE2 STOP");
+    const berth_value *first = berth_value_item(read.root, 0);
+    const berth_value *second = berth_value_item(read.root, 1);
+    cr_expect_eq(berth_value_storage(first), berth_value_storage(second));
+    cr_expect_eq(berth_value_storage_class(first), BERTH_DTYPE_NONE);
+    cr_expect_eq(berth_value_storage_class(second), BERTH_UINT8);
+    free_reading(&read);
+}
+
+Test(pickle_tensors, an_empty_storage_may_be_of_two_classes)
+{
+    ACCEPTS(read,
+            V2 STORAGE("torch FloatStorage", "0",
+                       "0") "0 0 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
+                            "TUPLE REDUCE" V2 STORAGE("torch LongStorage", "0",
+                                                      "0") "0 0 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
+                                                           "TUPLE REDUCE TUPLE2 STOP");
+    cr_expect_eq(berth_value_tensor(berth_value_item(read.root, 0))->dtype, BERTH_FLOAT32);
+    cr_expect_eq(berth_value_tensor(berth_value_item(read.root, 1))->dtype, BERTH_INT64);
+    free_reading(&read);
+}
+
+#define VIEW(key, offset, numel)                                                                   \
+    " MARK 'storage' GLOBAL torch FloatStorage 'root' 'cpu' 6 '" key "' " offset " " numel         \
+    " TUPLE3 TUPLE !BINPERSID "
+
+Test(pickle_tensors, streams_have_views_of_storages)
+{
+    ACCEPTS_BY(read, STREAM, VIEW("part", "2", "3") VIEW("part", "2", "3") "TUPLE2 STOP");
+    const berth_storage *part = berth_value_storage(berth_value_item(read.root, 0));
+    cr_assert(part->root);
+    cr_expect_str_eq(berth_storage_key(part), "part");
+    cr_expect_str_eq(berth_storage_key(part->root), "root");
+    cr_expect_eq(part->root_offset, 8);
+    cr_expect_eq(part->nbytes, 12);
+    cr_expect_eq(part->root->nbytes, 24);
+    free_reading(&read);
+}
+
+Test(pickle_tensors, views_of_storages_lie_inside_and_are_one_part)
+{
+    refuses_by(STREAM, VIEW("part", "4", "3") "STOP", BERTH_E_TENSOR,
+               "a view of 12 bytes at byte 16 of a storage of 24 bytes");
+    refuses_by(STREAM, VIEW("part", "7", "0") "STOP", BERTH_E_TENSOR,
+               "a view of 0 bytes at byte 28 of a storage of 24 bytes");
+    refuses_by(STREAM, VIEW("part", "-1", "1") "STOP", BERTH_E_TENSOR,
+               "a storage whose view's offset is -1");
+    refuses_by(STREAM, VIEW("part", "0", "2") VIEW("part", "1", "2") "TUPLE2 STOP", BERTH_E_PICKLE,
+               "a persistent id whose view was another part, or a whole "
+               "storage, before");
+    refuses_by(STREAM, VIEW("root", "0", "6") "STOP", BERTH_E_PICKLE,
+               "a persistent id whose view was another part, or a whole "
+               "storage, before");
+    refuses_by(STREAM,
+               VIEW("part", "0", "2") " MARK 'storage' GLOBAL torch FloatStorage 'part' 'cpu' 2 "
+                                      "NONE TUPLE !BINPERSID TUPLE2 STOP",
+               BERTH_E_PICKLE, "a persistent id whose storage was a view before");
+    refuses_by(STREAM, FLOATS "STOP", BERTH_E_PICKLE, "a persistent id of 5 items, not 6");
+    refuses_by(STREAM,
+               "MARK 'storage' GLOBAL torch FloatStorage 'root' 'cpu' 6 1 TUPLE !BINPERSID STOP",
+               BERTH_E_PICKLE, "a persistent id whose view is not (key, offset, numel)");
+}
+
+/* ---- tensors ---- */
+
+Test(pickle_tensors, tensors_of_all_three_versions)
+{
+    ACCEPTS(two, TENSOR "STOP");
+    const berth_tensor *tensor = tensor_of(&two);
+    cr_expect_eq(tensor->dtype, BERTH_FLOAT32);
+    cr_expect(tensor->rank == 2 && tensor->shape[0] == 2 && tensor->shape[1] == 3);
+    cr_expect(tensor->stride[0] == 3 && tensor->stride[1] == 1);
+    cr_expect_eq(tensor->flags, 0);
+    cr_expect_eq(tensor->storage->element, BERTH_FLOAT32);
+    free_reading(&two);
+    ACCEPTS(one, "GLOBAL torch._utils _rebuild_tensor MARK" FLOATS
+                 "1 3 TUPLE1 2 TUPLE1 TUPLE REDUCE STOP");
+    cr_expect_eq(tensor_of(&one)->storage_offset, 1);
+    cr_expect_eq(tensor_of(&one)->stride[0], 2);
+    free_reading(&one);
+    ACCEPTS(three,
+            "GLOBAL torch._utils _rebuild_tensor_v3 MARK" STORAGE(
+                "torch.storage UntypedStorage", "0", "8") "0 4 TUPLE1 1 TUPLE1 NEWTRUE" NO_HOOKS
+                                                          "GLOBAL torch uint16 TUPLE REDUCE STOP");
+    cr_expect_eq(tensor_of(&three)->dtype, BERTH_UINT16);
+    cr_expect_eq(tensor_of(&three)->flags, BERTH_REQUIRES_GRAD);
+    cr_expect_eq(tensor_of(&three)->storage->dtype, BERTH_DTYPE_NONE);
+    cr_expect_eq(tensor_of(&three)->storage->element, BERTH_UINT16);
+    free_reading(&three);
+}
+
+Test(pickle_tensors, conj_and_neg_bits)
+{
+    ACCEPTS(
+        read,
+        V2 STORAGE("torch ComplexFloatStorage", "0",
+                   "2") "0 2 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
+                        "EMPTY_DICT MARK 'conj' NEWTRUE 'neg' NEWTRUE SETITEMS TUPLE REDUCE STOP");
+    cr_expect_eq(tensor_of(&read)->flags, BERTH_CONJ | BERTH_NEG);
+    free_reading(&read);
+    refuses(V2 FLOATS "0 6 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
+                      "EMPTY_DICT 'other' NEWTRUE SETITEM TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 with other metadata than conj "
+            "and neg");
+}
+
+Test(pickle_tensors, wrong_arguments_are_told_by_function_and_position)
+{
+    refuses("GLOBAL torch._utils _rebuild_tensor_v2 1 2 3 TUPLE3 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants 6 or 7 arguments, got 3");
+    refuses(V2 FLOATS "NEWTRUE 6 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS "TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants an int of 64 bits as "
+            "argument 2, got bool");
+    refuses(V2 FLOATS "0 EMPTY_LIST EMPTY_TUPLE NEWFALSE" NO_HOOKS "TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants a tuple of ints as "
+            "argument 3, got list");
+    refuses(V2 FLOATS "0 EMPTY_TUPLE EMPTY_TUPLE 1" NO_HOOKS "TUPLE !REDUCE STOP", BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants a bool as argument 5, got "
+            "int");
+    refuses(V2 FLOATS "0 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE" NO_HOOKS
+                      "1 2 SETITEM TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants an empty OrderedDict as "
+            "argument 6, got OrderedDict");
+    refuses(V2 "NONE 0 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE" NO_HOOKS "TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v2 wants a storage as argument 1, "
+            "got None");
+    refuses("GLOBAL torch._utils _rebuild_tensor_v3 MARK" FLOATS
+            "0 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE" NO_HOOKS "GLOBAL torch float32 TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor_v3 wants an UntypedStorage as "
+            "argument 1");
+}
+
+/* T2, through every rebuild path */
+Test(pickle_tensors, tensors_must_fit_their_storage)
+{
+    static const char *const before[] = {
+        V2 FLOATS, "GLOBAL torch._utils _rebuild_tensor MARK" FLOATS,
+        "GLOBAL torch._utils _rebuild_tensor_v3 MARK" STORAGE("torch.storage UntypedStorage", "0",
+                                                              "24"),
+        "GLOBAL torch._utils _rebuild_qtensor MARK" STORAGE("torch QInt32Storage", "0", "6")};
+    static const char *const after[] = {
+        "NEWFALSE" NO_HOOKS "TUPLE REDUCE STOP", "TUPLE REDUCE STOP",
+        "NEWFALSE" NO_HOOKS "GLOBAL torch float32 TUPLE REDUCE STOP",
+        "GLOBAL torch per_tensor_affine BINFLOAT 1 0 TUPLE3 NEWFALSE" NO_HOOKS "TUPLE REDUCE STOP"};
+    static const struct {
+        const char *words;
+        bool fits;
+    } views[] = {{"0 6 TUPLE1 1 TUPLE1 ", true},
+                 {"0 7 TUPLE1 1 TUPLE1 ", false},
+                 {"1 6 TUPLE1 1 TUPLE1 ", false},
+                 {"5 1 TUPLE1 9 TUPLE1 ", true},
+                 {"6 1 TUPLE1 1 TUPLE1 ", false},
+                 {"0 2 TUPLE1 5 TUPLE1 ", true},
+                 {"0 2 TUPLE1 6 TUPLE1 ", false},
+                 {"-1 1 TUPLE1 1 TUPLE1 ", false},
+                 {"0 -1 TUPLE1 1 TUPLE1 ", false},
+                 {"5 2 TUPLE1 -1 TUPLE1 ", false},
+                 {"0 2 TUPLE1 EMPTY_TUPLE ", false},
+                 {"0 LONG1 0xffffffffffffff7f 2 TUPLE2 LONG1 0xffffffffffffff7f 1 TUPLE2 ", false}};
+    for (size_t path = 0; path < 4; path++) {
+        for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+            char source[800];
+            snprintf(source, sizeof source, "%s%s%s", before[path], views[i].words, after[path]);
+            struct reading read = read_words_by(source, NO_RULES);
+            cr_expect_eq(read.code, views[i].fits ? 0 : BERTH_E_TENSOR, "%s: %s", source,
+                         read.error.message);
+            free_reading(&read);
+        }
+    }
+}
+
+Test(pickle_tensors, shapes_of_odd_items_or_rank)
+{
+    refuses(V2 FLOATS "0 NONE TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS "TUPLE !REDUCE STOP",
+            BERTH_E_TENSOR,
+            "torch._utils _rebuild_tensor_v2: item 0 of a shape is a None, "
+            "not an int");
+    struct pickle pickle = {0};
+    assemble(&pickle, V2 FLOATS "0 MARK ");
+    assemble_times(&pickle, "1 ", 65);
+    assemble(&pickle, "TUPLE BINPUT 0 BINGET 0 NEWFALSE" NO_HOOKS "TUPLE REDUCE STOP");
+    struct reading read = read_by(&pickle, NO_RULES);
+    cr_expect_eq(read.code, BERTH_E_TENSOR);
+    cr_expect(strstr(read.error.message, "a shape of 65 items (at most 64)"), "%s",
+              read.error.message);
+    free_reading(&read);
+    free(pickle.bytes);
+}
+
+Test(pickle_tensors, meta_tensors_have_no_storage)
+{
+    ACCEPTS(read, "GLOBAL torch._utils _rebuild_meta_tensor_no_storage MARK GLOBAL torch bfloat16 "
+                  "LONG1 0xffffffff00 TUPLE1 1 TUPLE1 NEWTRUE TUPLE REDUCE STOP");
+    cr_expect_eq(tensor_of(&read)->flags, BERTH_META | BERTH_REQUIRES_GRAD);
+    cr_expect_null(tensor_of(&read)->storage);
+    cr_expect_eq(tensor_of(&read)->shape[0], 0xffffffff);
+    free_reading(&read);
+}
+
+#define QTENSOR(quantizer)                                                                         \
+    "GLOBAL torch._utils _rebuild_qtensor MARK" STORAGE(                                           \
+        "torch QInt8Storage", "q", "6") "0 2 3 TUPLE2 3 1 TUPLE2 " quantizer " NEWFALSE" NO_HOOKS  \
+                                        "TUPLE REDUCE STOP"
+
+Test(pickle_tensors, quantized_tensors)
+{
+    ACCEPTS(whole, QTENSOR("GLOBAL torch per_tensor_affine BINFLOAT 0.5 7 TUPLE3"));
+    cr_expect_eq(tensor_of(&whole)->qscheme, BERTH_PER_TENSOR_AFFINE);
+    cr_expect_eq(tensor_of(&whole)->scale, 0.5);
+    cr_expect_eq(tensor_of(&whole)->zero_point, 7);
+    free_reading(&whole);
+    ACCEPTS(channels, QTENSOR("MARK GLOBAL torch per_channel_affine " DOUBLES("s", "3")
+                                  LONGS("z", "3") "1 TUPLE"));
+    cr_expect_eq(tensor_of(&channels)->qscheme, BERTH_PER_CHANNEL_AFFINE);
+    cr_expect_eq(tensor_of(&channels)->axis, 1);
+    cr_expect_eq(berth_value_tensor(tensor_of(&channels)->scales)->dtype, BERTH_FLOAT64);
+    free_reading(&channels);
+}
+
+/* T4 */
+Test(pickle_tensors, quantizers_that_do_not_fit_are_refused)
+{
+    struct reading read;
+    static const char *const bad[] = {
+        QTENSOR("GLOBAL torch per_tensor_affine TUPLE1"),
+        QTENSOR("GLOBAL torch per_tensor_symmetric BINFLOAT 0.5 7 TUPLE3"),
+        QTENSOR("GLOBAL torch per_tensor_affine 'a' 7 TUPLE3"),
+        QTENSOR("MARK GLOBAL torch per_channel_affine EMPTY_LIST EMPTY_LIST 1 TUPLE"),
+        QTENSOR("EMPTY_TUPLE")};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        read = read_words_by(bad[i], NO_RULES);
+        cr_expect_eq(read.code, BERTH_E_PICKLE, "%s", bad[i]);
+        cr_expect(strstr(read.error.message, "_rebuild_qtensor wants (per_tensor_affine, scale, "),
+                  "%s", read.error.message);
+        free_reading(&read);
+    }
+    static const char *const misfits[] = {
+        QTENSOR("MARK GLOBAL torch per_channel_affine " DOUBLES("s", "3")
+                    LONGS("z", "3") "2 TUPLE"),
+        QTENSOR("MARK GLOBAL torch per_channel_affine " DOUBLES("s", "3")
+                    LONGS("z", "3") "-1 TUPLE"),
+        QTENSOR("MARK GLOBAL torch per_channel_affine " DOUBLES("s", "2")
+                    LONGS("z", "3") "1 TUPLE"),
+        QTENSOR("MARK GLOBAL torch per_channel_affine " DOUBLES("s", "3")
+                    LONGS("z", "2") "1 TUPLE")};
+    for (size_t i = 0; i < sizeof misfits / sizeof *misfits; i++) {
+        read = read_words_by(misfits[i], NO_RULES);
+        cr_expect_eq(read.code, BERTH_E_TENSOR, "%s: %s", misfits[i], read.error.message);
+        free_reading(&read);
+    }
+}
+
+#define LAYOUT(name) "GLOBAL torch.serialization _get_layout 'torch." name "' TUPLE1 REDUCE "
+#define SPARSE "GLOBAL torch._utils _rebuild_sparse_tensor "
+/* (1, n) indices and n values of a vector. */
+#define INDICES                                                                                    \
+    V2 STORAGE("torch LongStorage", "i", "2") "0 1 2 TUPLE2 2 1 TUPLE2 NEWFALSE" NO_HOOKS          \
+                                              "TUPLE REDUCE "
+
+Test(pickle_tensors, sparse_tensors_of_every_layout)
+{
+    ACCEPTS(
+        coo,
+        SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
+            "v", "2") "GLOBAL torch Size 9 TUPLE1 TUPLE1 REDUCE NEWTRUE TUPLE TUPLE2 REDUCE STOP");
+    int32_t rank;
+    cr_assert_eq(berth_value_kind(coo.root), BERTH_KIND_SPARSE);
+    cr_expect_eq(berth_value_layout(coo.root), BERTH_SPARSE_COO);
+    cr_expect(berth_value_is_coalesced(coo.root));
+    cr_expect_eq(berth_value_shape(coo.root, &rank)[0], 9);
+    cr_expect_eq(berth_value_count(coo.root), 2);
+    free_reading(&coo);
+    ACCEPTS(old, SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
+                     "v", "2") "9 TUPLE1 TUPLE TUPLE2 REDUCE STOP");
+    cr_expect_not(berth_value_is_coalesced(old.root), "files from before 2.1 do not say");
+    free_reading(&old);
+    ACCEPTS(csr, SPARSE LAYOUT("sparse_csr") "MARK " LONGS("a", "3") LONGS("b", "2")
+                     DOUBLES("v", "2") "2 2 TUPLE2 TUPLE TUPLE2 REDUCE STOP");
+    cr_expect_eq(berth_value_layout(csr.root), BERTH_SPARSE_CSR);
+    cr_expect_eq(berth_value_count(csr.root), 3);
+    free_reading(&csr);
+}
+
+Test(pickle_tensors, sparse_parts_that_do_not_fit_are_refused)
+{
+    struct reading read;
+    static const char *const bad[] = {
+        SPARSE LAYOUT("sparse_coo") "EMPTY_TUPLE TUPLE2 REDUCE STOP",
+        SPARSE LAYOUT("strided") "EMPTY_TUPLE TUPLE2 REDUCE STOP",
+        SPARSE LAYOUT("sparse_coo") "MARK 1 2 3 NEWTRUE TUPLE TUPLE2 REDUCE STOP",
+        SPARSE LAYOUT("sparse_csr") "MARK " LONGS("a", "3") LONGS("b", "2")
+            DOUBLES("v", "2") "2 2 TUPLE2 NEWTRUE TUPLE TUPLE2 REDUCE STOP"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        read = read_words_by(bad[i], NO_RULES);
+        cr_expect_eq(read.code, BERTH_E_PICKLE, "%s", bad[i]);
+        cr_expect(strstr(read.error.message,
+                         "torch._utils _rebuild_sparse_tensor of parts that make no sparse tensor"),
+                  "%s", read.error.message);
+        free_reading(&read);
+    }
+    /* T4: three values for two indices; a size of two dimensions for a vector. */
+    static const char *const misfits[] = {
+        SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
+            "v", "3") "9 TUPLE1 NEWTRUE TUPLE TUPLE2 REDUCE STOP",
+        SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
+            "v", "2") "9 9 TUPLE2 NEWTRUE TUPLE TUPLE2 REDUCE STOP"};
+    for (size_t i = 0; i < sizeof misfits / sizeof *misfits; i++) {
+        read = read_words_by(misfits[i], NO_RULES);
+        cr_expect_eq(read.code, BERTH_E_TENSOR, "%s: %s", misfits[i], read.error.message);
+        free_reading(&read);
+    }
+}
+
+Test(pickle_tensors, nested_tensors)
+{
+#define PAIRS(key)                                                                                 \
+    V2 STORAGE("torch LongStorage", key, "2") "0 2 1 TUPLE2 1 1 TUPLE2 NEWFALSE" NO_HOOKS          \
+                                              "TUPLE REDUCE "
+    ACCEPTS(read, "GLOBAL torch._utils _rebuild_nested_tensor MARK " DOUBLES("v", "5") PAIRS("s")
+                      PAIRS("t") LONGS("o", "2") "TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_NESTED);
+    cr_expect_eq(berth_value_count(read.root), 4);
+    free_reading(&read);
+    refuses("GLOBAL torch._utils _rebuild_nested_tensor MARK 1 2 3 4 TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_nested_tensor wants a tensor as argument 1, "
+            "got int");
+}
+
+/* ---- Parameters and attributes ---- */
+
+Test(pickle_tensors, parameters)
+{
+    ACCEPTS(read, "GLOBAL torch._utils _rebuild_parameter" TENSOR "NEWTRUE" NO_HOOKS
+                  "TUPLE3 REDUCE STOP");
+    cr_assert_eq(berth_value_kind(read.root), BERTH_KIND_PARAMETER);
+    cr_expect(berth_value_requires_grad(read.root));
+    cr_expect_eq(berth_value_tensor(read.root)->rank, 2);
+    free_reading(&read);
+    refuses("GLOBAL torch._utils _rebuild_parameter EMPTY_DICT NEWTRUE" NO_HOOKS
+            "TUPLE3 !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_parameter wants a tensor as argument 1, got "
+            "dict");
+}
+
+Test(pickle_tensors, parameters_and_tensors_with_attributes)
+{
+    ACCEPTS(one, "GLOBAL torch._utils _rebuild_parameter_with_state MARK" TENSOR "NEWFALSE" NO_HOOKS
+                 "EMPTY_DICT 'a' 1 SETITEM TUPLE REDUCE STOP");
+    cr_assert_eq(berth_value_kind(one.root), BERTH_KIND_SUBCLASS);
+    cr_expect_eq(berth_value_kind(berth_value_inner(one.root)), BERTH_KIND_PARAMETER);
+    cr_expect_eq(berth_value_count(berth_value_state(one.root)), 1);
+    free_reading(&one);
+#define FROM_TYPE(function, type, arguments)                                                       \
+    "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL " function " GLOBAL " type             \
+    " MARK " arguments " TUPLE EMPTY_DICT 'a' 1 SETITEM TUPLE !REDUCE STOP"
+#define META "GLOBAL torch float32 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE"
+    ACCEPTS(two, FROM_TYPE("torch._utils _rebuild_meta_tensor_no_storage", "torch Tensor", META));
+    cr_assert_eq(berth_value_kind(two.root), BERTH_KIND_SUBCLASS);
+    cr_expect_eq(berth_value_kind(berth_value_inner(two.root)), BERTH_KIND_TENSOR);
+    free_reading(&two);
+}
+
+Test(pickle_tensors, from_type_calls_only_rebuild_functions_for_plain_tensors)
+{
+#define WANTS                                                                                      \
+    "torch._tensor _rebuild_from_type_v2 wants a _rebuild function and torch Tensor as first "     \
+    "arguments"
+    refuses(FROM_TYPE("torch Size", "torch Tensor", "EMPTY_TUPLE"), BERTH_E_PICKLE, WANTS);
+    refuses(FROM_TYPE("torch._tensor _rebuild_from_type_v2", "torch Tensor", META), BERTH_E_PICKLE,
+            WANTS);
+    refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch FloatTensor", META), BERTH_E_PICKLE,
+            WANTS);
+    refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch Tensor", "1 2"), BERTH_E_PICKLE,
+            "torch._utils _rebuild_tensor wants 4 arguments, got 2");
+}
+
+/* ---- BUILD ---- */
+
+Test(pickle_tensors, a_state_dict_keeps_its_metadata)
+{
+    ACCEPTS(read, "GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE BINPUT 0 EMPTY_DICT "
+                  "'_metadata' 1 SETITEM BUILD STOP");
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_ORDERED_DICT);
+    cr_expect_eq(berth_value_count(berth_value_state(read.root)), 1);
+    free_reading(&read);
+}
+
+Test(pickle_tensors, build_takes_only_what_has_a_state)
+{
+    refuses("EMPTY_DICT EMPTY_DICT !BUILD STOP", BERTH_E_FORBIDDEN,
+            "BUILD of a dict: only OrderedDicts, and tensors and Parameters of "
+            "old files, take a state");
+    refuses("GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE NONE !BUILD STOP", BERTH_E_PICKLE,
+            "BUILD of an OrderedDict wants a dict, got None");
+    refuses(
+        "GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE EMPTY_DICT BUILD EMPTY_DICT !BUILD STOP",
+        BERTH_E_PICKLE, "BUILD of a OrderedDict that has a state");
+}
+
+/* Files of torchvision from 2017 hold Parameters that are built in two steps. */
+Test(pickle_tensors, parameters_of_old_files_are_built_in_two_steps)
+{
+#define OLD_PARAMETER "GLOBAL torch.nn.parameter Parameter " TENSOR "TUPLE1 REDUCE "
+    ACCEPTS(read,
+            OLD_PARAMETER "BINPUT 0 NEWFALSE NEWFALSE NONE TUPLE3 BUILD BINGET 0 TUPLE2 STOP");
+    const berth_value *parameter = berth_value_item(read.root, 0);
+    cr_assert_eq(berth_value_kind(parameter), BERTH_KIND_PARAMETER);
+    cr_expect_not(berth_value_requires_grad(parameter));
+    cr_expect_eq(berth_value_item(read.root, 1), parameter, "the memo has the same one");
+    free_reading(&read);
+    ACCEPTS(alone, OLD_PARAMETER "STOP");
+    cr_expect(berth_value_requires_grad(alone.root), "without BUILD as Parameter() makes it");
+    free_reading(&alone);
+    ACCEPTS(listed, "EMPTY_LIST MARK " OLD_PARAMETER OLD_PARAMETER "APPENDS STOP");
+    cr_expect_eq(berth_value_kind(berth_value_item(listed.root, 1)), BERTH_KIND_PARAMETER);
+    free_reading(&listed);
+    refuses(OLD_PARAMETER "EMPTY_DICT !BUILD STOP", BERTH_E_PICKLE,
+            "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
+    refuses(OLD_PARAMETER "BINPUT 0 TUPLE1 BINGET 0 NEWTRUE NEWTRUE NONE TUPLE3 !BUILD TUPLE2 STOP",
+            BERTH_E_PICKLE, "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
+}
+
+Test(pickle_tensors, tensors_of_the_oldest_files_are_built_in_two_steps)
+{
+#define OLD_TENSOR(class) "GLOBAL torch " class " EMPTY_TUPLE REDUCE "
+#define OLD_STATE "MARK" FLOATS "0 6 TUPLE1 1 TUPLE1 TUPLE !BUILD "
+    ACCEPTS(read, OLD_TENSOR("FloatTensor") OLD_STATE "STOP");
+    cr_expect_eq(tensor_of(&read)->shape[0], 6);
+    cr_expect_eq(tensor_of(&read)->dtype, BERTH_FLOAT32);
+    free_reading(&read);
+    ACCEPTS(plain, OLD_TENSOR("Tensor") OLD_STATE "STOP");
+    cr_expect_eq(tensor_of(&plain)->dtype, BERTH_FLOAT32);
+    free_reading(&plain);
+    refuses(OLD_TENSOR("LongTensor") OLD_STATE "STOP", BERTH_E_PICKLE,
+            "BUILD of a tensor wants (storage, offset, size, stride), once");
+    refuses(OLD_TENSOR("FloatTensor") "!TUPLE1 STOP", BERTH_E_PICKLE,
+            "a tensor is used before its BUILD");
+    refuses(OLD_TENSOR("FloatTensor") "!STOP", BERTH_E_PICKLE, "a tensor is used before its BUILD");
+    refuses("GLOBAL torch FloatTensor 5 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch FloatTensor wants 0 arguments, got 1");
+}
