@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The memory of a tree (P3), its failure, its storages (T3). */
+#include "config/error.h"
+#include "format/value.h"
+#include "tests/support/support.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void expect_error(const berth_tree *tree, int code, const char *message)
+{
+    berth_error error;
+    cr_assert_eq(berth_tree_error(tree, &error), code, "%d: %s", error.code, error.message);
+    cr_assert_str_eq(error.message, message);
+}
+
+Test(tree, remembers_its_first_failure)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+    cr_assert_null(berth_str(tree, "a\xff", 2));
+    cr_assert_null(berth_bigint(tree, NULL, 0));
+    expect_error(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte 1");
+    /* What is built afterwards is still there to be refused with that error. */
+    cr_assert_not_null(berth_dict(tree));
+    berth_tree_free(tree);
+}
+
+Test(tree, makers_given_null_return_null)
+{
+    const berth_tensor tensor = {.dtype = BERTH_FLOAT32};
+    cr_assert_null(berth_none(NULL));
+    cr_assert_null(berth_bool(NULL, true));
+    cr_assert_null(berth_int(NULL, 1));
+    cr_assert_null(berth_bigint(NULL, NULL, 0));
+    cr_assert_null(berth_float(NULL, 1));
+    cr_assert_null(berth_complex(NULL, 1, 1));
+    cr_assert_null(berth_str(NULL, "", 0));
+    cr_assert_null(berth_bytes(NULL, "", 0));
+    cr_assert_null(berth_bytearray(NULL, "", 0));
+    cr_assert_null(berth_list(NULL));
+    cr_assert_null(berth_tuple(NULL, NULL, 0));
+    cr_assert_null(berth_dict(NULL));
+    cr_assert_null(berth_set(NULL));
+    cr_assert_null(berth_size(NULL, NULL, 0));
+    cr_assert_null(berth_device(NULL, "cpu", 0));
+    cr_assert_null(berth_dtype_value(NULL, BERTH_FLOAT32));
+    cr_assert_null(berth_qscheme_value(NULL, BERTH_PER_TENSOR_AFFINE));
+    cr_assert_null(berth_layout_value(NULL, BERTH_STRIDED));
+    cr_assert_null(berth_storage_value(NULL, NULL));
+    cr_assert_null(berth_storage_new(NULL, BERTH_FLOAT32, NULL, 0, NULL));
+    cr_assert_null(berth_tensor_value(NULL, &tensor));
+    cr_assert_null(berth_parameter(NULL, NULL, true));
+    cr_assert_null(berth_sparse(NULL, BERTH_SPARSE_COO, NULL, 0, NULL, false));
+    cr_assert_null(berth_nested(NULL, NULL));
+    cr_assert_null(berth_subclass(NULL, NULL, NULL));
+    cr_assert_eq(berth_list_append(NULL, NULL), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_set_add(NULL, NULL), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_value_set_state(NULL, NULL), BERTH_E_ARGUMENT);
+}
+
+Test(tree, null_items_fail_it_by_name)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *dict = berth_dict(tree);
+    cr_assert_lt(berth_dict_set(dict, "a", NULL), 0);
+    expect_error(tree, BERTH_E_ARGUMENT, "a dict's value is NULL");
+    berth_tree_free(tree);
+}
+
+Test(tree, values_of_another_tree_are_refused)
+{
+    berth_tree *tree = berth_tree_new(NULL), *other = berth_tree_new(NULL);
+    berth_value *list = berth_list(tree), *foreign = berth_none(other);
+    cr_assert_lt(berth_list_append(list, foreign), 0);
+    expect_error(tree, BERTH_E_ARGUMENT, "an item of a list is of another tree");
+    cr_assert_null(berth_tuple(tree, &foreign, 1));
+    cr_assert_eq(berth_value_tree(list), tree);
+    cr_assert_eq(berth_value_tree(foreign), other);
+    berth_tree_free(other);
+    berth_tree_free(tree);
+}
+
+Test(tree, large_values_know_their_tree)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    char *text = calloc(1, 100000);
+    memset(text, 'a', 99999);
+    berth_value *value = berth_str(tree, text, 99999);
+    cr_assert_eq(berth_value_tree(value), tree);
+    cr_assert_str_eq(berth_value_text(value, NULL), text);
+    free(text);
+    berth_tree_free(tree);
+}
+
+Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    cr_assert_eq(berth_value_id(berth_none(tree)), SIZE_MAX);
+    cr_assert_eq(berth_value_id(berth_bool(tree, true)), SIZE_MAX);
+    cr_assert_eq(berth_value_id(berth_int(tree, 1)), SIZE_MAX);
+    cr_assert_eq(berth_value_id(berth_float(tree, 1)), SIZE_MAX);
+    cr_assert_eq(berth_value_id(berth_tuple(tree, NULL, 0)), SIZE_MAX);
+    cr_assert_eq(berth_value_id(berth_list(tree)), 0);
+    cr_assert_eq(berth_value_id(berth_str(tree, "a", 1)), 1);
+    cr_assert_eq(berth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
+    cr_assert_eq(berth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
+    cr_assert_eq(berth_tree_n_ids(tree), 3);
+    berth_tree_free(tree);
+}
+
+/* P3: freed by blocks, so that depth costs no stack. */
+Test(tree, a_million_levels_deep_is_freed, .timeout = 20)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *value = berth_none(tree);
+    for (int i = 0; i < 1000000; i++) {
+        berth_value *outer = berth_list(tree);
+        berth_list_append(outer, value);
+        value = outer;
+    }
+    berth_tree_free(tree);
+}
+
+/* ---- P3: memory a byte of pickle, less the 16 bytes of the reader's own stack a slot ---- */
+
+static berth_tree *watched(void)
+{
+    test_memory_watch();
+    return berth_tree_new(NULL);
+}
+
+static void expect_within(berth_tree *tree, uint64_t nbytes)
+{
+    uint64_t peak = test_memory_seen().peak_nbytes;
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+    cr_assert_leq(peak, nbytes + 65536, "%zu bytes, at most %zu + 64 KiB", (size_t)peak,
+                  (size_t)nbytes);
+    berth_tree_free(tree);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
+
+enum { MANY = 200000 };
+
+Test(tree, a_list_of_empty_lists_stays_within_the_bound)
+{
+    berth_tree *tree = watched();
+    berth_value **items = malloc(MANY * sizeof(*items));
+    for (int i = 0; i < MANY; i++)
+        items[i] = berth_list(tree); /* ] is one byte */
+    berth_list_extend(berth_list(tree), items, MANY);
+    free(items);
+    expect_within(tree, MANY * (64 - 16));
+}
+
+Test(tree, a_list_that_grows_by_one_stays_within_the_bound)
+{
+    berth_tree *tree = watched();
+    berth_value *list = berth_list(tree);
+    for (int i = 0; i < MANY; i++)
+        berth_list_append(list, berth_none(tree)); /* Na: two bytes */
+    expect_within(tree, MANY * 2 * 32);
+}
+
+Test(tree, many_short_lists_stay_within_the_bound)
+{
+    berth_tree *tree = watched();
+    for (int i = 0; i < MANY; i++)
+        berth_list_append(berth_list(tree), berth_none(tree)); /* ]Na: three bytes */
+    expect_within(tree, MANY * (3 * 64 - 16));
+}
+
+Test(tree, many_short_dicts_stay_within_the_bound)
+{
+    berth_tree *tree = watched();
+    for (int i = 0; i < MANY; i++)
+        berth_dict_set_value(berth_dict(tree), berth_none(tree), berth_none(tree)); /* }NNs */
+    expect_within(tree, MANY * (4 * 64 - 16));
+}
+
+Test(tree, a_dict_of_short_keys_stays_within_the_bound)
+{
+    berth_tree *tree = watched();
+    berth_value *dict = berth_dict(tree);
+    for (int i = 0; i < MANY; i++) /* J….Ns: seven bytes */
+        berth_dict_set_value(dict, berth_int(tree, i), berth_none(tree));
+    expect_within(tree, (uint64_t)MANY * 7 * 32);
+}
+
+Test(tree, sets_and_bytes_made_by_reduce_stay_within_the_bound)
+{
+    berth_tree *tree = watched();
+    char *text = calloc(1, MANY);
+    memset(text, 'a', MANY - 1);
+    berth_value *string = berth_str(tree, text, MANY - 1);
+    for (int i = 0; i < MANY; i++) /* h.h.R: five bytes each, never a copy */
+        berth_bytearray_from(tree, berth_bytes_from_latin1(tree, string));
+    free(text);
+    expect_within(tree, (uint64_t)MANY * 2 + (uint64_t)MANY * 10 * 48);
+}
+
+Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 10)
+{
+    berth_tree *tree = watched();
+    berth_value **items = malloc(MANY * sizeof(*items));
+    for (int i = 0; i < MANY; i++)
+        items[i] = berth_int(tree, i);
+    berth_value *tuple = berth_tuple(tree, items, MANY);
+    for (int i = 0; i < MANY; i++)
+        cr_assert_not_null(berth_size_from(tree, tuple));
+    free(items);
+    expect_within(tree, (uint64_t)MANY * (5 + 3) * 48);
+}
+
+/* W6: every allocation of a building of all kinds is refused in turn. */
+static berth_value *build(berth_tree *tree)
+{
+    static const float data[600];
+    const int64_t shape[1] = {600};
+    berth_value *dict = berth_ordered_dict(tree), *list = berth_list(tree);
+    char text[2000] = "";
+    memset(text, 'x', sizeof(text) - 1);
+    for (int i = 0; i < 300; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%d", i);
+        berth_value *items[2] = {berth_str(tree, text, (size_t)i * 5), berth_int(tree, i)};
+        berth_dict_set_value(dict, berth_tuple(tree, items, 2), list);
+        berth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
+        berth_list_append(list, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                         .rank = 1,
+                                                                         .shape = shape,
+                                                                         .data = data}));
+    }
+    berth_value_set_state(dict, berth_set_from(tree, berth_list(tree)));
+    return dict;
+}
+
+Test(tree, every_refused_allocation_is_a_clean_failure, .timeout = 60)
+{
+    uint64_t n = 0;
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        for (uint64_t nth = 1;; nth++) {
+            test_memory_watch();
+            test_memory_refuse(nth, for_ever);
+            berth_error error;
+            berth_tree *tree = berth_tree_new(&error);
+            if (tree) {
+                build(tree);
+                berth_tree_error(tree, &error);
+            }
+            bool reached = test_memory_seen().n_allocations >= nth;
+            berth_tree_free(tree);
+            cr_assert_eq(test_memory_seen().live_nbytes, 0);
+            test_memory_unwatch();
+            if (!reached)
+                break;
+            cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+            n++;
+        }
+    }
+    cr_assert_gt(n, 100, "only %zu points of failure", (size_t)n);
+}
+
+/* ---- storages ---- */
+
+static berth_storage *meet(berth_tree *tree, const char *key, berth_dtype dtype, uint64_t nbytes)
+{
+    return berth_tree_meet_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
+}
+
+Test(tree, storages_are_met_by_key_in_order)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    char key[16];
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, sizeof(key), "%d", i * 7);
+        berth_storage *storage = meet(tree, key, BERTH_FLOAT32, 4);
+        cr_assert_eq(storage->index, (size_t)i);
+        cr_assert_eq(meet(tree, key, BERTH_FLOAT32, 4), storage);
+        cr_assert_eq(berth_tree_storage(tree, (size_t)i), storage);
+        cr_assert_eq(berth_tree_find_storage(tree, key, strlen(key)), storage);
+        cr_assert_str_eq(berth_storage_key(storage), key);
+        cr_assert_str_eq(berth_storage_location(storage), "cuda:0");
+        cr_assert_eq(berth_storage_nbytes(storage), 4);
+        cr_assert_eq(berth_storage_dtype(storage), BERTH_FLOAT32);
+    }
+    cr_assert_eq(berth_tree_n_storages(tree), 1000);
+    cr_assert_null(berth_tree_storage(tree, 1000));
+    cr_assert_null(berth_tree_find_storage(tree, "x", 1));
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+    berth_tree_free(tree);
+}
+
+struct conflict {
+    berth_dtype first, second;
+    uint64_t first_nbytes, second_nbytes;
+    const char *message; /* NULL: no conflict */
+};
+
+/* T3 */
+Test(tree, a_storage_keeps_one_size_and_one_class)
+{
+    static const struct conflict rows[] = {
+        {BERTH_FLOAT32, BERTH_FLOAT32, 8, 12, "storage k has 12 bytes here and 8 bytes before"},
+        {BERTH_FLOAT32, BERTH_INT32, 8, 8, "storage k is of int32 here and of float32 before"},
+        {BERTH_FLOAT32, BERTH_DTYPE_NONE, 8, 8,
+         "storage k is of untyped here and of float32 before"},
+        {BERTH_FLOAT32, BERTH_UINT8, 8, 8, "storage k is of uint8 here and of float32 before"},
+        {BERTH_INT8, BERTH_DTYPE_NONE, 8, 8, "storage k is of untyped here and of int8 before"},
+        {BERTH_UINT8, BERTH_DTYPE_NONE, 8, 8, NULL},
+        {BERTH_DTYPE_NONE, BERTH_UINT8, 8, 8, NULL},
+        {BERTH_FLOAT32, BERTH_INT64, 0, 0, NULL},
+        {BERTH_FLOAT32, BERTH_INT64, 0, 8, "storage k has 8 bytes here and 0 bytes before"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        berth_tree *tree = berth_tree_new(NULL);
+        berth_storage *first = meet(tree, "k", rows[i].first, rows[i].first_nbytes);
+        berth_storage *second = meet(tree, "k", rows[i].second, rows[i].second_nbytes);
+        cr_assert_eq(second, rows[i].message ? NULL : first);
+        expect_error(tree, rows[i].message ? BERTH_E_TENSOR : 0,
+                     rows[i].message ? rows[i].message : "");
+        berth_tree_free(tree);
+    }
+}
+
+Test(tree, storage_keys_and_locations_are_bounded)
+{
+    char text[2000];
+    memset(text, 'k', sizeof(text));
+    berth_tree *tree = berth_tree_new(NULL);
+    cr_assert_null(berth_tree_meet_storage(tree, text, 1025, BERTH_UINT8, 1, "cpu", 3));
+    expect_error(tree, BERTH_E_UNSUPPORTED, "a storage key of 1025 bytes (1 to 1024, without NUL)");
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+    cr_assert_not_null(berth_tree_meet_storage(tree, text, 1024, BERTH_UINT8, 1, text, 255));
+    cr_assert_null(berth_tree_meet_storage(tree, "1", 1, BERTH_UINT8, 1, text, 256));
+    expect_error(tree, BERTH_E_UNSUPPORTED,
+                 "a storage's location of 256 bytes (at most 255, without NUL)");
+    berth_tree_free(tree);
+}
+
+Test(tree, storages_of_the_caller_are_checked)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    cr_assert_null(berth_storage_new(tree, BERTH_FLOAT32, "12345", 5, NULL));
+    expect_error(tree, BERTH_E_ARGUMENT, "a storage of 5 bytes holds no whole float32");
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+    cr_assert_null(berth_storage_new(tree, BERTH_FLOAT32, NULL, 4, NULL));
+    expect_error(tree, BERTH_E_ARGUMENT, "a storage of 4 bytes without data");
+    berth_tree_free(tree);
+}
