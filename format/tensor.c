@@ -185,7 +185,7 @@ static int check_extent(const berth_tensor *tensor, berth_error *error)
         return 0;
     char shape[128], stride[128];
     return berth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                      "a %s tensor of shape %s, stride %s and storage offset %" PRId64
+                      "a tensor of %s, shape %s, stride %s and storage offset %" PRId64
                       " ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
                       berth_dtype_name(tensor->dtype),
                       list_text(tensor->shape, tensor->rank, shape, sizeof(shape)),

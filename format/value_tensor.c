@@ -42,9 +42,13 @@ berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 /* Shape and stride in memory of the tree, the stride made if there is none. */
 static bool copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 {
-    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK || (tensor->rank && !tensor->shape)) {
-        berth_tree_fail(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d) %s", tensor->rank,
-                        BERTH_MAX_RANK, tensor->shape ? "" : "without a shape");
+    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK) {
+        berth_tree_fail(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
+                        BERTH_MAX_RANK);
+        return false;
+    }
+    if (tensor->rank && !tensor->shape) {
+        berth_tree_fail(tree, BERTH_E_TENSOR, "a tensor without a shape");
         return false;
     }
     size_t rank = (size_t)tensor->rank;

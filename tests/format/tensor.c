@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* T1, T2, T4 and T5: bounds of tensors, gathering by strides, byte order. */
+#include "format/tensor.h"
+
+#include "config/error.h"
+#include "format/value.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static berth_tree *tree;
+static berth_error error;
+static const uint8_t data[4096];
+
+static void set_up(void)
+{
+    berth_error_clear(&error);
+    tree = berth_tree_new(NULL);
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+}
+
+TestSuite(tensor, .init = set_up, .fini = tear_down);
+
+static void expect_bad(const berth_tensor *tensor, const char *message)
+{
+    berth_error_clear(&error);
+    cr_assert_eq(berth_tensor_check(tensor, &error), BERTH_E_TENSOR, "%s", message);
+    cr_assert_str_eq(error.message, message);
+}
+
+static void expect_good(const berth_tensor *tensor)
+{
+    berth_error_clear(&error);
+    cr_assert_eq(berth_tensor_check(tensor, &error), 0, "%s", error.message);
+}
+
+static berth_storage *storage(berth_dtype dtype, uint64_t nbytes)
+{
+    return berth_storage_new(tree, dtype, data, nbytes, NULL);
+}
+
+Test(tensor, that_fits_its_storage_exactly_is_good)
+{
+    int64_t shape[2] = {2, 3}, stride[2] = {3, 1};
+    berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                           .rank = 2,
+                           .shape = shape,
+                           .stride = stride,
+                           .storage = storage(BERTH_FLOAT32, 24)};
+    expect_good(&tensor);
+    tensor.storage_offset = 1;
+    expect_bad(&tensor, "a tensor of float32, shape [2, 3], stride [3, 1] and storage offset 1 "
+                        "ends at byte 28 of storage of its own, which has 24");
+    stride[0] = 0; /* expanded */
+    expect_good(&tensor);
+    tensor.storage_offset = 3;
+    expect_good(&tensor);
+    tensor.storage_offset = 4;
+    expect_bad(&tensor, "a tensor of float32, shape [2, 3], stride [0, 1] and storage offset 4 "
+                        "ends at byte 28 of storage of its own, which has 24");
+    shape[0] = 0; /* T2: unless some size is 0 */
+    tensor.storage_offset = 1000;
+    expect_good(&tensor);
+}
+
+Test(tensor, names_the_storage_of_a_file)
+{
+    berth_tensor tensor = {.dtype = BERTH_INT64,
+                           .storage =
+                               berth_tree_meet_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
+    expect_bad(&tensor, "a tensor of int64, shape [], stride [] and storage offset 0 ends at byte "
+                        "8 of storage 17, which has 0");
+}
+
+Test(tensor, with_negative_numbers_is_refused)
+{
+    int64_t shape[2] = {2, 3}, stride[2] = {3, 1};
+    berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                           .rank = 2,
+                           .shape = shape,
+                           .stride = stride,
+                           .storage = storage(BERTH_FLOAT32, 24)};
+    shape[1] = -3;
+    expect_bad(&tensor, "a tensor with the negative size -3 in dimension 1");
+    shape[1] = 3;
+    stride[0] = -1;
+    expect_bad(&tensor, "a tensor with the negative stride -1 in dimension 0");
+    stride[0] = 3;
+    tensor.storage_offset = INT64_MIN;
+    expect_bad(&tensor, "a tensor with the negative storage offset -9223372036854775808");
+    tensor.storage_offset = 0;
+    tensor.rank = 65;
+    expect_bad(&tensor, "a tensor of rank 65 (0 to 64)");
+    tensor.rank = -1;
+    expect_bad(&tensor, "a tensor of rank -1 (0 to 64)");
+    tensor.rank = 2;
+    tensor.dtype = BERTH_DTYPE_NONE;
+    expect_bad(&tensor, "a tensor without a dtype");
+    tensor.dtype = BERTH_FLOAT32;
+    tensor.storage = NULL;
+    expect_bad(&tensor, "a tensor without a storage");
+    tensor.shape = NULL;
+    expect_bad(&tensor, "a tensor without a shape or stride");
+}
+
+/* T1: the product that wraps to 4 bytes, and its kin. */
+Test(tensor, sizes_that_overflow_are_refused)
+{
+    static const struct {
+        int64_t shape[3], stride[3], offset;
+        const char *message;
+    } rows[] = {
+        {{0x4000000000000001, 1, 1},
+         {1, 1, 1},
+         0,
+         "a tensor of shape [4611686018427387905, 1, 1], stride [1, 1, 1] and storage offset 0 is "
+         "larger than 64 bits can tell"},
+        {{INT64_MAX, INT64_MAX, 4},
+         {0, 0, 0},
+         0,
+         "a tensor of shape [9223372036854775807, 9223372036854775807, 4], stride [0, 0, 0] and "
+         "storage offset 0 is larger than 64 bits can tell"},
+        {{3, 1, 1},
+         {INT64_MAX, 0, 0},
+         INT64_MAX,
+         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset "
+         "9223372036854775807 is larger than 64 bits can tell"},
+        {{3, 3, 1},
+         {INT64_MAX, INT64_MAX, 0},
+         0,
+         "a tensor of shape [3, 3, 1], stride [9223372036854775807, 9223372036854775807, 0] and "
+         "storage offset 0 is larger than 64 bits can tell"},
+        {{1, 1, 1},
+         {1, 1, 1},
+         0x4000000000000000,
+         "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 is "
+         "larger than 64 bits can tell"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                               .rank = 3,
+                               .shape = rows[i].shape,
+                               .stride = rows[i].stride,
+                               .storage_offset = rows[i].offset,
+                               .storage = storage(BERTH_FLOAT32, 4)};
+        expect_bad(&tensor, rows[i].message);
+    }
+}
+
+Test(tensor, numel_of_an_empty_shape_never_overflows)
+{
+    static const int64_t shape[3] = {INT64_MAX, 0, INT64_MAX};
+    int64_t numel = -1;
+    cr_assert(berth_shape_numel(shape, 3, &numel));
+    cr_assert_eq(numel, 0);
+    cr_assert(berth_shape_numel(NULL, 0, &numel));
+    cr_assert_eq(numel, 1);
+}
+
+/* T2: in bits for the sub-byte kinds. */
+Test(tensor, sub_byte_kinds_are_bounded_by_elements)
+{
+    int64_t shape[1] = {7}, stride[1] = {1};
+    berth_tensor tensor = {.dtype = BERTH_QUINT4X2,
+                           .rank = 1,
+                           .shape = shape,
+                           .stride = stride,
+                           .qscheme = BERTH_PER_TENSOR_AFFINE,
+                           .storage = storage(BERTH_QUINT4X2, 4)};
+    expect_good(&tensor);
+    cr_assert_eq(berth_tensor_nbytes(&tensor), 4);
+    tensor.storage_offset = 1;
+    expect_good(&tensor);
+    tensor.storage_offset = 2;
+    expect_bad(&tensor, "a tensor of quint4x2, shape [7], stride [1] and storage offset 2 ends at "
+                        "byte 5 of storage of its own, which has 4");
+    tensor.dtype = BERTH_QUINT2X4;
+    shape[0] = 16;
+    tensor.storage_offset = 0;
+    expect_good(&tensor);
+    shape[0] = 17;
+    expect_bad(&tensor, "a tensor of quint2x4, shape [17], stride [1] and storage offset 0 ends at "
+                        "byte 5 of storage of its own, which has 4");
+}
+
+Test(tensor, on_the_meta_device_has_no_storage)
+{
+    static const int64_t shape[1] = {1000000}, stride[1] = {1};
+    berth_tensor tensor = {
+        .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .stride = stride, .flags = BERTH_META};
+    expect_good(&tensor);
+    const berth_value *value = berth_tensor_value(tree, &tensor);
+    cr_assert_null(berth_value_tensor(value)->storage);
+    tensor.storage = storage(BERTH_FLOAT32, 4);
+    expect_bad(&tensor, "a meta tensor with a storage");
+}
+
+static berth_value *numbers(berth_dtype dtype, int64_t n)
+{
+    return berth_tensor_value(
+        tree, &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+}
+
+/* T4 */
+Test(tensor, quantized_by_channel_has_one_scale_and_zero_point_each)
+{
+    static const int64_t shape[2] = {2, 3}, stride[2] = {3, 1};
+    berth_tensor tensor = {.dtype = BERTH_QINT8,
+                           .rank = 2,
+                           .shape = shape,
+                           .stride = stride,
+                           .storage = storage(BERTH_QINT8, 6),
+                           .qscheme = BERTH_PER_CHANNEL_AFFINE,
+                           .scales = numbers(BERTH_FLOAT64, 2),
+                           .zero_points = numbers(BERTH_INT64, 2)};
+    expect_good(&tensor);
+    tensor.axis = 1;
+    expect_bad(&tensor, "a tensor quantized along axis 1 of size 3 has 2 scales and 2 zero points");
+    tensor.axis = 2;
+    expect_bad(&tensor, "a tensor quantized along axis 2 has 2 dimensions");
+    tensor.axis = -1;
+    expect_bad(&tensor, "a tensor quantized along axis -1 has 2 dimensions");
+    tensor.axis = 0;
+    tensor.zero_points = NULL;
+    expect_bad(&tensor,
+               "a tensor quantized along axis 0 of size 2 has 2 scales and -1 zero points");
+    berth_value *list = berth_list(tree); /* as in older files */
+    berth_list_append(list, berth_int(tree, 0));
+    berth_list_append(list, berth_int(tree, 0));
+    tensor.zero_points = list;
+    expect_good(&tensor);
+    tensor.dtype = BERTH_INT8;
+    expect_bad(&tensor, "a quantized tensor of dtype int8");
+}
+
+/* ---- values ---- */
+
+static void expect_failure(const berth_value *made, int code, const char *message)
+{
+    cr_assert_null(made);
+    cr_assert_eq(berth_tree_error(tree, &error), code, "%s", error.message);
+    cr_assert_str_eq(error.message, message);
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+}
+
+Test(tensor, values_copy_shape_and_make_stride_and_storage)
+{
+    int64_t shape[3] = {2, 0, 3};
+    const berth_value *value = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 3, .shape = shape, .data = data});
+    const berth_tensor *made = berth_value_tensor(value);
+    shape[0] = 9;
+    cr_assert_eq(made->shape[0], 2);
+    cr_assert_arr_eq(made->stride, ((int64_t[]){3, 3, 1}), 24);
+    cr_assert_eq(berth_storage_nbytes(made->storage), 0);
+    cr_assert_null(made->data);
+    /* uint16 has no storage class of its own (FORMAT.md 6). */
+    cr_assert_eq(berth_storage_dtype(made->storage), BERTH_DTYPE_NONE);
+    cr_assert_eq(made->storage->element, BERTH_UINT16);
+    int64_t two[1] = {2}, stride[1] = {5};
+    value = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                     .rank = 1,
+                                                     .shape = two,
+                                                     .stride = stride,
+                                                     .storage_offset = 1,
+                                                     .data = data});
+    made = berth_value_tensor(value);
+    cr_assert_eq(berth_storage_nbytes(made->storage), 28);
+    cr_assert_eq(made->storage->data, data);
+    cr_assert_str_eq(made->storage->location, "cpu");
+    cr_assert_eq(berth_tensor_numel(made), 2);
+    cr_assert_not(berth_tensor_is_contiguous(made));
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+}
+
+Test(tensor, values_that_are_none_fail_the_tree)
+{
+    static const int64_t shape[1] = {5}, huge[3] = {0, INT64_MAX, 4};
+    berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape};
+    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_ARGUMENT,
+                   "a tensor of 20 bytes without data or storage");
+    tensor.storage = storage(BERTH_FLOAT32, 16);
+    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+                   "a tensor of float32, shape [5], stride [1] and storage offset 0 ends at byte "
+                   "20 of storage of its own, which has 16");
+    tensor.storage = NULL;
+    tensor.rank = 65;
+    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+                   "a tensor of rank 65 (0 to 64)");
+    tensor.rank = 3;
+    tensor.shape = huge;
+    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+                   "the strides of a tensor do not fit 64 bits");
+    expect_failure(berth_tensor_value(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
+}
+
+Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
+{
+    berth_value *plain = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_INT8, .data = data, .flags = BERTH_REQUIRES_GRAD});
+    berth_value *state = berth_dict(tree);
+    berth_value *parameter = berth_parameter(tree, plain, false);
+    berth_value *subclass = berth_subclass(tree, parameter, state);
+    cr_assert_eq(berth_value_tensor(subclass), berth_value_tensor(plain));
+    cr_assert_eq(berth_value_inner(subclass), parameter);
+    cr_assert_eq(berth_value_state(subclass), state);
+    cr_assert(berth_value_requires_grad(plain));
+    cr_assert_not(berth_value_requires_grad(parameter));
+    cr_assert_not(berth_value_requires_grad(subclass));
+    cr_assert(berth_value_requires_grad(berth_parameter(tree, plain, true)));
+    expect_failure(berth_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
+                   "a Parameter around a tensor with attributes");
+    expect_failure(berth_parameter(tree, berth_list(tree), true), BERTH_E_ARGUMENT,
+                   "a Parameter around a list");
+}
+
+struct sparse_row {
+    berth_layout_kind layout;
+    int32_t rank;
+    int64_t shape[4];
+    int32_t ranks[3];
+    int64_t shapes[3][4];
+    bool good;
+};
+
+static berth_value *make_sparse(const struct sparse_row *row)
+{
+    berth_value *parts[3];
+    for (int i = 0; i < 3; i++)
+        parts[i] = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT32,
+                                                            .rank = row->ranks[i],
+                                                            .shape = row->shapes[i],
+                                                            .data = data});
+    return berth_sparse(tree, row->layout, row->shape, row->rank, parts, true);
+}
+
+/* T4: the shapes of the parts agree. Those that are good are as PyTorch makes them. */
+Test(tensor, sparse_parts_agree)
+{
+    static const struct sparse_row rows[] = {
+        {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {5}}, true},
+        {BERTH_SPARSE_COO, 3, {3, 4, 7}, {2, 2, 0}, {{2, 5}, {5, 7}}, true},
+        {BERTH_SPARSE_COO, 0, {0}, {2, 1, 0}, {{0, 1}, {1}}, true},
+        {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {4}}, false},
+        {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{1, 5}, {5}}, false},
+        {BERTH_SPARSE_COO, 3, {3, 4, 7}, {2, 2, 0}, {{2, 5}, {5, 6}}, false},
+        {BERTH_SPARSE_COO, 1, {3}, {1, 1, 0}, {{5}, {5}}, false},
+        {BERTH_SPARSE_COO, 0, {0}, {2, 2, 0}, {{0, 1}, {1, 2}}, false},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {1, 1, 1}, {{4}, {5}, {5}}, true},
+        {BERTH_SPARSE_CSR, 3, {2, 3, 4}, {2, 2, 2}, {{2, 4}, {2, 5}, {2, 5}}, true},
+        {BERTH_SPARSE_CSR, 3, {3, 4, 2}, {1, 1, 2}, {{4}, {5}, {5, 2}}, true},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {1, 1, 1}, {{5}, {5}, {5}}, false},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {1, 1, 1}, {{4}, {5}, {6}}, false},
+        {BERTH_SPARSE_CSR, 3, {2, 3, 4}, {2, 2, 2}, {{1, 4}, {2, 5}, {2, 5}}, false},
+        {BERTH_SPARSE_CSR, 1, {3}, {1, 1, 1}, {{4}, {5}, {5}}, false},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {0, 1, 1}, {{0}, {5}, {5}}, false},
+        {BERTH_SPARSE_CSC, 2, {3, 4}, {1, 1, 1}, {{5}, {5}, {5}}, true},
+        {BERTH_SPARSE_CSC, 2, {3, 4}, {1, 1, 1}, {{4}, {5}, {5}}, false},
+        {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 3}}, true},
+        {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 3, 3}}, false},
+        {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 0, 3}}, false},
+        {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 1}, {{3}, {4}, {4}}, false},
+        {BERTH_SPARSE_BSC, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 3}}, true},
+        {BERTH_SPARSE_BSC, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 4}}, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        berth_value *sparse = make_sparse(&rows[i]);
+        cr_assert_eq(sparse != NULL, rows[i].good, "row %zu", i);
+        if (!sparse) {
+            expect_failure(sparse, BERTH_E_TENSOR,
+                           "the parts of a sparse tensor do not fit its shape");
+            continue;
+        }
+        int32_t rank;
+        cr_assert_eq(berth_value_layout(sparse), rows[i].layout);
+        cr_assert_arr_eq(berth_value_shape(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
+        cr_assert_eq(rank, rows[i].rank);
+        cr_assert_eq(berth_value_count(sparse), rows[i].layout == BERTH_SPARSE_COO ? 2 : 3);
+        cr_assert_eq(berth_value_is_coalesced(sparse), rows[i].layout == BERTH_SPARSE_COO);
+    }
+}
+
+Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
+{
+    static const int64_t shape[1] = {3};
+    berth_value *parts[2] = {berth_none(tree), berth_none(tree)};
+    expect_failure(berth_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true), BERTH_E_TENSOR,
+                   "part 0 of a sparse tensor is a None, no tensor");
+    static const int64_t negative[1] = {-3};
+    parts[0] = parts[1] = numbers(BERTH_INT64, 1);
+    expect_failure(berth_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true), BERTH_E_TENSOR,
+                   "a sparse tensor with the negative size -3");
+    parts[0] = parts[1] = numbers(BERTH_INT64, 1);
+    expect_failure(berth_sparse(tree, BERTH_STRIDED, shape, 1, parts, true), BERTH_E_TENSOR,
+                   "a sparse tensor of layout 6 and rank 1");
+}
+
+/* T4 */
+Test(tensor, nested_parts_agree)
+{
+    static const int64_t shape[2] = {2, 3}, other[2] = {2, 2};
+    berth_value *sizes = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = shape, .data = data});
+    berth_value *strides = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = other, .data = data});
+    berth_value *good[4] = {numbers(BERTH_INT8, 9), sizes, sizes, numbers(BERTH_INT64, 2)};
+    berth_value *nested = berth_nested(tree, good);
+    cr_assert_eq(berth_value_count(nested), 4);
+    cr_assert_eq(berth_value_item(nested, 3), good[3]);
+    berth_value *bad[4] = {good[0], sizes, strides, good[3]};
+    expect_failure(berth_nested(tree, bad), BERTH_E_TENSOR,
+                   "the parts of a nested tensor do not agree");
+}
+
+/* ---- gather ---- */
+
+/* Element i of the row-major order, by the definition. */
+static int64_t position_of(const berth_tensor *tensor, int64_t i)
+{
+    int64_t position = tensor->storage_offset;
+    for (int32_t dimension = tensor->rank; dimension-- > 0;) {
+        position += i % tensor->shape[dimension] * tensor->stride[dimension];
+        i /= tensor->shape[dimension];
+    }
+    return position;
+}
+
+static void expect_gathered(const berth_tensor *tensor, const uint8_t *bytes)
+{
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+    int64_t numel = berth_tensor_numel(tensor);
+    uint8_t *out = calloc((size_t)numel + 1, item);
+    for (int64_t first = 0; first < numel; first++)
+        for (int64_t n = 1; n <= numel - first; n += 1 + n / 3) {
+            memset(out, 0xee, ((size_t)numel + 1) * item);
+            berth_tensor_gather(tensor, bytes, first, n, out);
+            for (int64_t i = 0; i < n; i++)
+                cr_assert_arr_eq(out + (size_t)i * item,
+                                 bytes + (size_t)position_of(tensor, first + i) * item, item);
+            cr_assert_eq(out[(size_t)n * item], 0xee);
+        }
+    free(out);
+}
+
+Test(tensor, elements_are_gathered_in_row_major_order, .timeout = 20)
+{
+    static const struct {
+        int32_t rank;
+        int64_t shape[4], stride[4], offset;
+    } rows[] = {
+        {0, {0}, {0}, 3},
+        {1, {10}, {1}, 2},
+        {1, {10}, {3}, 0},
+        {1, {10}, {0}, 5},
+        {2, {4, 5}, {5, 1}, 1},
+        {2, {5, 4}, {1, 5}, 0},              /* transposed */
+        {2, {4, 3}, {5, 1}, 0},              /* rows of a wider matrix */
+        {2, {4, 3}, {0, 1}, 0},              /* expanded outside */
+        {2, {4, 3}, {1, 0}, 0},              /* expanded inside */
+        {2, {4, 3}, {1, 1}, 0},              /* overlapping windows */
+        {3, {2, 3, 4}, {12, 4, 1}, 0},       /* contiguous */
+        {3, {2, 3, 4}, {1, 2, 6}, 0},        /* turned around */
+        {3, {2, 1, 4}, {4, 77, 1}, 0},       /* a dimension of one */
+        {3, {2, 3, 4}, {24, 8, 2}, 1},       /* every second element */
+        {4, {2, 3, 2, 2}, {12, 1, 6, 3}, 0}, /* channels last */
+    };
+    static const berth_dtype dtypes[] = {BERTH_INT8, BERTH_INT16, BERTH_FLOAT32, BERTH_INT64,
+                                         BERTH_COMPLEX128};
+    uint8_t bytes[4096];
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)(i * 131 + i / 256);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        for (size_t j = 0; j < sizeof(dtypes) / sizeof(*dtypes); j++) {
+            const berth_tensor tensor = {.dtype = dtypes[j],
+                                         .rank = rows[i].rank,
+                                         .shape = rows[i].shape,
+                                         .stride = rows[i].stride,
+                                         .storage_offset = rows[i].offset};
+            expect_gathered(&tensor, bytes);
+        }
+}
+
+Test(tensor, contiguous_is_what_pytorch_calls_so)
+{
+    static const struct {
+        int64_t shape[3], stride[3];
+        bool contiguous;
+    } rows[] = {
+        {{2, 3, 4}, {12, 4, 1}, true}, {{2, 3, 4}, {12, 4, 2}, false},
+        {{2, 1, 4}, {4, 99, 1}, true}, {{0, 3, 4}, {7, 7, 7}, true},
+        {{1, 1, 1}, {0, 0, 0}, true},  {{2, 3, 4}, {0, 4, 1}, false},
+        {{2, 3, 4}, {1, 2, 6}, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        const berth_tensor tensor = {
+            .dtype = BERTH_INT8, .rank = 3, .shape = rows[i].shape, .stride = rows[i].stride};
+        cr_assert_eq(berth_tensor_is_contiguous(&tensor), rows[i].contiguous, "row %zu", i);
+    }
+    cr_assert_not(berth_tensor_is_contiguous(NULL));
+    cr_assert_eq(berth_tensor_numel(NULL), 0);
+    cr_assert_eq(berth_tensor_nbytes(NULL), 0);
+}
+
+/* T5 */
+Test(tensor, bytes_are_swapped_by_unit_also_in_place)
+{
+    static const uint8_t in[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    for (size_t unit = 1; unit <= 8; unit *= 2) {
+        uint8_t out[16], place[16];
+        memcpy(place, in, 16);
+        berth_swap_bytes(out, in, 16, unit);
+        berth_swap_bytes(place, place, 16, unit);
+        for (size_t i = 0; i < 16; i++)
+            cr_assert_eq(out[i], in[i / unit * unit + unit - 1 - i % unit]);
+        cr_assert_arr_eq(place, out, 16);
+    }
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Each kind of value: what was made is what is asked. */
+#include "format/value.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static berth_tree *tree;
+
+static void set_up(void)
+{
+    tree = berth_tree_new(NULL);
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+}
+
+TestSuite(value, .init = set_up, .fini = tear_down);
+
+static void expect_failure(const berth_value *made, int code, const char *message)
+{
+    berth_error error;
+    cr_assert_null(made);
+    cr_assert_eq(berth_tree_error(tree, &error), code, "%s", error.message);
+    cr_assert_str_eq(error.message, message);
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+}
+
+static berth_value *text(const char *string)
+{
+    return berth_str(tree, string, strlen(string));
+}
+
+static void expect_int(const berth_value *value, int64_t expected)
+{
+    int64_t integer;
+    cr_assert(berth_value_int(value, &integer));
+    cr_assert_eq(integer, expected);
+}
+
+Test(value, singletons_are_one_node_a_tree)
+{
+    cr_assert_eq(berth_none(tree), berth_none(tree));
+    cr_assert_eq(berth_bool(tree, true), berth_bool(tree, true));
+    cr_assert_neq(berth_bool(tree, true), berth_bool(tree, false));
+    cr_assert_eq(berth_tuple(tree, NULL, 0), berth_tuple(tree, NULL, 0));
+    cr_assert_eq(berth_layout_value(tree, BERTH_STRIDED), berth_layout_value(tree, BERTH_STRIDED));
+    cr_assert_eq(berth_value_kind(berth_none(tree)), BERTH_KIND_NONE);
+    cr_assert(berth_value_bool(berth_bool(tree, true)));
+    cr_assert_not(berth_value_bool(berth_bool(tree, false)));
+    cr_assert_not(berth_value_bool(berth_int(tree, 1)));
+}
+
+Test(value, ints_of_any_size)
+{
+    static const uint8_t small[12] = {0xfe, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                      0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    static const uint8_t large[12] = {[8] = 1};
+    static const uint8_t above[9] = {[7] = 0x80};
+    size_t nbytes;
+    expect_int(berth_int(tree, INT64_MIN), INT64_MIN);
+    expect_int(berth_bigint(tree, small, 12), -2);
+    expect_int(berth_bigint(tree, above, 8), INT64_MIN);
+    cr_assert_null(berth_value_bigint(berth_int(tree, 1), &nbytes));
+    cr_assert_eq(nbytes, 0);
+    berth_value *value = berth_bigint(tree, large, 12);
+    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    cr_assert_eq(nbytes, 9); /* the shortest form */
+    cr_assert_arr_eq(bytes, large, 9);
+    cr_assert_eq(berth_value_kind(value), BERTH_KIND_INT);
+    int64_t integer;
+    cr_assert_not(berth_value_int(value, &integer));
+    berth_value_bigint(berth_bigint(tree, above, 9), &nbytes);
+    cr_assert_eq(nbytes, 9); /* 2^63 needs its sign */
+    uint8_t most[256] = {[254] = 1};
+    cr_assert_not_null(berth_bigint(tree, most, 255));
+    expect_failure(berth_bigint(tree, most, 256), BERTH_E_ARGUMENT,
+                   "an integer of 256 bytes (1 to 255)");
+}
+
+Test(value, floats_keep_their_bits)
+{
+    uint64_t bits = UINT64_C(0x7ff0dead00000001), kept; /* a signalling NaN with a payload */
+    double nan_value;
+    memcpy(&nan_value, &bits, 8);
+    double value = berth_value_float(berth_float(tree, nan_value));
+    memcpy(&kept, &value, 8);
+    cr_assert_eq(kept, bits);
+    cr_assert(signbit(berth_value_float(berth_float(tree, -0.0))));
+    berth_value *z = berth_complex(tree, 1.5, -2.5);
+    cr_assert_eq(berth_value_float(z), 1.5);
+    cr_assert_eq(berth_value_imaginary(z), -2.5);
+    cr_assert_eq(berth_value_imaginary(berth_float(tree, 1)), 0);
+}
+
+Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
+{
+    static const char *const good[] = {"",
+                                       "abc",
+                                       "\xc3\xa9",
+                                       "\xe2\x82\xac",
+                                       "\xf0\x9f\x98\x80",
+                                       "\xed\xa0\x80",
+                                       "\xed\xbf\xbf",
+                                       "\xf4\x8f\xbf\xbf"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        size_t nbytes;
+        cr_assert_str_eq(berth_value_text(text(good[i]), &nbytes), good[i]);
+        cr_assert_eq(nbytes, strlen(good[i]));
+    }
+    size_t nbytes;
+    const char *held = berth_value_text(berth_str(tree, "a\0b", 3), &nbytes);
+    cr_assert_eq(nbytes, 3);
+    cr_assert_arr_eq(held, "a\0b", 4);
+    cr_assert_null(berth_value_text(berth_none(tree), &nbytes));
+}
+
+Test(value, text_that_is_no_utf8_is_refused)
+{
+    static const char *const bad[] = {"ab\x80",
+                                      "ab\xc0\x80",
+                                      "ab\xc1\xbf",
+                                      "ab\xc3",
+                                      "ab\xe0\x9f\xbf",
+                                      "ab\xe2\x82",
+                                      "ab\xf0\x8f\xbf",
+                                      "ab\xf0\x8f\xbf\xbf",
+                                      "ab\xf4\x90\x80\x80",
+                                      "ab\xf5\x80\x80",
+                                      "ab\xff",
+                                      "ab\xe2\x28\xa1"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        expect_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte 2");
+}
+
+Test(value, bytes_and_bytearrays)
+{
+    uint8_t all[256];
+    size_t nbytes;
+    for (int i = 0; i < 256; i++)
+        all[i] = (uint8_t)i;
+    berth_value *bytes = berth_bytes(tree, all, 256), *array = berth_bytearray(tree, all, 256);
+    cr_assert_arr_eq(berth_value_bytes(bytes, &nbytes), all, 256);
+    cr_assert_eq(nbytes, 256);
+    cr_assert_arr_eq(berth_value_bytes(array, &nbytes), all, 256);
+    cr_assert_eq(nbytes, 256);
+    cr_assert_eq(berth_value_kind(array), BERTH_KIND_BYTEARRAY);
+    cr_assert_not_null(berth_value_bytes(berth_bytes(tree, NULL, 0), &nbytes));
+    cr_assert_eq(nbytes, 0);
+    cr_assert_null(berth_value_bytes(text("a"), &nbytes));
+}
+
+/* P3: decoded once, then shared; each is an object of its own. */
+Test(value, bytes_from_latin1_text)
+{
+    berth_value *string = text("a\xc2\x80\xc3\xbfz");
+    size_t nbytes;
+    berth_value *first = berth_bytes_from_latin1(tree, string);
+    berth_value *second = berth_bytes_from_latin1(tree, string);
+    cr_assert_arr_eq(berth_value_bytes(first, &nbytes), "a\x80\xffz", 5);
+    cr_assert_eq(nbytes, 4);
+    cr_assert_neq(first, second);
+    cr_assert_eq(berth_value_bytes(second, &nbytes), berth_value_bytes(first, NULL));
+    cr_assert_eq(nbytes, 4);
+    berth_value *array = berth_bytearray_from(tree, second);
+    cr_assert_eq(berth_value_bytes(array, &nbytes), berth_value_bytes(first, NULL));
+    cr_assert_not_null(berth_value_bytes(berth_bytearray_from(tree, NULL), &nbytes));
+    cr_assert_eq(nbytes, 0);
+    expect_failure(berth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
+                   "latin1 text with a character above 255");
+    expect_failure(berth_bytes_from_latin1(tree, berth_none(tree)), BERTH_E_PICKLE,
+                   "bytes made from a None, not a str");
+}
+
+Test(value, lists_and_tuples_keep_their_items)
+{
+    berth_value *list = berth_list(tree), *items[100];
+    for (int i = 0; i < 100; i++) {
+        items[i] = berth_int(tree, i);
+        cr_assert_eq(berth_list_append(list, items[i]), 0);
+    }
+    cr_assert_eq(berth_list_extend(list, items, 100), 0);
+    cr_assert_eq(berth_value_count(list), 200);
+    berth_value *tuple = berth_tuple(tree, items, 100);
+    for (size_t i = 0; i < 100; i++) {
+        cr_assert_eq(berth_value_item(list, i), items[i]);
+        cr_assert_eq(berth_value_item(list, i + 100), items[i]);
+        cr_assert_eq(berth_value_item(tuple, i), items[i]);
+    }
+    cr_assert_null(berth_value_item(list, 200));
+    cr_assert_null(berth_value_item(tuple, 100));
+    cr_assert_lt(berth_list_append(tuple, items[0]), 0);
+}
+
+Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
+{
+    berth_value *list = berth_list(tree), *dict = berth_dict(tree), *pairs = berth_list(tree);
+    berth_list_append(list, text("a"));
+    berth_list_append(list, text("a"));
+    berth_dict_set(dict, "k", berth_int(tree, 3));
+    berth_value *pair[2] = {text("x"), berth_none(tree)};
+    berth_list_append(pairs, berth_tuple(tree, pair, 2));
+    berth_value *set = berth_set_from(tree, list);
+    cr_assert_eq(berth_value_count(set), 1);
+    cr_assert_eq(berth_value_count(list), 2); /* keeps its items */
+    berth_value *counter = berth_counter_from(tree, dict);
+    expect_int(berth_dict_get(counter, "k"), 3);
+    cr_assert_eq(berth_value_kind(counter), BERTH_KIND_COUNTER);
+    berth_value *ordered = berth_ordered_dict_from(tree, pairs);
+    cr_assert_eq(berth_dict_get(ordered, "x"), berth_none(tree));
+    cr_assert_eq(berth_value_count(berth_set_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(berth_counter_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(berth_ordered_dict_from(tree, NULL)), 0);
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+    expect_failure(berth_set_from(tree, list), BERTH_E_PICKLE,
+                   "a list that something was built from is used again by set");
+}
+
+Test(value, an_argument_is_used_once)
+{
+    berth_value *dict = berth_dict(tree), *list = berth_list(tree);
+    berth_counter_from(tree, dict);
+    expect_failure(berth_counter_from(tree, dict), BERTH_E_PICKLE,
+                   "a dict that something was built from is used again by Counter");
+    list = berth_list(tree);
+    berth_ordered_dict_from(tree, list);
+    expect_failure(berth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+                   "a list that something was built from is used again by OrderedDict");
+    list = berth_list(tree);
+    berth_set_from(tree, list);
+    cr_assert_lt(berth_list_append(list, berth_none(tree)), 0);
+    expect_failure(NULL, BERTH_E_UNSUPPORTED,
+                   "a list that something was built from grows afterwards");
+    expect_failure(berth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+                   "a set made from a dict, not a list");
+    list = berth_list(tree);
+    berth_list_append(list, berth_none(tree));
+    expect_failure(berth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+                   "an OrderedDict made from what is no pair");
+}
+
+Test(value, dicts_of_every_kind)
+{
+    berth_value *dicts[3] = {berth_dict(tree), berth_ordered_dict(tree), berth_counter(tree)};
+    for (int i = 0; i < 3; i++) {
+        berth_value *items[4] = {text("b"), berth_int(tree, 1), text("a"), berth_int(tree, 2)};
+        cr_assert_eq(berth_dict_extend(dicts[i], items, 2), 0);
+        cr_assert_eq(berth_value_count(dicts[i]), 2);
+        cr_assert_eq(berth_value_key(dicts[i], 1), items[2]);
+        cr_assert_eq(berth_value_item(dicts[i], 1), items[3]);
+        cr_assert_eq(berth_dict_get(dicts[i], "a"), items[3]);
+        cr_assert_null(berth_dict_get(dicts[i], "c"));
+        cr_assert_null(berth_value_key(dicts[i], 2));
+    }
+    cr_assert_lt(berth_dict_set(berth_list(tree), "a", berth_none(tree)), 0);
+    expect_failure(NULL, BERTH_E_ARGUMENT, "a list is no dict");
+}
+
+Test(value, attributes)
+{
+    berth_value *state = berth_dict(tree), *ordered = berth_ordered_dict(tree);
+    cr_assert_null(berth_value_state(ordered));
+    cr_assert_eq(berth_value_set_state(ordered, state), 0);
+    cr_assert_eq(berth_value_state(ordered), state);
+    cr_assert_eq(berth_value_count(ordered), 0);
+    for (int i = 0; i < 100; i++)
+        berth_dict_set_value(ordered, berth_int(tree, i), state);
+    cr_assert_eq(berth_value_state(ordered), state);
+    cr_assert_lt(berth_value_set_state(state, state), 0);
+    expect_failure(NULL, BERTH_E_ARGUMENT, "a dict has no attributes");
+}
+
+Test(value, sizes_are_shapes)
+{
+    static const int64_t shape[3] = {2, 0, INT64_MAX};
+    int32_t rank;
+    berth_value *size = berth_size(tree, shape, 3);
+    cr_assert_arr_eq(berth_value_shape(size, &rank), shape, sizeof(shape));
+    cr_assert_eq(rank, 3);
+    expect_int(berth_value_item(size, 2), INT64_MAX);
+    cr_assert_not_null(berth_value_shape(berth_size(tree, NULL, 0), &rank));
+    cr_assert_eq(rank, 0);
+    const int64_t *first, *second;
+    berth_value *item = berth_int(tree, 5), *tuple = berth_tuple(tree, &item, 1);
+    cr_assert(berth_value_as_shape(tuple, &first, &rank));
+    cr_assert(berth_value_as_shape(berth_size_from(tree, tuple), &second, &rank));
+    cr_assert_eq(first, second); /* P3: made once, shared */
+    cr_assert_eq(rank, 1);
+    cr_assert_eq(*first, 5);
+    berth_value *list = berth_list(tree);
+    berth_list_append(list, item);
+    cr_assert(berth_value_as_shape(list, &first, &rank) && rank == 1);
+    berth_list_append(list, item);
+    cr_assert(berth_value_as_shape(list, &first, &rank) && rank == 2 && first[1] == 5);
+    cr_assert_eq(berth_tree_error(tree, NULL), 0);
+}
+
+Test(value, shapes_that_are_none_are_refused)
+{
+    static const uint8_t big[9] = {[8] = 1};
+    berth_value *items[65];
+    const int64_t *shape;
+    int32_t rank;
+    for (int i = 0; i < 65; i++)
+        items[i] = berth_int(tree, 1);
+    cr_assert_not(berth_value_as_shape(berth_tuple(tree, items, 65), &shape, &rank));
+    expect_failure(NULL, BERTH_E_TENSOR, "a shape of 65 items (at most 64)");
+    berth_value *item = berth_float(tree, 1);
+    cr_assert_not(berth_value_as_shape(berth_tuple(tree, &item, 1), &shape, &rank));
+    expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
+    item = berth_bigint(tree, big, 9);
+    expect_failure(berth_size_from(tree, berth_tuple(tree, &item, 1)), BERTH_E_TENSOR,
+                   "item 0 of a shape is beyond 64 bits");
+    cr_assert_not(berth_value_as_shape(berth_none(tree), &shape, &rank));
+    expect_failure(NULL, BERTH_E_TENSOR, "a None for a shape, not a tuple of ints");
+    expect_failure(berth_size_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+                   "a torch.Size made from a list, not a tuple");
+}
+
+Test(value, devices)
+{
+    int64_t index;
+    berth_value *device = berth_device(tree, "cuda", 1);
+    cr_assert_str_eq(berth_value_text(device, NULL), "cuda:1");
+    cr_assert_str_eq(berth_value_device(device, &index), "cuda");
+    cr_assert_eq(index, 1);
+    device = berth_device(tree, "meta", -5);
+    cr_assert_str_eq(berth_value_text(device, NULL), "meta");
+    berth_value_device(device, &index);
+    cr_assert_eq(index, -1);
+    cr_assert_null(berth_value_device(berth_none(tree), &index));
+    expect_failure(berth_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
+                   "\"cuda:1\" is no device type");
+    expect_failure(berth_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    expect_failure(berth_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
+                   "device index 128 (at most 127)");
+}
+
+Test(value, globals_and_calls)
+{
+    const char *module, *name;
+    size_t nbytes;
+    berth_value *global = berth_global(tree, "a.b", 3, "Class", 5), *item = berth_int(tree, 1);
+    cr_assert_str_eq(berth_value_text(global, &nbytes), "a.b Class");
+    cr_assert_eq(nbytes, 9);
+    berth_value_global(global, &module, &name);
+    cr_assert_str_eq(module, "a.b");
+    cr_assert_str_eq(name, "Class");
+    berth_value *arguments = berth_tuple(tree, &item, 1), *state = berth_dict(tree);
+    berth_value *call = berth_call_value(tree, global, arguments, true);
+    cr_assert(berth_value_is_new_object(call));
+    cr_assert_not(berth_value_is_new_object(berth_call_value(tree, global, arguments, false)));
+    cr_assert_eq(berth_value_inner(call), global);
+    cr_assert_eq(berth_value_arguments(call), arguments);
+    cr_assert_eq(berth_value_count(call), 1);
+    cr_assert_eq(berth_value_item(call, 0), item);
+    cr_assert_eq(berth_value_set_state(call, state), 0);
+    cr_assert_eq(berth_value_state(call), state);
+    expect_failure(berth_call_value(tree, global, item, false), BERTH_E_ARGUMENT,
+                   "the arguments are a int, not a tuple");
+}
+
+Test(value, facts_of_one_word)
+{
+    cr_assert_eq(berth_value_dtype(berth_dtype_value(tree, BERTH_FLOAT8_E5M2)), BERTH_FLOAT8_E5M2);
+    cr_assert_eq(berth_value_qscheme(berth_qscheme_value(tree, BERTH_PER_CHANNEL_SYMMETRIC)),
+                 BERTH_PER_CHANNEL_SYMMETRIC);
+    cr_assert_eq(berth_value_layout(berth_layout_value(tree, BERTH_JAGGED)), BERTH_JAGGED);
+    berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
+    cr_assert_eq(berth_value_storage(berth_storage_value(tree, storage)), storage);
+    expect_failure(berth_dtype_value(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
+    expect_failure(berth_qscheme_value(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+                   "no such quantization scheme: 0");
+    expect_failure(berth_layout_value(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT,
+                   "no such layout: 0");
+    expect_failure(berth_storage_value(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
+}
+
+/* Every asker is defined for every kind: what it is not for gives 0, NULL or false. */
+Test(value, askers_of_other_kinds_give_nothing)
+{
+    berth_value *values[] = {NULL, berth_none(tree), berth_int(tree, 1), text("a")};
+    int64_t integer;
+    int32_t rank;
+    for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+        cr_assert_eq(berth_value_count(values[i]), 0);
+        cr_assert_null(berth_value_item(values[i], 0));
+        cr_assert_null(berth_value_key(values[i], 0));
+        cr_assert_null(berth_dict_get(values[i], "a"));
+        cr_assert_eq(berth_value_dtype(values[i]), BERTH_DTYPE_NONE);
+        cr_assert_eq(berth_value_qscheme(values[i]), BERTH_NOT_QUANTIZED);
+        cr_assert_eq((int)berth_value_layout(values[i]), 0);
+        cr_assert_null(berth_value_storage(values[i]));
+        cr_assert_null(berth_value_tensor(values[i]));
+        cr_assert_null(berth_value_shape(values[i], &rank));
+        cr_assert_null(berth_value_inner(values[i]));
+        cr_assert_null(berth_value_state(values[i]));
+        cr_assert_null(berth_value_bytes(values[i], NULL));
+        cr_assert_not(berth_value_requires_grad(values[i]));
+        cr_assert_not(berth_value_is_coalesced(values[i]));
+        cr_assert_eq(berth_value_float(values[i]), 0);
+        cr_assert_eq(berth_value_int(values[i], &integer), i == 2);
+    }
+    cr_assert_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
+    cr_assert_str_eq(berth_kind_name(BERTH_KIND_ORDERED_DICT), "OrderedDict");
+}
