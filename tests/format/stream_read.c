@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Streams from before PyTorch 1.6: the five pickles, the key list, where the elements lie. */
+#include "format/stream_read.h"
+
+#include "tests/format/pickle_assembler.h"
+
+#define MAGIC "PROTO 2 LONG1 0x6cfc9c46f9206aa85019 STOP "
+#define PROTOCOL "PROTO 2 BININT2 1001 STOP "
+#define SYSTEM                                                                                     \
+    "PROTO 2 EMPTY_DICT MARK 'protocol_version' BININT2 1001 'little_endian' NEWTRUE SETITEMS "    \
+    "STOP "
+#define STREAM_FLOATS(key, numel)                                                                  \
+    " MARK 'storage' GLOBAL torch FloatStorage '" key "' 'cpu' " numel " NONE TUPLE BINPERSID "
+#define PART(key, offset, numel)                                                                   \
+    " MARK 'storage' GLOBAL torch FloatStorage 'b' 'cpu' 5 '" key "' " offset " " numel            \
+    " TUPLE3 TUPLE BINPERSID "
+#define OBJECT                                                                                     \
+    "PROTO 2 MARK" STREAM_FLOATS("b", "5") STREAM_FLOATS("a", "2") PART("v", "3", "2") "TUPLE "    \
+                                                                                       "STOP "
+#define KEYS "PROTO 2 EMPTY_LIST MARK 'a' 'b' APPENDS STOP "
+
+struct streamed {
+    struct pickle file;
+    berth_tree *tree;
+    berth_stream stream;
+    berth_error error;
+    int code;
+};
+
+static struct streamed read_stream(const char *words)
+{
+    struct streamed read = {.tree = berth_tree_new(NULL)};
+    assemble(&read.file, words);
+    berth_error_clear(&read.error);
+    read.code = berth_stream_read(read.file.bytes, read.file.nbytes, false, read.tree, &read.stream,
+                                  &read.error);
+    return read;
+}
+
+static void free_streamed(struct streamed *read)
+{
+    berth_tree_free(read->tree);
+    free(read->file.bytes);
+}
+
+static void expect_refused(const char *words, int code, const char *message)
+{
+    struct streamed read = read_stream(words);
+    cr_expect_eq(read.code, code, "%s", words);
+    cr_expect_str_eq(read.error.message, message);
+    free_streamed(&read);
+}
+
+/* Places all storages; the offsets of counts follow each other. */
+static int place_all(struct streamed *read)
+{
+    uint64_t at = read->stream.payload_offset;
+    for (size_t i = 0; i < read->stream.n_keys && read->code == 0; i++) {
+        uint8_t count[8] = {0};
+        if (at + 8 <= read->file.nbytes)
+            memcpy(count, read->file.bytes + at, 8);
+        read->code = berth_stream_place(&read->stream, read->tree, i, count, at, read->file.nbytes,
+                                        &at, &read->error);
+    }
+    if (read->code == 0)
+        cr_expect_eq(at, read->file.nbytes, "the last storage ends the file");
+    return read->code;
+}
+
+static uint64_t offset_of(const struct streamed *read, const char *key)
+{
+    return berth_tree_find_storage(read->tree, key, strlen(key))->offset;
+}
+
+/* ---- what is read ---- */
+
+Test(stream_read, a_stream_is_told_by_its_magic_number)
+{
+    struct pickle pickle = {0};
+    assemble(&pickle, MAGIC);
+    cr_expect(berth_stream_is(pickle.bytes, pickle.nbytes));
+    cr_expect(berth_stream_is(pickle.bytes, 14));
+    cr_expect_not(berth_stream_is(pickle.bytes, 13));
+    pickle.bytes[13] ^= 1;
+    cr_expect_not(berth_stream_is(pickle.bytes, pickle.nbytes));
+    free(pickle.bytes);
+}
+
+Test(stream_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
+{
+    struct streamed read = read_stream(MAGIC PROTOCOL SYSTEM OBJECT KEYS);
+    cr_assert_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_eq(read.stream.payload_offset, read.file.nbytes);
+    cr_expect(read.stream.recorded_little_endian);
+    cr_assert_eq(read.stream.n_keys, 2);
+    cr_expect_str_eq(read.stream.keys[0], "a");
+    uint64_t payload = read.file.nbytes;
+    put_little(&read.file, 2, 8);
+    put(&read.file, "aaaabbbb", 8);
+    put_little(&read.file, 5, 8);
+    put(&read.file, "ccccddddeeeeffffgggg", 20);
+    cr_assert_eq(place_all(&read), 0, "%s", read.error.message);
+    cr_expect_eq(offset_of(&read, "a"), payload + 8);
+    cr_expect_eq(offset_of(&read, "b"), payload + 24);
+    cr_expect_eq(offset_of(&read, "v"), payload + 24 + 12);
+    free_streamed(&read);
+}
+
+Test(stream_read, a_stream_without_storages)
+{
+    struct streamed read =
+        read_stream(MAGIC PROTOCOL SYSTEM "PROTO 2 NONE STOP PROTO 2 EMPTY_LIST STOP");
+    cr_expect_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_eq(read.stream.n_keys, 0);
+    free_streamed(&read);
+}
+
+/* Elements are little-endian whatever the machine says of itself: PyTorch does not look either. */
+Test(stream_read, the_word_of_the_machine_is_only_kept)
+{
+    struct streamed read =
+        read_stream(MAGIC PROTOCOL "EMPTY_DICT 'little_endian' NEWFALSE SETITEM STOP " OBJECT KEYS);
+    cr_expect_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_not(read.stream.recorded_little_endian);
+    free_streamed(&read);
+}
+
+/* ---- what is refused ---- */
+
+Test(stream_read, heads_that_are_not_a_streams)
+{
+    expect_refused("LONG1 0x6cfc9c46f9206aa85018 STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
+                   "magic number: not that of a PyTorch stream");
+    expect_refused("NONE STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
+                   "magic number: not that of a PyTorch stream");
+    expect_refused(MAGIC "BININT2 1000 STOP " SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
+                   "protocol version: not 1001");
+    expect_refused(MAGIC PROTOCOL "NONE STOP " OBJECT KEYS, BERTH_E_PICKLE,
+                   "system info: not a dict");
+    expect_refused(MAGIC PROTOCOL "EMPTY_DICT STOP " OBJECT KEYS, BERTH_E_PICKLE,
+                   "system info: little_endian is missing or no bool");
+    expect_refused(MAGIC PROTOCOL SYSTEM OBJECT "NONE STOP", BERTH_E_PICKLE,
+                   "storage keys: not a list");
+}
+
+Test(stream_read, the_object_goes_through_the_same_door)
+{
+    expect_refused(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP " KEYS, BERTH_E_FORBIDDEN,
+                   "object at byte 70: global os system is not allowed in a checkpoint "
+                   "(load.unknown_globals = inert lists such files without running anything)");
+    expect_refused(MAGIC PROTOCOL SYSTEM "NONE POP STOP " KEYS, BERTH_E_FORBIDDEN,
+                   "object at byte 71: opcode POP (0x30) is not allowed in a checkpoint");
+    expect_refused(MAGIC PROTOCOL SYSTEM "MARK 'module' NONE NONE NONE TUPLE BINPERSID STOP " KEYS,
+                   BERTH_E_FORBIDDEN,
+                   "object at byte 86: a whole pickled module, which is code and never run: only "
+                   "its state_dict can be read");
+}
+
+Test(stream_read, key_lists_that_do_not_fit_the_object)
+{
+#define WITH_KEYS(keys) MAGIC PROTOCOL SYSTEM OBJECT "EMPTY_LIST MARK " keys " APPENDS STOP"
+    expect_refused(WITH_KEYS("'a' 'b' 'c'"), BERTH_E_PICKLE,
+                   "storage keys: storage c is not in the object, so that its size is unknown");
+    expect_refused(WITH_KEYS("'a' 'b' 'a'"), BERTH_E_PICKLE,
+                   "storage keys: storage a is listed twice");
+    expect_refused(WITH_KEYS("'a' 'b' 'v'"), BERTH_E_PICKLE,
+                   "storage keys: storage v is a view of another one");
+    expect_refused(WITH_KEYS("'b'"), BERTH_E_PICKLE,
+                   "storage keys: storage a of the object is not listed");
+    expect_refused(WITH_KEYS("'a' 5"), BERTH_E_PICKLE, "storage keys: a key is no str");
+}
+
+Test(stream_read, more_bytes_are_asked_for_before_anything_is_built)
+{
+    struct pickle pickle = {0};
+    assemble(&pickle, MAGIC PROTOCOL SYSTEM OBJECT KEYS);
+    berth_tree *tree = berth_tree_new(NULL);
+    for (size_t cut = 0; cut < pickle.nbytes; cut++) {
+        berth_stream stream;
+        berth_error error;
+        berth_error_clear(&error);
+        int code = berth_stream_read(pickle.bytes, cut, false, tree, &stream, &error);
+        cr_expect_eq(code, BERTH_E_TRUNCATED, "cut at %zu: %s", cut, error.message);
+        cr_expect_eq(berth_tree_n_ids(tree), 0);
+    }
+    berth_tree_free(tree);
+    free(pickle.bytes);
+}
+
+Test(stream_read, counts_that_differ_and_files_that_end_are_refused)
+{
+    struct streamed read = read_stream(MAGIC PROTOCOL SYSTEM OBJECT KEYS);
+    cr_assert_eq(read.code, 0, "%s", read.error.message);
+    uint64_t next, at = read.stream.payload_offset;
+    char message[100];
+    uint8_t count[8] = {3};
+    cr_expect_eq(
+        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        BERTH_E_TENSOR);
+    snprintf(message, sizeof message,
+             "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
+             (unsigned long long)at);
+    cr_expect_str_eq(read.error.message, message);
+    berth_error_clear(&read.error);
+    memcpy(count, "\2\0\0\0\0\0\0\100", 8); /* x 4 wraps to 8 (T1) */
+    cr_expect_eq(
+        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        BERTH_E_TENSOR);
+    berth_error_clear(&read.error);
+    memcpy(count, "\2\0\0\0\0\0\0\0", 8);
+    cr_expect_eq(
+        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
+    cr_expect_eq(next, at + 16);
+    for (uint64_t file_nbytes = at - 1; file_nbytes < at + 16; file_nbytes++) {
+        berth_error_clear(&read.error);
+        cr_expect_eq(berth_stream_place(&read.stream, read.tree, 0, count, at, file_nbytes, &next,
+                                        &read.error),
+                     BERTH_E_TRUNCATED);
+    }
+    snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",
+             (unsigned long long)at);
+    cr_expect_str_eq(read.error.message, message);
+    free_streamed(&read);
+}
+
+/* ---- files that PyTorch wrote ---- */
+
+static void read_file(struct streamed *read, const char *name)
+{
+    char *path = test_path("tests/data/old", name);
+    *read = (struct streamed){.tree = berth_tree_new(NULL)};
+    read->file.bytes = test_read_file(path, &read->file.nbytes);
+    free(path);
+    berth_error_clear(&read->error);
+    cr_assert(berth_stream_is(read->file.bytes, read->file.nbytes));
+    read->code = berth_stream_read(read->file.bytes, read->file.nbytes, false, read->tree,
+                                   &read->stream, &read->error);
+}
+
+Test(stream_read, files_of_pytorch_are_read_to_their_last_byte)
+{
+    static const struct {
+        const char *name;
+        size_t n_keys;
+    } files[] = {{"many-1.13-stream.pth", 13},
+                 {"rare-1.13-stream.pth", 6},
+                 {"training-1.13-stream.pth", 28},
+                 {"views-1.13-stream.pth", 9}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct streamed read;
+        read_file(&read, files[i].name);
+        cr_expect_eq(read.code, 0, "%s: %s", files[i].name, read.error.message);
+        cr_expect_eq(read.stream.n_keys, files[i].n_keys, "%s: %zu", files[i].name,
+                     read.stream.n_keys);
+        cr_expect_eq(place_all(&read), 0, "%s: %s", files[i].name, read.error.message);
+        free_streamed(&read);
+    }
+}
+
+Test(stream_read, views_of_one_storage_share_it)
+{
+    struct streamed read;
+    read_file(&read, "views-1.13-stream.pth");
+    cr_assert_eq(place_all(&read), 0, "%s", read.error.message);
+    const berth_tensor *base = berth_value_tensor(berth_dict_get(read.stream.root, "base"));
+    const berth_tensor *column = berth_value_tensor(berth_dict_get(read.stream.root, "column"));
+    cr_assert(base && column);
+    cr_expect_eq(base->storage, column->storage);
+    cr_expect_eq(column->storage_offset, 2);
+    float third;
+    memcpy(&third, read.file.bytes + column->storage->offset + 2 * sizeof third, sizeof third);
+    cr_expect_eq(third, 2.0F);
+    free_streamed(&read);
+}
+
+Test(stream_read, a_pickled_module_is_refused)
+{
+    struct streamed read;
+    read_file(&read, "module-1.13-stream.pth");
+    cr_expect_eq(read.code, BERTH_E_FORBIDDEN);
+    cr_expect_str_eq(read.error.message,
+                     "object at byte 153: global __main__ Scale is not allowed in a checkpoint "
+                     "(load.unknown_globals = inert lists such files without running anything)");
+    free_streamed(&read);
+}
