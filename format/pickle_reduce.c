@@ -260,6 +260,21 @@ BUILDER(complex)
     return berth_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
 }
 
+/* Device types that PyTorch knows by itself. */
+static bool is_device_type(const char *type)
+{
+    static const char *const types[] = {
+        "cpu",    "cuda", "ipu",  "xpu",  "mkldnn", "opengl",        "opencl",
+        "ideep",  "hip",  "ve",   "fpga", "maia",   "xla",           "lazy",
+        "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(type, types[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
 BUILDER(device)
 {
@@ -276,13 +291,15 @@ BUILDER(device)
         good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
         index = good ? strtol(digits, NULL, 10) : -1;
     }
-    if (!good) {
+    if (good) {
+        memcpy(type, text, type_nbytes);
+        type[type_nbytes] = 0;
+    }
+    if (!good || !is_device_type(type)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
                             known->module, known->name);
         return NULL;
     }
-    memcpy(type, text, type_nbytes);
-    type[type_nbytes] = 0;
     return berth_device(unpickler->tree, type, index);
 }
 

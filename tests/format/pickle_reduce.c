@@ -176,7 +176,7 @@ Test(pickle_reduce, sizes_and_devices)
     cr_expect_str_eq(berth_value_text(berth_value_item(three, 2), NULL), "cuda:3");
     cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), NULL), "cpu");
     free_reading(&read);
-    static const char *const bad[] = {"''", "'cuda:'", "'cuda:x'", "'cuda:1111'", "':1'"};
+    static const char *const bad[] = {"''", "'cuda:'", "'cuda:x'", "'cuda:1111'", "':1'", "'gpu'"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char source[100];
         snprintf(source, sizeof source, "GLOBAL torch device %s TUPLE1 REDUCE STOP", bad[i]);
