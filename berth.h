@@ -590,8 +590,10 @@ typedef struct berth_call {
  * What torch.save(value, path) does, atomically: `path` holds the old file or
  * the whole new one, whatever happens, and when this returns 0 it is as durable
  * as save.durability says. A failure leaves no temporary file. Symbolic links
- * are followed; the mode of a replaced file is kept. The tensors' bytes must
- * not change until this returns.
+ * are followed; the mode of a replaced file is kept; what could not be written
+ * in place (a read-only file, a folder, a device) is not replaced. A temporary
+ * ".berth-<16 hex digits>.tmp" that a killed save left in the folder goes with
+ * the next one. The tensors' bytes must not change until this returns.
  */
 BERTH_API int berth_save(const char *path, const berth_value *value, const berth_call *call,
                          berth_error *error);
@@ -658,8 +660,9 @@ typedef struct berth_new_record {
  * Like berth_save, for a caller with its own pickler: records[0] is "data.pkl",
  * the rest "data/<key>" or anything else. Unless BERTH_RECORDS_COMPLETE is given,
  * `.format_version`, `.storage_alignment`, `byteorder`, `version` and
- * `.data/serialization_id` are added where PyTorch has them. `archive_name`
- * NULL: from the path, as PyTorch does.
+ * `.data/serialization_id` are added where PyTorch has them; save.byteorder must then be this
+ * machine's, as records are written as they are. A given `.storage_alignment` must say what
+ * save.storage_alignment is. `archive_name` NULL: from the path, as PyTorch does.
  */
 BERTH_API int berth_save_records(const char *path, const char *archive_name,
                                  const berth_new_record *records, size_t n_records, uint32_t flags,
@@ -679,6 +682,8 @@ BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value
 BERTH_API void berth_plan_free(berth_plan *plan);
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
+/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no such
+ * record. */
 BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
 
 /* ===================================================================== */

@@ -79,7 +79,7 @@ int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t n
         return fetch(plan, i, out, nbytes, at, error);
     while (nbytes > 0) {
         size_t n = next_nbytes(nbytes, at, unit);
-        if (at % unit != 0 || n < unit) {
+        if (n < unit) {
             if (fetch_cut(plan, i, out, n, at, error) < 0)
                 return error->code;
         } else {

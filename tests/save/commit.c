@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "config/options.h"
+#include "io/syscalls.h"
 #include "save/temporary.h"
 #include "tests/save/records.h"
 
@@ -85,11 +86,11 @@ static void check_refused(const char *path, int code, const char *message)
 Test(commit, a_new_file_gets_the_mode_of_any_new_file)
 {
     char *path = test_path(folder, "model.pt");
-    mode_t before = umask(027);
+    mode_t before = umask(007);
 
     save_well(path, 1000);
     umask(before);
-    cr_assert_eq(mode_of(path), 0640);
+    cr_assert_eq(mode_of(path), 0660);
     cr_assert(is_checkpoint(path, 1000));
     cr_assert_eq(test_folder_count(folder), 1);
     free(path);
@@ -108,6 +109,33 @@ Test(commit, a_replaced_file_keeps_its_mode)
         cr_assert_eq(mode_of(path), modes[i]);
         cr_assert(is_checkpoint(path, 1000 + i));
     }
+    free(path);
+}
+
+static mode_t mode_before_fchmod;
+
+static int look_and_fchmod(int fd, mode_t mode)
+{
+    struct stat status;
+
+    mode_before_fchmod = fstat(fd, &status) == 0 ? status.st_mode & 07777 : 07777;
+    return fchmod(fd, mode);
+}
+
+/* F4 */
+Test(commit, a_private_file_is_private_from_its_first_byte)
+{
+    char *path = test_path(folder, "model.pt");
+    mode_t before = umask(0);
+
+    test_write_file(path, "old", 3);
+    cr_assert_eq(chmod(path, 0640), 0);
+    berth_system.fchmod = look_and_fchmod;
+    save_well(path, 1000);
+    berth_system_restore();
+    umask(before);
+    cr_assert_eq(mode_before_fchmod, 0600);
+    cr_assert_eq(mode_of(path), 0640);
     free(path);
 }
 

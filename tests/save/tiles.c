@@ -98,6 +98,46 @@ Test(tiles, any_size_and_any_number_of_workers_give_the_composed_file)
     check_samples(64, true);
 }
 
+/* Counts writes longer than the tiles: descriptors on their own. */
+struct long_writes {
+    berth_output_memory memory;
+    uint64_t tile_nbytes;
+    _Atomic unsigned n;
+};
+
+static int write_counted(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                         berth_error *error)
+{
+    struct long_writes *writes = context;
+
+    (void)error;
+    memcpy(writes->memory.bytes + offset, buffer, nbytes);
+    writes->n += nbytes > writes->tile_nbytes;
+    return 0;
+}
+
+Test(tiles, descriptors_are_written_alone_only_where_workers_run_side_by_side)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+
+    sample_records(bytes, records);
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    for (unsigned n_workers = 0; n_workers <= 4; n_workers++) {
+        struct long_writes writes = {.tile_nbytes = 7, .memory.bytes = malloc(plan->nbytes)};
+        const berth_output output = {.write = write_counted, .context = &writes};
+        const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 7};
+        berth_run_facts facts;
+        berth_error error;
+        berth_error_clear(&error);
+        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0);
+        cr_assert_eq(writes.n, n_workers > 1 ? N_SAMPLES - 2u : 0u, "two samples are empty");
+        free(writes.memory.bytes);
+    }
+    berth_plan_free(plan);
+    free(bytes);
+}
+
 Test(tiles, the_same_without_crcs)
 {
     check_samples(64, false);
