@@ -449,6 +449,11 @@ Test(pickle_tensors, from_type_calls_only_rebuild_functions_for_plain_tensors)
     refuses(FROM_TYPE("torch Size", "torch Tensor", "EMPTY_TUPLE"), BERTH_E_PICKLE, WANTS);
     refuses(FROM_TYPE("torch._tensor _rebuild_from_type_v2", "torch Tensor", META), BERTH_E_PICKLE,
             WANTS);
+    /* Not even with good arguments: it would recurse as deep as the file likes (P3). */
+    refuses(FROM_TYPE("torch._tensor _rebuild_from_type_v2", "torch Tensor",
+                      "GLOBAL torch._utils _rebuild_meta_tensor_no_storage GLOBAL torch Tensor "
+                      "MARK " META " TUPLE EMPTY_DICT"),
+            BERTH_E_PICKLE, WANTS);
     refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch FloatTensor", META), BERTH_E_PICKLE,
             WANTS);
     refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch Tensor", "1 2"), BERTH_E_PICKLE,
