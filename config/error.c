@@ -189,6 +189,22 @@ int berth_error_prefix(berth_error *error, const char *name)
     return error->code;
 }
 
+int berth_error_in(berth_error *error, const char *record)
+{
+    static const char at[] = "at byte ";
+    char message[sizeof error->message];
+
+    if (error->code == BERTH_OK || error->record[0])
+        return error->code;
+    memcpy(message, error->message, sizeof message);
+    error->message[0] = '\0';
+    (void)snprintf(error->record, sizeof error->record, "%s", record);
+    make_one_line(error->record, sizeof error->record);
+    append(error, strncmp(message, at, sizeof at - 1) == 0 ? "%s %s" : "%s: %s", error->record,
+           message);
+    return error->code;
+}
+
 int berth_fail_memory(berth_error *error, uint64_t nbytes)
 {
     return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,

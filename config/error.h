@@ -38,6 +38,9 @@ int berth_fail_errno(berth_error *error, int system_errno, const char *record, u
  */
 int berth_error_prefix(berth_error *error, const char *name);
 
+/* Names the record of an error that is set without one: by who reads for it. Returns its code. */
+int berth_error_in(berth_error *error, const char *record);
+
 /* BERTH_E_MEMORY, naming how much was asked for. */
 int berth_fail_memory(berth_error *error, uint64_t nbytes);
 

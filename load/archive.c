@@ -175,5 +175,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
     else
         (void)berth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset,
                                 error);
-    return error->code < 0 ? berth_error_prefix(error, archive->reader.name) : 0;
+    if (error->code == 0)
+        return 0;
+    (void)berth_error_in(error, record->name);
+    return berth_error_prefix(error, archive->reader.name);
 }

@@ -62,9 +62,10 @@ struct berth_checkpoint {
     /* Under the mutex: */
     pthread_mutex_t mutex;
     bool has_mutex;
-    berth_names *names; /* made when first asked for */
-    berth_map map;      /* of the whole file, made when first asked for */
-    char *shown_name;   /* what berth_tensor_at handed out last */
+    berth_names *names;  /* made when first asked for */
+    berth_map map;       /* of the whole file, made when first asked for */
+    bool map_is_refused; /* the system would not map it, and need not */
+    char *shown_name;    /* what berth_tensor_at handed out last */
     char *shown_path;
 };
 

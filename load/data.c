@@ -15,8 +15,8 @@ static int check_storage(const berth_checkpoint *checkpoint, const berth_storage
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no checkpoint, or no storage");
     if (storage->tree != checkpoint->tree)
-        return berth_fail(error, BERTH_E_ARGUMENT, storage->key, BERTH_NO_OFFSET,
-                          "the storage is of another tree");
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "the storage is of another checkpoint or tree");
     return 0;
 }
 

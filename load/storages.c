@@ -3,6 +3,7 @@
  * How a storage's bytes become memory: looked at where they lie (a map of the file, or the caller's
  * own memory), or read into memory of our own; and how long that lives: as long as the checkpoint.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -83,9 +84,20 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
     return storage->root;
 }
 
+/* The record of a storage; of a stream, where it has none, its key. */
+static int in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                      berth_error *error)
+{
+    char record[sizeof error->record];
+
+    (void)snprintf(record, sizeof record, checkpoint->is_stream ? "storage %s" : "data/%s",
+                   storage->key);
+    return berth_error_in(error, record);
+}
+
 static int fail_ambiguous(const berth_storage *storage, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_UNSUPPORTED, storage->key, storage->offset,
+    return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
                       "it is in the other byte order, and viewed as elements of different width: "
                       "which bytes to swap is not known");
 }
@@ -131,17 +143,17 @@ int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storag
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return berth_fail(error, BERTH_E_ARGUMENT, storage->key, BERTH_NO_OFFSET,
-                          "bytes %llu to %llu of a storage of %llu", (ull)offset,
-                          (ull)(offset + nbytes), (ull)storage->nbytes);
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
+                          (ull)offset, (ull)storage->nbytes);
     const berth_storage *root = root_of(storage, &offset);
     /* Whoever has its memory may have written to it: then that is what the storage holds. */
     const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
-    if (!memory)
-        return read_root(checkpoint, root, buffer, nbytes, offset, error);
-    if (nbytes > 0)
+    if (memory && nbytes > 0)
         memcpy(buffer, memory + offset, nbytes);
-    return 0;
+    if (memory || read_root(checkpoint, root, buffer, nbytes, offset, error) == 0)
+        return 0;
+    return in_storage(checkpoint, root, error);
 }
 
 /* The hook of berth_storage: who saves the tree again knows nothing of load/. */
@@ -245,6 +257,8 @@ static bool is_mapped(const berth_checkpoint *checkpoint, const char **reason)
 
     if (checkpoint->reader.fd < 0)
         text = "the source is no file";
+    else if (checkpoint->map_is_refused)
+        text = "the file cannot be mapped";
     else if (!checkpoint->config.load_mmap)
         text = "load.mmap=off";
     else if (checkpoint->config.load_method == BERTH_LOAD_READ)
@@ -266,21 +280,42 @@ void berth_storages_method(const berth_checkpoint *checkpoint, const char **meth
     }
 }
 
-/* One map of the whole file, made with the first storage; its size is looked at each time (F1). */
+/*
+ * The map of the whole file, made with the first storage. Where it cannot be made and nobody
+ * insists on one (file systems without mmap, limits of address space), storages are read from then
+ * on.
+ */
+static int make_map(berth_checkpoint *checkpoint, berth_error *error)
+{
+    const berth_reader *reader = &checkpoint->reader;
+
+    if (checkpoint->map.base ||
+        berth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
+                       &checkpoint->map, error) == 0)
+        return 0;
+    if (checkpoint->config.load_method != BERTH_LOAD_AUTO || error->system_errno == 0)
+        return error->code;
+    berth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
+    berth_error_clear(error);
+    checkpoint->map_is_refused = true;
+    return 0;
+}
+
+/* A storage in the map, or NULL if there is none; the file's size is looked at each time (F1). */
 static int map_storage(berth_checkpoint *checkpoint, const berth_storage *root,
                        const uint8_t **memory, berth_error *error)
 {
     berth_reader *reader = &checkpoint->reader;
     uint64_t nbytes;
 
-    if (!checkpoint->map.base &&
-        berth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
-                       &checkpoint->map, error) < 0)
+    if (make_map(checkpoint, error) < 0)
         return error->code;
+    if (!checkpoint->map.base)
+        return 0;
     if (berth_file_size(reader->fd, &nbytes, error) < 0)
         return error->code;
     if (nbytes < reader->nbytes)
-        return berth_fail(error, BERTH_E_TRUNCATED, root->key, root->offset,
+        return berth_fail(error, BERTH_E_TRUNCATED, NULL, root->offset,
                           "the file had %llu bytes when it was opened, and now has %llu",
                           (ull)reader->nbytes, (ull)nbytes);
     *memory = (const uint8_t *)checkpoint->map.address + root->offset;
@@ -374,7 +409,7 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
                         error);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
     *memory = atomic_load(&stored->memory);
-    return error->code;
+    return *memory ? 0 : in_storage(checkpoint, root, error);
 }
 
 bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)

@@ -48,7 +48,8 @@ static int sum_chunk(void *context, uint64_t task, unsigned worker, berth_error 
         bytes = job->buffers[worker];
         if (berth_reader_read(job->reader, job->buffers[worker], chunk->nbytes, chunk->offset,
                               error) < 0)
-            return error->code;
+            return berth_error_in(error,
+                                  chunk->span->entry ? chunk->span->entry->record : "storages");
     }
     chunk->crc32 = berth_crc32(0, bytes, chunk->nbytes);
     atomic_fetch_add_explicit(&job->done_nbytes, chunk->nbytes, memory_order_relaxed);

@@ -1,0 +1,628 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How bytes become memory: mapped, read, where they lie; byte order, alignment, lifetime. */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "format/tensor.h"
+#include "format/value.h"
+#include "io/syscalls.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* ---- one file, many ways ---- */
+
+static berth_config *configured(const char *options)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_error error;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    return config;
+}
+
+/* A file of the sample in a folder of its own. */
+struct file {
+    char *folder;
+    char *path;
+    uint8_t *bytes;
+    size_t nbytes;
+};
+
+static struct file sample_file(void)
+{
+    struct file file;
+
+    file.folder = test_folder_new();
+    file.path = test_path(file.folder, "sample.pt");
+    file.bytes = build_sample(true, &file.nbytes);
+    test_write_file(file.path, file.bytes, file.nbytes);
+    return file;
+}
+
+static void remove_file(struct file *file)
+{
+    free(file->bytes);
+    free(file->path);
+    test_folder_remove(file->folder);
+}
+
+static berth_checkpoint *open_file(const struct file *file, const char *options, berth_stats *stats)
+{
+    berth_config *config = configured(options);
+    berth_call call = {.config = config, .stats = stats};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_open(file->path, &call, &checkpoint, &error), 0, "%s", error.message);
+    berth_config_free(config);
+    return checkpoint;
+}
+
+static void expect_text(berth_checkpoint *checkpoint)
+{
+    char *text = describe(checkpoint);
+
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+}
+
+static const void *weight_of(berth_checkpoint *checkpoint, berth_error *error)
+{
+    return berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight"), error);
+}
+
+Test(storages, every_method_gives_the_same_values_and_tells_itself)
+{
+    static const struct {
+        const char *options, *method, *reason;
+    } cases[] = {
+        {"", "map", "the source is a file"},
+        {"load.method=map", "map", "load.method=map"},
+        {"load.method=read", "read", "load.method=read"},
+        {"load.mmap=off", "read", "load.mmap=off"},
+        {"load.method=map load.mmap_flags=shared", "map", "load.method=map"},
+        {"load.mmap_flags=private,populate", "map", "the source is a file"},
+    };
+    struct file file = sample_file();
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_stats stats;
+        berth_checkpoint *checkpoint = open_file(&file, cases[i].options, &stats);
+        cr_expect_str_eq(stats.method, cases[i].method, "%s", cases[i].options);
+        cr_expect_str_eq(stats.reason, cases[i].reason, "%s", cases[i].options);
+        expect_text(checkpoint);
+        cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
+        berth_close(checkpoint);
+    }
+    remove_file(&file);
+}
+
+Test(storages, of_a_descriptor_and_of_memory)
+{
+    struct file file = sample_file();
+    int fd = open(file.path, O_RDONLY | O_CLOEXEC);
+    berth_checkpoint *checkpoint;
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+
+    cr_assert_eq(berth_open_fd(fd, &call, &checkpoint, NULL), 0);
+    close(fd);
+    expect_text(checkpoint);
+    berth_close(checkpoint);
+    cr_assert_eq(berth_open_memory(file.bytes, file.nbytes, &call, &checkpoint, NULL), 0);
+    cr_expect_str_eq(stats.method, "memory");
+    expect_text(checkpoint);
+    const uint8_t *weight = weight_of(checkpoint, NULL);
+    cr_expect(weight > file.bytes && weight < file.bytes + file.nbytes, "used where it lies");
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+Test(storages, a_private_map_can_be_written_and_changes_no_file)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    size_t nbytes;
+
+    ((float *)(uintptr_t)weight_of(checkpoint, NULL))[0] = 7;
+    uint8_t *now = test_read_file(file.path, &nbytes);
+    cr_expect_eq(nbytes, file.nbytes);
+    cr_expect_arr_eq(now, file.bytes, nbytes);
+    free(now);
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+Test(storages, a_shared_map_is_read_only)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "load.mmap_flags=shared", NULL);
+    int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+
+    /* The kernel will not write there either, and tells instead of killing. */
+    cr_expect_eq(read(zero, (void *)(uintptr_t)weight_of(checkpoint, NULL), 4), -1);
+    cr_expect_eq(errno, EFAULT);
+    close(zero);
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+Test(storages, what_the_caller_wrote_is_what_a_storage_holds)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    const berth_tensor *weight = berth_find_tensor(checkpoint, "weight");
+    float first;
+
+    ((float *)(uintptr_t)weight_of(checkpoint, NULL))[0] = 7;
+    cr_assert_eq(berth_tensor_read(checkpoint, weight, 0, 1, &first, NULL), 0);
+    cr_expect_eq(first, 7);
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+Test(storages, views_of_one_storage_have_one_memory)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file("tests/data/torch/small.pt", &nbytes);
+    berth_checkpoint *checkpoint;
+
+    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+    const float *base = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base"), NULL);
+    const float *row = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row"), NULL);
+    cr_expect_eq(row, base + 4);
+    cr_expect_eq(
+        berth_storage_data(checkpoint, berth_find_tensor(checkpoint, "row")->storage, NULL), base);
+    berth_close(checkpoint);
+    free(bytes);
+}
+
+/* T5 */
+Test(storages, memory_is_aligned_whatever_the_file_is)
+{
+    static const char *const options[] = {"", "load.mmap=off"};
+    static const char *const names[] = {"base", "integers", "words", "complex", "row", "weight"};
+
+    for (size_t i = 0; i < 2; i++) {
+        berth_config *config = configured(options[i]);
+        berth_call call = {.config = config};
+        berth_checkpoint *checkpoint;
+        cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", &call, &checkpoint, NULL), 0);
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+            const berth_tensor *tensor = berth_find_tensor(checkpoint, names[n]);
+            uintptr_t address = (uintptr_t)berth_tensor_data(checkpoint, tensor, NULL);
+            cr_expect_neq(address, 0);
+            cr_expect_eq(address % berth_dtype_swap_nbytes(tensor->dtype), 0, "%s", names[n]);
+            if (i == 1 && tensor->storage_offset == 0)
+                cr_expect_eq(address % 64, 0, "%s", names[n]);
+        }
+        berth_close(checkpoint);
+        berth_config_free(config);
+    }
+}
+
+Test(storages, an_empty_one_has_an_address)
+{
+    berth_checkpoint *checkpoint;
+
+    cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
+    const berth_tensor *empty = berth_find_tensor(checkpoint, "empty");
+    cr_expect_not_null(berth_tensor_data(checkpoint, empty, NULL));
+    cr_expect_not_null(berth_storage_data(checkpoint, empty->storage, NULL));
+    cr_expect_eq(berth_tensor_read(checkpoint, empty, 0, 0, NULL, NULL), 0);
+    berth_close(checkpoint);
+}
+
+/* ---- byte order (T5) ---- */
+
+static uint8_t swapped[N_SAMPLE_STORAGES][24];
+
+/* The sample as a machine of the other byte order would have written it. */
+static struct archive foreign_sample(void)
+{
+    static const size_t units[] = {4, 8, 2};
+    struct archive archive = sample();
+    bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+
+    *find_record(&archive, "byteorder") =
+        is_big ? (struct record){"byteorder", "little", 6} : (struct record){"byteorder", "big", 3};
+    for (size_t i = 0; i < N_SAMPLE_STORAGES; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "data/%zu", i);
+        struct record *record = find_record(&archive, name);
+        berth_swap_bytes(swapped[i], record->bytes, record->nbytes, units[i]);
+        record->bytes = swapped[i];
+    }
+    return archive;
+}
+
+static const char *const foreign_options[] = {"debug=on", "load.calculate_storage_offsets=off",
+                                              "load.check=none", "load.mmap=off"};
+
+Test(storages, of_the_other_byte_order_are_swapped_untyped_ones_too)
+{
+    struct archive archive = foreign_sample();
+    size_t nbytes;
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+
+    for (size_t i = 0; i < sizeof foreign_options / sizeof *foreign_options; i++)
+        expect_sample(bytes, nbytes, foreign_options[i]);
+    free(bytes);
+    free_archive(&archive);
+}
+
+Test(storages, without_byteorder_load_endianness_decides)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+
+    remove_record(&archive, "byteorder");
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    expect_sample(bytes, nbytes, "load.endianness=native");
+    expect_sample(bytes, nbytes, "load.endianness=little");
+    free(bytes);
+    free_archive(&archive);
+    archive = foreign_sample();
+    remove_record(&archive, "byteorder");
+    bytes = build(&archive, 64, true, NULL, &nbytes);
+    expect_sample(bytes, nbytes, "load.endianness=big");
+    free(bytes);
+    free_archive(&archive);
+}
+
+/* What save/ does with a loaded tree: any range through the hook, before and after memory is made.
+ */
+static void expect_ranges(berth_checkpoint *checkpoint, const char *name, const void *expected)
+{
+    const berth_storage *storage = berth_find_tensor(checkpoint, name)->storage;
+    uint8_t buffer[32];
+    berth_error error = {0};
+
+    for (size_t offset = 0; offset <= storage->nbytes; offset++)
+        for (size_t n = 0; n <= storage->nbytes - offset; n++) {
+            memset(buffer, 0xee, sizeof buffer);
+            cr_assert_eq(storage->read(storage, buffer, n, offset, &error), 0, "%s", error.message);
+            cr_expect_arr_eq(buffer, (const uint8_t *)expected + offset, n, "%s %zu %zu", name,
+                             offset, n);
+            cr_expect_eq(buffer[n], 0xee);
+        }
+    cr_expect_eq(storage->read(storage, buffer, 1, storage->nbytes, &error), BERTH_E_ARGUMENT);
+}
+
+Test(storages, any_range_can_be_read_for_saving_again)
+{
+    struct archive archives[] = {sample(), foreign_sample()};
+
+    for (size_t i = 0; i < 2; i++) {
+        size_t nbytes;
+        uint8_t *bytes = build(&archives[i], 64, true, NULL, &nbytes);
+        berth_checkpoint *checkpoint;
+        cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+        for (size_t round = 0; round < 2; round++) {
+            expect_ranges(checkpoint, "weight", sample_weight);
+            expect_ranges(checkpoint, "bias", sample_bias);
+            expect_ranges(checkpoint, "words", sample_words);
+            expect_text(checkpoint);
+        }
+        berth_close(checkpoint);
+        free(bytes);
+        free_archive(&archives[i]);
+    }
+}
+
+/* Larger than what is swapped at a time. */
+Test(storages, long_ones_of_the_other_byte_order)
+{
+    enum { N = 30000 };
+    static uint16_t elements[N], other[N];
+    const int64_t shape[] = {N};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    struct archive archive = {0};
+    berth_error error = {0};
+    size_t nbytes;
+
+    for (size_t i = 0; i < N; i++)
+        elements[i] = (uint16_t)i;
+    berth_swap_bytes(other, elements, sizeof elements, 2);
+    berth_dict_set(
+        root, "words",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
+    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0);
+    archive.tree = tree;
+    add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
+    add_text(&archive, ".format_version", "1");
+    add_text(&archive, "byteorder", "big");
+    add_record(&archive, "data/0", other, sizeof other);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    berth_checkpoint *checkpoint;
+    cr_assert_eq(
+        open_with(bytes, nbytes, "io.chunk_nbytes=65536 io.threads=3", NULL, &checkpoint, &error),
+        0, "%s", error.message);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "words");
+    static uint16_t got[N];
+    cr_expect_eq(tensor->storage->read(tensor->storage, got, sizeof got - 1, 1, &error), 0);
+    cr_expect_arr_eq(got, (const uint8_t *)elements + 1, sizeof got - 1);
+    const void *data = berth_tensor_data(checkpoint, tensor, &error);
+    cr_assert_not_null(data, "%s", error.message);
+    cr_expect_arr_eq(data, elements, sizeof elements);
+    berth_close(checkpoint);
+    free(bytes);
+    free_archive(&archive);
+}
+
+Test(storages, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    static const uint8_t eight[8];
+    static const int64_t four[] = {4}, two[] = {2};
+    berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, eight, 8, NULL);
+    struct archive archive = {.tree = tree};
+    berth_error error = {0};
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+
+    berth_dict_set(
+        root, "words",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = four, .storage = storage}));
+    berth_dict_set(
+        root, "double",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
+    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
+    add_text(&archive, ".format_version", "1");
+    add_text(&archive, "byteorder", "big");
+    add_record(&archive, "data/0", eight, 8);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), &error));
+    cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message,
+                     "memory: data/0 at byte 704: it is in the other byte order, and viewed as "
+                     "elements of different width: which bytes to swap is not known",
+                     "%s", error.message);
+    berth_close(checkpoint);
+    free(bytes);
+    free_archive(&archive);
+}
+
+/* ---- elements ---- */
+
+Test(storages, elements_are_read_in_row_major_order_from_anywhere)
+{
+    static const float expected[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11};
+    static const char *const options[] = {"", "load.mmap=off"};
+
+    for (size_t i = 0; i < 2; i++) {
+        berth_config *config = configured(options[i]);
+        berth_call call = {.config = config};
+        berth_checkpoint *checkpoint;
+        float got[12];
+        cr_assert_eq(berth_open("tests/data/torch/small.pt", &call, &checkpoint, NULL), 0);
+        const berth_tensor *transposed = berth_find_tensor(checkpoint, "transposed");
+        const berth_tensor *row = berth_find_tensor(checkpoint, "row");
+        for (int64_t first = 0; first <= 12; first++)
+            for (int64_t n = 0; n <= 12 - first; n++) {
+                cr_expect_eq(berth_tensor_read(checkpoint, transposed, first, n, got, NULL), 0);
+                cr_expect_arr_eq(got, expected + first, (size_t)n * 4);
+            }
+        cr_expect_eq(berth_tensor_read(checkpoint, row, 1, 2, got, NULL), 0);
+        cr_expect_arr_eq(got, ((const float[]){5, 6}), 8);
+        berth_close(checkpoint);
+        berth_config_free(config);
+    }
+}
+
+Test(storages, questions_that_do_not_fit_are_refused)
+{
+    berth_checkpoint *checkpoint, *other;
+    berth_error error;
+    float got[12];
+
+    cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &other, NULL), 0);
+    const berth_tensor *row = berth_find_tensor(checkpoint, "row");
+    cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message,
+                     "tests/data/torch/small.pt: 2 elements from 3 on are asked for, "
+                     "the tensor has 4");
+    cr_expect_eq(berth_tensor_read(checkpoint, row, -1, 1, got, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_read(checkpoint, row, INT64_MAX, INT64_MAX, got, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_read(checkpoint, row, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_null(berth_tensor_data(other, row, &error));
+    cr_expect_str_eq(error.message,
+                     "tests/data/torch/small.pt: the storage is of another "
+                     "checkpoint or tree",
+                     "%s", error.message);
+    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "meta"), &error));
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+    cr_expect_null(berth_tensor_data(checkpoint, NULL, &error));
+    cr_expect_null(berth_storage_data(checkpoint, NULL, &error));
+    cr_expect_null(berth_tensor_data(NULL, row, &error));
+    /* T2: a struct of the caller's is checked like one of the file. */
+    berth_tensor mine = *row;
+    mine.storage_offset = 9;
+    cr_expect_null(berth_tensor_data(checkpoint, &mine, &error));
+    cr_expect_eq(error.code, BERTH_E_TENSOR);
+    mine.storage_offset = 8;
+    cr_expect_not_null(berth_tensor_data(checkpoint, &mine, &error));
+    berth_close(other);
+    berth_close(checkpoint);
+}
+
+struct counted {
+    const uint8_t *bytes;
+    uint64_t moved_nbytes;
+};
+
+static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct counted *counted = context;
+
+    memcpy(buffer, counted->bytes + offset, nbytes);
+    counted->moved_nbytes += nbytes;
+    return 0;
+}
+
+Test(storages, rows_of_what_is_not_mapped_are_read_alone)
+{
+    struct file file = sample_file();
+    struct counted counted = {.bytes = file.bytes};
+    berth_source source = {.nbytes = file.nbytes, .read = counted_read, .context = &counted};
+    berth_checkpoint *checkpoint;
+    berth_stats stats;
+    float row[3];
+
+    cr_assert_eq(berth_open_source(&source, &(berth_call){.stats = &stats}, &checkpoint, NULL), 0);
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "the source is no file");
+    uint64_t before = counted.moved_nbytes;
+    cr_expect_eq(
+        berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight"), 3, 3, row, NULL), 0);
+    cr_expect_arr_eq(row, ((const float[]){3, 4, 5}), sizeof row);
+    cr_expect_eq(counted.moved_nbytes - before, 12);
+    expect_text(checkpoint);
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+/* ---- files that change (F1, W9) ---- */
+
+Test(storages, a_file_that_got_shorter_is_an_error_not_a_signal)
+{
+    static const char *const options[] = {"load.method=map", "load.method=read", ""};
+
+    for (size_t i = 0; i < 3; i++) {
+        struct file file = sample_file();
+        berth_checkpoint *checkpoint = open_file(&file, options[i], NULL);
+        berth_error error;
+        cr_assert_eq(truncate(file.path, 500), 0);
+        cr_expect_null(weight_of(checkpoint, &error));
+        cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
+        berth_close(checkpoint);
+        remove_file(&file);
+    }
+}
+
+Test(storages, a_file_that_got_shorter_after_its_first_storage_was_mapped)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    berth_error error;
+
+    cr_assert_not_null(weight_of(checkpoint, &error));
+    cr_assert_eq(truncate(file.path, 500), 0);
+    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "bias"), &error));
+    cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
+    berth_close(checkpoint);
+    remove_file(&file);
+}
+
+Test(storages, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_open)
+{
+    static const char *const options[] = {"load.method=map", "load.method=read"};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct file file = sample_file();
+        berth_checkpoint *checkpoint = open_file(&file, options[i], NULL);
+        char *other = test_path(file.folder, "other.pt");
+        test_write_file(other, "nothing", 7);
+        cr_assert_eq(rename(other, file.path), 0);
+        expect_text(checkpoint);
+        cr_assert_eq(unlink(file.path), 0);
+        expect_text(checkpoint);
+        berth_close(checkpoint);
+        free(other);
+        remove_file(&file);
+    }
+}
+
+/* ---- faults of the system ---- */
+
+static void *refused_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
+                          off_t offset)
+{
+    (void)address;
+    (void)nbytes;
+    (void)protection;
+    (void)flags;
+    (void)fd;
+    (void)offset;
+    errno = ENODEV;
+    return MAP_FAILED;
+}
+
+static char logged[512];
+
+static void keep_log(void *context, const char *message)
+{
+    (void)context;
+    (void)snprintf(logged, sizeof logged, "%s", message);
+}
+
+Test(storages, where_nothing_can_be_mapped_auto_reads_and_says_so)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    char expected[512];
+    berth_error error;
+
+    berth_set_log(keep_log, NULL);
+    berth_system.mmap = refused_mmap;
+    expect_text(checkpoint);
+    cr_expect_not_null(weight_of(checkpoint, NULL));
+    (void)snprintf(expected, sizeof expected,
+                   "%s: storages are read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
+                   "such device",
+                   file.path, file.nbytes);
+    cr_expect_str_eq(logged, expected, "%s", logged);
+    berth_close(checkpoint);
+    checkpoint = open_file(&file, "load.method=map", NULL);
+    cr_expect_null(weight_of(checkpoint, &error));
+    cr_expect_eq(error.code, BERTH_E_SYSTEM);
+    berth_close(checkpoint);
+    berth_system_restore();
+    berth_set_log(NULL, NULL);
+    remove_file(&file);
+}
+
+static int n_reads_left;
+
+static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    if (n_reads_left-- == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+/* F5, W1: whichever read fails, the error names the file, and asking again may succeed. */
+Test(storages, a_read_that_fails_is_told_and_leaves_all_as_it_was)
+{
+    struct file file = sample_file();
+    berth_checkpoint *checkpoint = open_file(&file, "load.mmap=off", NULL);
+    berth_error error;
+
+    berth_system.pread = failing_pread;
+    n_reads_left = 0;
+    cr_expect_null(weight_of(checkpoint, &error));
+    cr_expect_eq(error.code, BERTH_E_SYSTEM);
+    cr_expect_eq(error.system_errno, EIO);
+    cr_expect_eq(strncmp(error.message, file.path, strlen(file.path)), 0, "%s", error.message);
+    cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
+    berth_system_restore();
+    berth_close(checkpoint);
+    remove_file(&file);
+}

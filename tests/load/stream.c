@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Streams from before PyTorch 1.6, as PyTorch 1.13 wrote them (tests/data/make_old.py). */
+#include "format/value.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static uint8_t *stream(const char *name, size_t *nbytes)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "tests/data/old/%s-1.13-stream.pth", name);
+    return test_read_file(path, nbytes);
+}
+
+static void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected,
+                          int64_t n)
+{
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    float elements[64];
+    berth_error error;
+
+    cr_assert_not_null(tensor, "%s", name);
+    cr_assert_eq(berth_tensor_numel(tensor), n);
+    cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error), 0, "%s",
+                 error.message);
+    cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
+}
+
+static void expect_views(berth_checkpoint *checkpoint)
+{
+    float base[24];
+
+    for (int i = 0; i < 24; i++)
+        base[i] = (float)i;
+    expect_floats(checkpoint, "base", base, 24);
+    expect_floats(checkpoint, "tied", base, 24);
+    expect_floats(checkpoint, "row", base + 6, 6);
+    expect_floats(checkpoint, "column", (const float[]){2, 8, 14, 20}, 4);
+    expect_floats(checkpoint, "scalar", (const float[]){3.5F}, 1);
+    expect_floats(checkpoint, "parameter", base, 4);
+}
+
+Test(stream, values_are_read_by_every_method)
+{
+    static const char *const options[] = {"",
+                                          "load.check=none",
+                                          "load.check=data",
+                                          "debug=on",
+                                          "load.head_nbytes=1",
+                                          "load.mmap=off",
+                                          "load.endianness=big"};
+    size_t nbytes;
+    uint8_t *bytes = stream("views", &nbytes);
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        cr_assert_eq(open_with(bytes, nbytes, options[i], NULL, &checkpoint, &error), 0, "%s: %s",
+                     options[i], error.message);
+        expect_views(checkpoint);
+        berth_close(checkpoint);
+    }
+    free(bytes);
+}
+
+Test(stream, payloads_are_not_aligned_but_memory_is)
+{
+    berth_checkpoint *checkpoint;
+    bool any_odd = false;
+
+    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
+        berth_named_tensor named;
+        cr_assert_eq(berth_tensor_at(checkpoint, i, &named, NULL), 0);
+        size_t item_nbytes = berth_dtype_nbytes(named.tensor->dtype);
+        const void *data = berth_tensor_data(checkpoint, named.tensor, NULL);
+        cr_expect_not_null(data);
+        if (item_nbytes == 4 || item_nbytes == 8) {
+            cr_expect_eq((uintptr_t)data % 4, 0, "%s", named.name); /* T5 */
+            any_odd = any_odd || named.offset % item_nbytes != 0;
+        }
+    }
+    cr_expect(any_odd);
+    berth_close(checkpoint);
+}
+
+Test(stream, views_lie_in_the_memory_of_their_root)
+{
+    berth_checkpoint *checkpoint;
+
+    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    const float *base = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base"), NULL);
+    const float *row = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row"), NULL);
+    cr_expect_eq(row, base + 6);
+    berth_close(checkpoint);
+}
+
+Test(stream, tells_what_it_is)
+{
+    berth_checkpoint *checkpoint;
+    berth_info info;
+    berth_verdict verdict;
+    berth_error error;
+
+    cr_assert_eq(berth_open("tests/data/old/many-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0, "%s", error.message);
+    cr_expect_str_eq(info.archive, "");
+    cr_expect_str_eq(info.container, "stream");
+    cr_expect_eq(info.format_version, 0);
+    cr_expect_str_eq(info.byteorder, "little");
+    cr_expect_eq(info.n_storages, 13);
+    cr_expect_eq(info.n_tensors, 13);
+    cr_expect_eq(info.storages_nbytes, 4 * 3 * 91);
+    cr_expect_not(info.calculated_offsets);
+    berth_close(checkpoint);
+    cr_assert_eq(berth_verify("tests/data/old/many-1.13-stream.pth", NULL, &verdict, &error), 0);
+    cr_expect_eq(verdict.n_storages, 13);
+    cr_expect_eq(verdict.n_verified, 0);
+    cr_expect_eq(verdict.n_unverified, 13);
+    cr_expect_eq(verdict.nbytes, 4 * 3 * 91);
+}
+
+Test(stream, a_pickled_module_is_refused)
+{
+    size_t nbytes;
+    uint8_t *bytes = stream("module", &nbytes);
+
+    expect_failure(
+        bytes, nbytes, "", BERTH_E_FORBIDDEN,
+        "memory: object at byte 153: global __main__ Scale is not allowed in a checkpoint "
+        "(load.unknown_globals = inert lists such files without running anything)");
+    free(bytes);
+}
+
+Test(stream, cut_at_any_byte_is_refused)
+{
+    size_t nbytes;
+    uint8_t *bytes = stream("views", &nbytes);
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    for (size_t cut = 0; cut < nbytes; cut++) {
+        uint8_t *copy = malloc(cut + 1);
+        memcpy(copy, bytes, cut);
+        int result = open_with(copy, cut, "load.check=none", NULL, &checkpoint, &error);
+        cr_expect_lt(result, 0, "cut at %zu", cut);
+        cr_expect_eq(strncmp(error.message, "memory: ", 8), 0, "%s", error.message);
+        free(copy);
+    }
+    free(bytes);
+}
+
+Test(stream, with_bytes_behind_it_is_refused)
+{
+    size_t nbytes;
+    uint8_t *bytes = stream("views", &nbytes);
+    uint8_t *longer = calloc(1, nbytes + 1);
+
+    memcpy(longer, bytes, nbytes);
+    expect_failure(longer, nbytes + 1, "", BERTH_E_ARCHIVE,
+                   "memory: at byte 1705: 1 bytes follow the last storage of the stream");
+    free(longer);
+    free(bytes);
+}
+
+/* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */
+Test(stream, a_flipped_bit_does_no_harm)
+{
+    size_t nbytes;
+    uint8_t *bytes = stream("views", &nbytes);
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    for (size_t at = 0; at < nbytes; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            bytes[at] ^= (uint8_t)(1 << bit);
+            test_memory_watch();
+            if (berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error) == 0) {
+                for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
+                    berth_named_tensor named;
+                    if (berth_tensor_at(checkpoint, i, &named, &error) == 0)
+                        (void)berth_tensor_data(checkpoint, named.tensor, &error);
+                }
+                berth_close(checkpoint);
+            }
+            struct test_memory seen = test_memory_seen();
+            test_memory_unwatch();
+            cr_expect_eq(seen.live_nbytes, 0);
+            cr_expect_leq(seen.peak_nbytes, 64 * nbytes + 65536, "byte %zu", at);
+            bytes[at] ^= (uint8_t)(1 << bit);
+        }
+    free(bytes);
+}
+
+Test(stream, its_storages_can_be_read_for_saving_again)
+{
+    berth_checkpoint *checkpoint, *again;
+    void *saved;
+    size_t nbytes;
+    berth_error error;
+
+    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, berth_root(checkpoint), NULL, &error), 0,
+                 "%s", error.message);
+    berth_close(checkpoint);
+    cr_assert_eq(berth_open_memory(saved, nbytes, NULL, &again, &error), 0, "%s", error.message);
+    expect_views(again);
+    berth_close(again);
+    berth_free(saved);
+}
