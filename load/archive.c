@@ -15,20 +15,13 @@ struct berth_archive {
 
 static int recognise(berth_archive *archive, berth_window *window, berth_error *error)
 {
-    uint64_t nbytes = archive->reader.nbytes < 4 ? archive->reader.nbytes : 4;
-    const uint8_t *bytes;
-
-    if (nbytes == 0)
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "the file is empty");
-    if (berth_window_get(window, 0, nbytes, 0, &bytes, error) < 0)
+    if (berth_window_grow_head(window, BERTH_LEAST_HEAD_NBYTES, error) < 0)
         return error->code;
-    if (berth_stream_is(bytes, nbytes))
+    if (berth_stream_is(window->head, window->head_nbytes))
         return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
                           "a stream from before PyTorch 1.6: it has values, but no records");
-    if (nbytes < 4 || (memcmp(bytes, "PK\3\4", 4) != 0 && memcmp(bytes, "PK\5\6", 4) != 0))
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "not a zip archive");
+    if (window->head_nbytes < 4 || memcmp(window->head, "PK\3\4", 4) != 0)
+        return berth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
     return 0;
 }
 

@@ -76,6 +76,12 @@ int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error);
 /* The directory, for those who were opened without it (load.check=none). Under the mutex. */
 int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
 
+/* Of a file's head: enough to tell its kind. */
+#define BERTH_LEAST_HEAD_NBYTES 512
+/* One clear sentence for each kind of file that is neither a zip nor a stream. */
+int berth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes,
+                      berth_error *error);
+
 /* ---- head.c: records found in the head, without a directory ---- */
 
 /*

@@ -12,8 +12,6 @@
 #include "format/stream_read.h"
 #include "load/checkpoint.h"
 
-/* Enough to tell any kind of file. */
-#define LEAST_HEAD_NBYTES 512
 /* What the directory may list besides what data.pkl names, in the guess of its size. */
 #define OTHERS_NBYTES 4096
 
@@ -34,9 +32,8 @@ static bool is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_n
     return nbytes > 8 && head[8] == '{' && length >= 2 && length <= file_nbytes - 8;
 }
 
-/* One clear sentence for each kind of file that is no checkpoint. */
-static int refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes,
-                       berth_error *error)
+int berth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes,
+                      berth_error *error)
 {
     char begin[24] = "";
     const char *text = NULL;
@@ -310,8 +307,8 @@ static int read_any(berth_checkpoint *checkpoint, berth_window *window, berth_er
     uint64_t head_nbytes = (uint64_t)checkpoint->config.load_head_nbytes;
     uint64_t file_nbytes = checkpoint->reader.nbytes;
 
-    if (head_nbytes < LEAST_HEAD_NBYTES)
-        head_nbytes = LEAST_HEAD_NBYTES;
+    if (head_nbytes < BERTH_LEAST_HEAD_NBYTES)
+        head_nbytes = BERTH_LEAST_HEAD_NBYTES;
     if (berth_window_grow_head(window, head_nbytes, error) < 0)
         return error->code;
     checkpoint->is_big = assumes_big(&checkpoint->config);
@@ -319,7 +316,7 @@ static int read_any(berth_checkpoint *checkpoint, berth_window *window, berth_er
         return read_zip(checkpoint, window, error);
     if (berth_stream_is(window->head, window->head_nbytes))
         return berth_checkpoint_read_stream(checkpoint, window, error);
-    return refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
+    return berth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
 }
 
 int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The container level, and verification: records listed, read, inflated, summed. */
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static char *folder, *path;
+
+static void begin(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "file.pt");
+}
+
+static void end(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(archive, .init = begin, .fini = end);
+
+/* Writes the archive, with one lie or none, to `path`. */
+static void write_built(const struct archive *archive, bool with_crc, const struct lie *lie)
+{
+    size_t nbytes;
+    uint8_t *file = build(archive, 64, with_crc, lie, &nbytes);
+
+    test_write_file(path, file, nbytes);
+    free(file);
+}
+
+static void write_sample(bool with_crc, const struct lie *lie)
+{
+    struct archive archive = sample();
+
+    write_built(&archive, with_crc, lie);
+    free_archive(&archive);
+}
+
+/* Opens as an archive with these options. */
+static int open_records(const char *options, berth_archive **archive, berth_error *error)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+    int result = berth_archive_open(path, &call, archive, error);
+    berth_config_free(config);
+    return result;
+}
+
+/* The message without the path before it, which differs from run to run. */
+static const char *text_of(const berth_error *error)
+{
+    size_t n = strlen(path);
+
+    cr_expect_eq(strncmp(error->message, path, n), 0, "%s", error->message);
+    return strlen(error->message) > n + 2 ? error->message + n + 2 : "";
+}
+
+Test(archive, lists_its_records_with_their_places)
+{
+    berth_archive *archive;
+    berth_record record;
+    berth_error error;
+
+    write_sample(true, NULL);
+    cr_assert_eq(open_records("load.check=none", &archive, &error), 0, "%s", error.message);
+    cr_expect_str_eq(berth_archive_name(archive), "sample");
+    cr_expect_eq(berth_archive_count(archive), 9);
+    cr_assert_eq(berth_archive_record(archive, 4, &record), 0);
+    cr_expect_str_eq(record.name, "data/0");
+    cr_expect_eq(record.nbytes, 24);
+    cr_expect_eq(record.header_offset, 854);
+    cr_expect_eq(record.offset, 960);
+    cr_expect_eq(record.method, 0);
+    cr_expect_eq(record.crc32, berth_crc32(0, sample_weight, 24));
+    cr_expect_eq(berth_archive_record(archive, 9, &record), BERTH_E_NOT_FOUND);
+    cr_expect_eq(berth_archive_find(archive, "version", &record, &error), 0);
+    cr_expect_eq(record.nbytes, 2);
+    cr_expect_eq(berth_archive_find(archive, "nothing", &record, &error), BERTH_E_NOT_FOUND);
+    cr_expect_str_eq(text_of(&error), "there is no record \"nothing\" among the 9 in sample/");
+    berth_archive_close(archive);
+    berth_archive_close(NULL);
+}
+
+Test(archive, reads_any_range_of_a_record)
+{
+    berth_archive *archive;
+    berth_record record;
+    berth_error error;
+    uint8_t buffer[24];
+
+    write_sample(true, NULL);
+    cr_assert_eq(open_records("", &archive, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_archive_find(archive, "data/1", &record, &error), 0);
+    for (size_t offset = 0; offset <= 24; offset++) {
+        size_t n = 24 - offset;
+        cr_expect_eq(berth_archive_read(archive, &record, buffer, n, offset, &error), 0);
+        cr_expect_arr_eq(buffer, (const uint8_t *)sample_bias + offset, n);
+    }
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 2, 23, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(text_of(&error),
+                     "data/1 at byte 1088: 2 bytes at 23 are asked for, it has 24");
+    record.nbytes = 100; /* what the caller's struct says is not relied on */
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 24, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
+    berth_archive_close(archive);
+}
+
+static berth_archive *open_fixture(const char *name)
+{
+    berth_archive *archive;
+    berth_error error;
+    char fixture[128];
+
+    (void)snprintf(fixture, sizeof fixture, "tests/data/%s", name);
+    cr_assert_eq(berth_archive_open(fixture, NULL, &archive, &error), 0, "%s", error.message);
+    return archive;
+}
+
+/* Z9: some other tool's records are inflated; storages it deflated are not listed as if usable. */
+Test(archive, inflates_deflated_records)
+{
+    berth_archive *deflated = open_fixture("torch/deflated-pickle.pt");
+    berth_archive *stored = open_fixture("torch/small.pt");
+    berth_record a, b;
+    uint8_t first[4096], second[4096];
+
+    cr_assert_eq(berth_archive_find(deflated, "data.pkl", &a, NULL), 0);
+    cr_assert_eq(berth_archive_find(stored, "data.pkl", &b, NULL), 0);
+    cr_expect_eq(a.method, 8);
+    cr_assert_eq(a.nbytes, b.nbytes);
+    cr_assert_eq(berth_archive_read(deflated, &a, first, a.nbytes, 0, NULL), 0);
+    cr_assert_eq(berth_archive_read(stored, &b, second, b.nbytes, 0, NULL), 0);
+    cr_expect_arr_eq(first, second, a.nbytes);
+    cr_assert_eq(berth_archive_read(deflated, &a, first, 7, 100, NULL), 0);
+    cr_expect_arr_eq(first, second + 100, 7);
+    berth_archive_close(deflated);
+    berth_archive_close(stored);
+}
+
+Test(archive, lists_what_has_no_values_to_read)
+{
+    static const struct {
+        const char *fixture, *record;
+    } cases[] = {{"old/torchscript-1.13.pt", "constants.pkl"},
+                 {"old/package-1.13.pt", ".data/extern_modules"},
+                 {"torch/zipped-again.pt", "data/0"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_archive *archive = open_fixture(cases[i].fixture);
+        berth_record record;
+        cr_expect_eq(berth_archive_find(archive, cases[i].record, &record, NULL), 0, "%s",
+                     cases[i].fixture);
+        berth_archive_close(archive);
+    }
+}
+
+static void expect_no_archive(const void *bytes, size_t nbytes, const char *message)
+{
+    berth_archive *archive;
+    berth_error error;
+
+    test_write_file(path, bytes, nbytes);
+    cr_expect_eq(berth_archive_open(path, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_expect_null(archive);
+    cr_expect_str_eq(text_of(&error), message, "%s", error.message);
+}
+
+Test(archive, other_files_are_told)
+{
+    expect_no_archive("", 0, "the file is empty");
+    expect_no_archive("text", 4,
+                      "neither a zip archive nor a PyTorch stream: it begins with 74 65 78 74");
+    expect_no_archive("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
+                      "a stream from before PyTorch 1.6: it has values, but no records");
+}
+
+Test(archive, is_checked_as_load_check_says)
+{
+    struct lie descriptor = {.record = "data/1", .descriptor_lie = 8};
+    berth_archive *archive;
+    berth_error error;
+
+    write_sample(true, &descriptor);
+    cr_assert_eq(open_records("load.check=directory", &archive, &error), 0);
+    berth_archive_close(archive);
+    cr_expect_eq(open_records("load.check=headers", &archive, &error), BERTH_E_ARCHIVE);
+    cr_expect_eq(open_records("debug=on", &archive, &error), BERTH_E_ARCHIVE);
+}
+
+static void flip_element(void)
+{
+    size_t nbytes;
+    uint8_t *file = test_read_file(path, &nbytes);
+
+    file[1088 + 5] ^= 4;
+    test_write_file(path, file, nbytes);
+    free(file);
+}
+
+/* Z10 */
+Test(archive, a_wrong_sum_names_its_record)
+{
+    berth_archive *archive;
+    berth_verdict verdict;
+    berth_error error;
+
+    write_sample(true, NULL);
+    flip_element();
+    cr_assert_eq(open_records("load.check=headers", &archive, &error), 0);
+    berth_archive_close(archive);
+    cr_expect_eq(open_records("load.check=data", &archive, &error), BERTH_E_CHECKSUM);
+    cr_expect_str_eq(error.record, "data/1");
+    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_CHECKSUM);
+    cr_expect_str_eq(error.record, "data/1");
+    cr_expect_eq(error.offset, 1088);
+    cr_expect_str_eq(text_of(&error),
+                     "data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the directory says "
+                     "0xc37f9b13");
+}
+
+/* Z10 */
+Test(archive, verification_tells_what_it_could_not_verify)
+{
+    berth_verdict verdict;
+    berth_error error;
+
+    write_sample(true, NULL);
+    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_expect_eq(verdict.n_records, 9);
+    cr_expect_eq(verdict.n_storages, 3);
+    cr_expect_eq(verdict.n_verified, 9);
+    cr_expect_eq(verdict.n_unverified, 0);
+    write_sample(false, NULL);
+    flip_element();
+    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_expect_eq(verdict.n_verified, 0);
+    cr_expect_eq(verdict.n_unverified, 9);
+    cr_expect_eq(berth_verify(path, NULL, NULL, NULL), 0, "nothing but the answer is asked for");
+}
+
+Test(archive, verification_compares_everything_else_too)
+{
+    struct lie gap = {.record = "version", .gap = 64};
+    struct lie descriptor = {.record = "data/2", .descriptor_crc = 1};
+    berth_verdict verdict;
+    berth_error error;
+
+    write_sample(true, &gap);
+    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_ARCHIVE);
+    write_sample(true, &descriptor);
+    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_ARCHIVE);
+    cr_expect_eq(berth_verify("tests/data/torch/zipped-again.pt", NULL, &verdict, &error),
+                 BERTH_E_OFFSETS);
+    cr_expect_eq(verdict.n_records, 0);
+}
+
+static int stop(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    cr_expect_leq(done_nbytes, total_nbytes);
+    return ++*(int *)context >= 1;
+}
+
+Test(archive, verification_can_be_cancelled)
+{
+    int n_calls = 0;
+    berth_call call = {.progress = stop, .progress_context = &n_calls};
+    berth_verdict verdict;
+    berth_error error;
+
+    write_sample(true, NULL);
+    cr_expect_eq(berth_verify(path, &call, &verdict, &error), BERTH_E_CANCELLED);
+    cr_expect_eq(n_calls, 1);
+}
+
+/* Records cut into chunks by several workers come to the sums of the whole. */
+Test(archive, chunks_and_workers_come_to_the_same_sums)
+{
+    static uint8_t bytes[300001];
+    struct archive archive = sample();
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_verdict verdict;
+    berth_error error;
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7);
+    add_record(&archive, "more", bytes, sizeof bytes);
+    write_built(&archive, true, NULL);
+    free_archive(&archive);
+    for (int threads = 1; threads <= 4; threads++) {
+        char options[64];
+        (void)snprintf(options, sizeof options, "io.chunk_nbytes=65536 io.threads=%d", threads);
+        cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+        cr_expect_eq(berth_verify(path, &call, &verdict, &error), 0, "%s", error.message);
+        cr_expect_eq(verdict.n_verified, 10);
+    }
+    size_t nbytes;
+    uint8_t *file = test_read_file(path, &nbytes);
+    file[nbytes / 2] ^= 1;
+    test_write_file(path, file, nbytes);
+    free(file);
+    cr_expect_eq(berth_verify(path, &call, &verdict, &error), BERTH_E_CHECKSUM);
+    cr_expect_str_eq(error.record, "more");
+    berth_config_free(config);
+}

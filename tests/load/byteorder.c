@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Files of the other byte order are swapped by what their elements are, untyped ones too, or
+ * refused (T5); and any range of a storage can be read, for saving it again.
+ */
+#include "format/tensor.h"
+#include "format/value.h"
+#include "tests/load/builder.h"
+
+static void expect_text(berth_checkpoint *checkpoint)
+{
+    char *text = describe(checkpoint);
+
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+}
+
+static uint8_t swapped[N_SAMPLE_STORAGES][24];
+
+/* The sample as a machine of the other byte order would have written it. */
+static struct archive foreign_sample(void)
+{
+    static const size_t units[] = {4, 8, 2};
+    struct archive archive = sample();
+    bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+
+    *find_record(&archive, "byteorder") =
+        is_big ? (struct record){"byteorder", "little", 6} : (struct record){"byteorder", "big", 3};
+    for (size_t i = 0; i < N_SAMPLE_STORAGES; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "data/%zu", i);
+        struct record *record = find_record(&archive, name);
+        berth_swap_bytes(swapped[i], record->bytes, record->nbytes, units[i]);
+        record->bytes = swapped[i];
+    }
+    return archive;
+}
+
+static const char *const foreign_options[] = {"debug=on", "load.calculate_storage_offsets=off",
+                                              "load.check=none", "load.mmap=off"};
+
+Test(byteorder, of_the_other_byte_order_are_swapped_untyped_ones_too)
+{
+    struct archive archive = foreign_sample();
+    size_t nbytes;
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+
+    for (size_t i = 0; i < sizeof foreign_options / sizeof *foreign_options; i++)
+        expect_sample(bytes, nbytes, foreign_options[i]);
+    free(bytes);
+    free_archive(&archive);
+}
+
+Test(byteorder, without_byteorder_load_endianness_decides)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+
+    remove_record(&archive, "byteorder");
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    expect_sample(bytes, nbytes, "load.endianness=native");
+    expect_sample(bytes, nbytes, "load.endianness=little");
+    free(bytes);
+    free_archive(&archive);
+    archive = foreign_sample();
+    remove_record(&archive, "byteorder");
+    bytes = build(&archive, 64, true, NULL, &nbytes);
+    expect_sample(bytes, nbytes, "load.endianness=big");
+    free(bytes);
+    free_archive(&archive);
+}
+
+/* What save/ does with a loaded tree: any range through the hook, before and after memory is made.
+ */
+static void expect_ranges(berth_checkpoint *checkpoint, const char *name, const void *expected)
+{
+    const berth_storage *storage = berth_find_tensor(checkpoint, name)->storage;
+    uint8_t buffer[32];
+    berth_error error = {0};
+
+    for (size_t offset = 0; offset <= storage->nbytes; offset++)
+        for (size_t n = 0; n <= storage->nbytes - offset; n++) {
+            memset(buffer, 0xee, sizeof buffer);
+            cr_assert_eq(storage->read(storage, buffer, n, offset, &error), 0, "%s", error.message);
+            cr_expect_arr_eq(buffer, (const uint8_t *)expected + offset, n, "%s %zu %zu", name,
+                             offset, n);
+            cr_expect_eq(buffer[n], 0xee);
+        }
+    cr_expect_eq(storage->read(storage, buffer, 1, storage->nbytes, &error), BERTH_E_ARGUMENT);
+}
+
+Test(byteorder, any_range_can_be_read_for_saving_again)
+{
+    struct archive archives[] = {sample(), foreign_sample()};
+
+    for (size_t i = 0; i < 2; i++) {
+        size_t nbytes;
+        uint8_t *bytes = build(&archives[i], 64, true, NULL, &nbytes);
+        berth_checkpoint *checkpoint;
+        cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+        for (size_t round = 0; round < 2; round++) {
+            expect_ranges(checkpoint, "weight", sample_weight);
+            expect_ranges(checkpoint, "bias", sample_bias);
+            expect_ranges(checkpoint, "words", sample_words);
+            expect_text(checkpoint);
+        }
+        berth_close(checkpoint);
+        free(bytes);
+        free_archive(&archives[i]);
+    }
+}
+
+/* Larger than what is swapped at a time. */
+Test(byteorder, long_ones_of_the_other_byte_order)
+{
+    enum { N = 30000 };
+    static uint16_t elements[N], other[N];
+    const int64_t shape[] = {N};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    struct archive archive = {0};
+    berth_error error = {0};
+    size_t nbytes;
+
+    for (size_t i = 0; i < N; i++)
+        elements[i] = (uint16_t)i;
+    berth_swap_bytes(other, elements, sizeof elements, 2);
+    berth_dict_set(
+        root, "words",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
+    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0);
+    archive.tree = tree;
+    add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
+    add_text(&archive, ".format_version", "1");
+    add_text(&archive, "byteorder", "big");
+    add_record(&archive, "data/0", other, sizeof other);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    berth_checkpoint *checkpoint;
+    cr_assert_eq(
+        open_with(bytes, nbytes, "io.chunk_nbytes=65536 io.threads=3", NULL, &checkpoint, &error),
+        0, "%s", error.message);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "words");
+    static uint16_t got[N];
+    cr_expect_eq(tensor->storage->read(tensor->storage, got, sizeof got - 1, 1, &error), 0);
+    cr_expect_arr_eq(got, (const uint8_t *)elements + 1, sizeof got - 1);
+    const void *data = berth_tensor_data(checkpoint, tensor, &error);
+    cr_assert_not_null(data, "%s", error.message);
+    cr_expect_arr_eq(data, elements, sizeof elements);
+    berth_close(checkpoint);
+    free(bytes);
+    free_archive(&archive);
+}
+
+Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    static const uint8_t eight[8];
+    static const int64_t four[] = {4}, two[] = {2};
+    berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, eight, 8, NULL);
+    struct archive archive = {.tree = tree};
+    berth_error error = {0};
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+
+    berth_dict_set(
+        root, "words",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = four, .storage = storage}));
+    berth_dict_set(
+        root, "double",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
+    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
+    add_text(&archive, ".format_version", "1");
+    add_text(&archive, "byteorder", "big");
+    add_record(&archive, "data/0", eight, 8);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), &error));
+    cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message,
+                     "memory: data/0 at byte 704: it is in the other byte order, and viewed as "
+                     "elements of different width: which bytes to swap is not known",
+                     "%s", error.message);
+    berth_close(checkpoint);
+    free(bytes);
+    free_archive(&archive);
+}
