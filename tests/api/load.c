@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Loading as a program sees it: from paths, descriptors, memory and callbacks; names and values. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+static char *folder, *path;
+static const float weight[6] = {0, 1, 2, 3, 4, 5};
+
+/* {"model": {"layer.weight": Parameter, "bias": tensor}, "steps": [1, tensor]} */
+static void set_up(void)
+{
+    static const int64_t two_by_three[] = {2, 3}, three[] = {3};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree), *model = berth_ordered_dict(tree);
+    berth_value *steps = berth_list(tree);
+    berth_storage *storage =
+        berth_storage_new(tree, BERTH_FLOAT32, weight, sizeof weight, "cuda:1");
+    berth_tensor whole = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = two_by_three, .storage = storage};
+    berth_tensor row = {
+        .dtype = BERTH_FLOAT32, .rank = 1, .shape = three, .storage_offset = 3, .storage = storage};
+    berth_error error;
+
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    berth_dict_set(model, "layer.weight",
+                   berth_parameter(tree, berth_tensor_value(tree, &whole), true));
+    berth_dict_set(model, "bias", berth_tensor_value(tree, &row));
+    berth_list_append(steps, berth_int(tree, 1));
+    berth_list_append(steps, berth_tensor_value(tree, &row));
+    berth_dict_set(root, "model", model);
+    berth_dict_set(root, "steps", steps);
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(load, .init = set_up, .fini = tear_down);
+
+static berth_checkpoint *opened(void)
+{
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    return checkpoint;
+}
+
+Test(load, what_was_saved_is_found_by_name_and_by_path)
+{
+    berth_checkpoint *checkpoint = opened();
+    const berth_tensor *by_name = berth_find_tensor(checkpoint, "model.layer.weight");
+    const berth_tensor *by_path = berth_find_tensor(checkpoint, "['model']['layer.weight']");
+    int64_t one = 0;
+
+    cr_assert_not_null(by_name);
+    cr_expect_eq(by_name, by_path);
+    cr_expect_eq(by_name->dtype, BERTH_FLOAT32);
+    cr_expect_eq(by_name->rank, 2);
+    cr_expect_eq(by_name->shape[1], 3);
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, by_name, NULL), weight, sizeof weight);
+    cr_expect(berth_value_int(berth_find(checkpoint, "steps.0", NULL), &one));
+    cr_expect_eq(one, 1);
+    cr_expect_eq(berth_value_kind(berth_root(checkpoint)), BERTH_KIND_DICT);
+    berth_close(checkpoint);
+    berth_close(NULL);
+}
+
+Test(load, views_share_a_storage_and_its_memory)
+{
+    berth_checkpoint *checkpoint = opened();
+    const berth_tensor *whole = berth_find_tensor(checkpoint, "model.layer.weight");
+    const berth_tensor *row = berth_find_tensor(checkpoint, "model.bias");
+
+    cr_expect_eq(whole->storage, row->storage);
+    cr_expect_eq(row, berth_find_tensor(checkpoint, "steps.1") ? row : NULL);
+    cr_expect_str_eq(berth_storage_location(row->storage), "cuda:1");
+    cr_expect_str_eq(berth_storage_key(row->storage), "0");
+    const float *data = berth_storage_data(checkpoint, row->storage, NULL);
+    cr_expect_eq(berth_tensor_data(checkpoint, row, NULL), data + 3);
+    berth_close(checkpoint);
+}
+
+Test(load, a_name_that_is_not_there_says_what_is_near)
+{
+    berth_checkpoint *checkpoint = opened();
+    berth_error error;
+
+    cr_expect_null(berth_find(checkpoint, "model.layer.weigth", &error));
+    cr_expect_eq(error.code, BERTH_E_NOT_FOUND);
+    cr_expect_not_null(strstr(error.message, "model.layer.weight"), "%s", error.message);
+    cr_expect_eq(strncmp(error.message, path, strlen(path)), 0, "%s", error.message);
+    cr_expect_null(berth_find_tensor(checkpoint, "steps.0"), "an int is no tensor");
+    cr_expect_null(berth_find_tensor(NULL, "steps.0"));
+    cr_expect_null(berth_find_tensor(checkpoint, NULL));
+    berth_close(checkpoint);
+}
+
+Test(load, tensors_are_listed_with_the_byte_they_begin_at)
+{
+    berth_checkpoint *checkpoint = opened();
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_named_tensor named;
+    berth_error error;
+
+    cr_assert_eq(berth_tensor_count(checkpoint), 3);
+    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    cr_expect_str_eq(named.name, "model.layer.weight");
+    cr_expect_str_eq(named.path, "['model']['layer.weight']");
+    cr_expect(named.parameter);
+    cr_expect(named.requires_grad);
+    cr_expect_arr_eq(bytes + named.offset, weight, sizeof weight);
+    cr_assert_eq(berth_tensor_at(checkpoint, 1, &named, &error), 0);
+    cr_expect_str_eq(named.name, "model.bias");
+    cr_expect_not(named.parameter);
+    cr_expect_not(named.requires_grad);
+    cr_expect_arr_eq(bytes + named.offset, weight + 3, 12);
+    cr_assert_eq(berth_tensor_at(checkpoint, 2, &named, &error), 0);
+    cr_expect_str_eq(named.name, "steps.1");
+    cr_expect_str_eq(named.path, "['steps'][1]");
+    cr_expect_eq(berth_tensor_at(checkpoint, 3, &named, &error), BERTH_E_NOT_FOUND);
+    cr_expect_eq(berth_tensor_count(NULL), 0);
+    free(bytes);
+    berth_close(checkpoint);
+}
+
+static int read_from(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    return 0;
+}
+
+static void expect_weight(berth_checkpoint *checkpoint)
+{
+    cr_expect_arr_eq(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "model.layer.weight"), NULL),
+        weight, sizeof weight);
+    berth_close(checkpoint);
+}
+
+Test(load, a_checkpoint_opens_from_anywhere)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_source source = {.nbytes = nbytes, .read = read_from, .context = bytes};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    berth_checkpoint *checkpoint;
+
+    cr_assert_eq(berth_open_fd(fd, NULL, &checkpoint, NULL), 0);
+    close(fd);
+    expect_weight(checkpoint);
+    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+    expect_weight(checkpoint);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, NULL), 0);
+    expect_weight(checkpoint);
+    free(bytes);
+}
+
+Test(load, what_is_missing_in_a_call_is_an_error)
+{
+    berth_checkpoint *checkpoint = NULL;
+    berth_error error;
+
+    cr_expect_eq(berth_open(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_open(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_open_fd(-1, NULL, &checkpoint, &error), BERTH_E_SYSTEM);
+    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
+    cr_expect_eq(berth_open_source(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_checkpoint_info(NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_verify(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_null(berth_root(NULL));
+}
+
+Test(load, statistics_say_what_was_done)
+{
+    berth_checkpoint *checkpoint;
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+
+    cr_assert_eq(berth_open(path, &call, &checkpoint, NULL), 0);
+    cr_expect_eq(stats.n_storages, 1);
+    cr_expect_eq(stats.n_records, 7);
+    cr_expect(stats.calculated_offsets);
+    cr_expect_geq(stats.n_requests, 1);
+    cr_expect_gt(stats.moved_nbytes, 0);
+    cr_expect_geq(stats.total_seconds, stats.plan_seconds);
+    berth_close(checkpoint);
+    cr_assert_eq(berth_verify(path, &call, NULL, NULL), 0);
+    cr_expect_gt(stats.n_requests, 1);
+}
+
+Test(load, a_bad_file_fills_statistics_and_leaves_no_checkpoint)
+{
+    berth_checkpoint *checkpoint = (berth_checkpoint *)path;
+    berth_stats stats = {.n_requests = 99};
+    berth_call call = {.stats = &stats};
+
+    cr_assert_eq(truncate(path, 300), 0);
+    cr_expect_lt(berth_open(path, &call, &checkpoint, NULL), 0);
+    cr_expect_null(checkpoint);
+    cr_expect_eq(stats.n_requests, 1);
+}
+
+/* F3: saving over a file that is mapped leaves the old tensors whole. */
+Test(load, saving_over_what_is_mapped_leaves_it_whole)
+{
+    berth_checkpoint *checkpoint = opened();
+    const float *data =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "model.layer.weight"), NULL);
+    berth_tree *tree = berth_tree_new(NULL);
+
+    cr_assert_eq(berth_save(path, berth_int(tree, 1), NULL, NULL), 0);
+    berth_tree_free(tree);
+    cr_expect_arr_eq(data, weight, sizeof weight);
+    expect_weight(checkpoint);
+}
+
+Test(load, what_was_loaded_can_be_saved_again_to_the_same_bytes)
+{
+    berth_checkpoint *checkpoint = opened();
+    size_t nbytes, again_nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_error error;
+
+    cr_assert_eq(berth_save(path, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    uint8_t *again = test_read_file(path, &again_nbytes);
+    cr_assert_eq(nbytes, again_nbytes);
+    cr_expect_arr_eq(bytes, again, nbytes);
+    free(again);
+    free(bytes);
+    berth_close(checkpoint);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Many threads with one checkpoint, under the thread sanitizer: names and memory are made once,
+ * whoever asks first; reading, summing and saving again go on beside it.
+ */
+#include <berth.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+
+#define N_TENSORS 24
+#define N_ELEMENTS 40000
+#define N_THREADS 6
+
+static float elements[N_TENSORS][N_ELEMENTS];
+static char *path;
+
+static void expect(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "tests/race/load: %s\n", what);
+    exit(1);
+}
+
+static void save(void)
+{
+    static const int64_t shape[] = {N_ELEMENTS};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    berth_error error;
+    char name[16];
+
+    for (int i = 0; i < N_TENSORS; i++) {
+        for (int k = 0; k < N_ELEMENTS; k++)
+            elements[i][k] = (float)(i + k);
+        (void)snprintf(name, sizeof name, "t%d", i);
+        berth_tensor tensor = {
+            .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements[i]};
+        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+    }
+    expect(berth_save(path, root, NULL, &error) == 0, error.message);
+    berth_tree_free(tree);
+}
+
+/* Every thread asks for every tensor, each beginning with another. */
+static void *ask(void *context)
+{
+    static _Atomic int next;
+    berth_checkpoint *checkpoint = context;
+    int first = next++ * 5;
+    float got[100];
+    char name[16];
+    berth_error error;
+
+    for (int n = 0; n < N_TENSORS; n++) {
+        int i = (first + n) % N_TENSORS;
+        (void)snprintf(name, sizeof name, "t%d", i);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        expect(tensor != NULL, name);
+        expect(berth_tensor_read(checkpoint, tensor, 100, 100, got, &error) == 0, error.message);
+        expect(memcmp(got, elements[i] + 100, sizeof got) == 0, "elements read");
+        const float *data = berth_tensor_data(checkpoint, tensor, &error);
+        expect(data != NULL, error.message);
+        expect(memcmp(data, elements[i], sizeof elements[i]) == 0, "elements at hand");
+    }
+    return NULL;
+}
+
+static void *save_again(void *context)
+{
+    berth_checkpoint *checkpoint = context;
+    void *bytes;
+    size_t nbytes;
+    berth_error error;
+
+    expect(berth_save_memory(&bytes, &nbytes, NULL, berth_root(checkpoint), NULL, &error) == 0,
+           error.message);
+    berth_free(bytes);
+    return NULL;
+}
+
+static void share(const char *options)
+{
+    pthread_t threads[N_THREADS];
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    expect(berth_config_patch(options, &error) == 0, error.message);
+    expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
+    expect(berth_config_unpatch(&error) == 0, error.message);
+    for (int i = 0; i < N_THREADS; i++)
+        expect(pthread_create(&threads[i], NULL, i == 1 ? save_again : ask, checkpoint) == 0,
+               "no thread");
+    for (int i = 0; i < N_THREADS; i++)
+        (void)pthread_join(threads[i], NULL);
+    berth_close(checkpoint);
+}
+
+int main(void)
+{
+    char *folder = test_folder_new();
+    berth_error error;
+
+    path = test_path(folder, "model.pt");
+    save();
+    share("load.check=none");
+    share("load.mmap=off io.chunk_nbytes=65536 io.threads=3");
+    share("load.check=data io.threads=4 io.chunk_nbytes=65536");
+    expect(berth_verify(path, NULL, NULL, &error) == 0, error.message);
+    free(path);
+    test_folder_remove(folder);
+    return 0;
+}
