@@ -97,6 +97,7 @@ need_torch() {
 build() {
     local variant=$1 folder=${2:-$BUILD}
     shift $(($# < 2 ? $# : 2))
+    mkdir -p "$folder/$variant"
     scons -Q -s -j"$jobs" VARIANT="$variant" BUILD="$folder" "$@" </dev/null
 }
 
