@@ -281,8 +281,6 @@ static bool prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
     node->hash = berth_hash_bytes(tree, text->data, node->count);
-    if (node->head.kind == BERTH_KIND_BYTES)
-        node->hash = ~node->hash; /* b"a" != "a" */
     return make_canonical(tree, node);
 }
 

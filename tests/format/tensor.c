@@ -125,6 +125,11 @@ Test(tensor, sizes_that_overflow_are_refused)
          0,
          "a tensor of shape [9223372036854775807, 9223372036854775807, 4], stride [0, 0, 0] and "
          "storage offset 0 is larger than 64 bits can tell"},
+        {{0x3fffffffffffffff, 1, 1}, /* 2^64 - 4 bytes, expanded from one element */
+         {0, 0, 0},
+         0,
+         "a tensor of shape [4611686018427387903, 1, 1], stride [0, 0, 0] and storage offset 0 is "
+         "larger than 64 bits can tell"},
         {{3, 1, 1},
          {INT64_MAX, 0, 0},
          INT64_MAX,

@@ -161,8 +161,10 @@ Test(tree, a_list_that_grows_by_one_stays_within_the_bound)
 {
     berth_tree *tree = watched();
     berth_value *list = berth_list(tree);
-    for (int i = 0; i < MANY; i++)
-        berth_list_append(list, berth_none(tree)); /* Na: two bytes */
+    for (unsigned i = 1; i <= MANY; i++) { /* Na: two bytes; also right after it has grown */
+        berth_list_append(list, berth_none(tree));
+        cr_assert_leq(test_memory_seen().peak_nbytes, i * 2 * 32 + 65536, "%u items", i);
+    }
     expect_within(tree, MANY * 2 * 32);
 }
 
@@ -265,6 +267,27 @@ Test(tree, every_refused_allocation_is_a_clean_failure, .timeout = 60)
     cr_assert_gt(n, 100, "only %zu points of failure", (size_t)n);
 }
 
+/* Slots that could not grow must not be filled to the last one: looking for a key would never end.
+ */
+Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 20)
+{
+    for (uint64_t nth = 1; nth <= 4; nth++) {
+        test_memory_watch();
+        berth_tree *tree = berth_tree_new(NULL);
+        berth_value *dict = berth_dict(tree), *items[2000];
+        for (int i = 0; i < 2000; i++)
+            items[i] = berth_int(tree, i);
+        cr_assert_eq(berth_dict_extend(dict, items, 10), 0);
+        test_memory_refuse(nth, false);
+        berth_dict_extend(dict, items, 1000);
+        for (int i = 0; i < 1000; i++)
+            berth_dict_set_value(dict, items[i], items[i]);
+        cr_assert_eq(berth_dict_find_int(dict, -1), SIZE_MAX);
+        berth_tree_free(tree);
+        test_memory_unwatch();
+    }
+}
+
 /* ---- storages ---- */
 
 static berth_storage *meet(berth_tree *tree, const char *key, berth_dtype dtype, uint64_t nbytes)
@@ -311,6 +334,8 @@ Test(tree, a_storage_keeps_one_size_and_one_class)
          "storage k is of untyped here and of float32 before"},
         {BERTH_FLOAT32, BERTH_UINT8, 8, 8, "storage k is of uint8 here and of float32 before"},
         {BERTH_INT8, BERTH_DTYPE_NONE, 8, 8, "storage k is of untyped here and of int8 before"},
+        {BERTH_DTYPE_NONE, BERTH_INT8, 8, 8, "storage k is of int8 here and of untyped before"},
+        {BERTH_UINT8, BERTH_BOOL, 8, 8, "storage k is of bool here and of uint8 before"},
         {BERTH_UINT8, BERTH_DTYPE_NONE, 8, 8, NULL},
         {BERTH_DTYPE_NONE, BERTH_UINT8, 8, 8, NULL},
         {BERTH_FLOAT32, BERTH_INT64, 0, 0, NULL},
