@@ -268,7 +268,8 @@ typedef struct berth_tensor {
     berth_qscheme qscheme;          /* BERTH_NOT_QUANTIZED for most */
     double scale;                   /* per tensor */
     int64_t zero_point;             /* per tensor */
-    const berth_value *scales;      /* per channel: 1-D tensors of shape[axis] items */
+    const berth_value *scales;      /* per channel: tensors of shape[axis] items (LISTs of
+                                       numbers in older files) */
     const berth_value *zero_points; /* per channel */
     int64_t axis;                   /* per channel */
 } berth_tensor;
@@ -432,9 +433,9 @@ BERTH_API double berth_value_imaginary(const berth_value *value);
 BERTH_API const char *berth_value_text(const berth_value *value, size_t *nbytes);
 /* BYTES, BYTEARRAY. */
 BERTH_API const uint8_t *berth_value_bytes(const berth_value *value, size_t *nbytes);
-/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED, CALL: how many parts. */
+/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
 BERTH_API size_t berth_value_count(const berth_value *value);
-/* Item i in order; for dicts the value. SPARSE, NESTED: part i. */
+/* Item i in order; for dicts the value. SPARSE, NESTED: part i. CALL: argument i. */
 BERTH_API berth_value *berth_value_item(const berth_value *value, size_t i);
 /* Key i of a dict, in insertion order. */
 BERTH_API berth_value *berth_value_key(const berth_value *value, size_t i);
@@ -682,8 +683,8 @@ BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value
 BERTH_API void berth_plan_free(berth_plan *plan);
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
-/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no such
- * record. */
+/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no
+ * such record. */
 BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
 
 /* ===================================================================== */
@@ -731,7 +732,8 @@ BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
 /*
  * The value under a name ("model.0.weight": dict keys and list indices joined
  * by dots), or under a path ("['model'][0]['a.b']"). BERTH_E_NOT_FOUND says what is
- * near; BERTH_E_AMBIGUOUS names both paths.
+ * near; BERTH_E_AMBIGUOUS names both paths. A tensor goes before other values of its
+ * name; the empty name is the root.
  */
 BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                                         berth_error *error);
