@@ -203,7 +203,8 @@ static int check_place(const zip_central *entry, uint64_t directory_offset, bert
     if (berth_zip_is_folder(entry->name, entry->name_nbytes) &&
         (entry->nbytes != 0 || entry->compressed_nbytes != 0))
         return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                          "a folder with %" PRIu64 " bytes of data", entry->nbytes);
+                          "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
+                          entry->nbytes, entry->compressed_nbytes);
     return BERTH_OK;
 }
 

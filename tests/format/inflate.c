@@ -96,6 +96,8 @@ Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)
     berth_error error;
     berth_error_clear(&error);
     cr_expect_eq(berth_inflate_check(&entry, &error), 0, "%s", error.message);
+    entry = deflated(BERTH_INFLATE_MAX_NBYTES, 10);
+    cr_expect_eq(berth_inflate_check(&entry, &error), 0, "%s", error.message);
     expect_failure(deflated(5 << 20, BERTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED,
                    BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 268435457 bytes to 5242880; at most "

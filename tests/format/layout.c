@@ -292,6 +292,10 @@ Test(layout, an_end_beyond_63_bits_has_no_place)
     uint64_t largest = INT64_MAX - 64 - 24;
     cr_expect_eq(berth_layout_place(0, 10, largest - 64, 64, &place), 0);
     cr_expect_eq(berth_layout_place(0, 10, largest + 1, 64, &place), -1);
+    /* 30 + 6 + 20 + 4 bytes and 4 of padding before the data, a descriptor of 24 after it. */
+    cr_expect_eq(berth_layout_place(0, 6, largest, 64, &place), 0);
+    cr_expect_eq(place.next_offset, INT64_MAX);
+    cr_expect_eq(berth_layout_place(0, 6, largest + 1, 64, &place), -1);
     cr_expect_eq(berth_layout_place(UINT64_MAX - 20, 10, 1, 64, &place), -1, "start wraps");
     cr_expect_eq(berth_layout_place(UINT64_MAX - 63, 1, 1, 64, &place), -1, "padding wraps");
     cr_expect_eq(berth_layout_place(64, 10, UINT64_MAX - 100, 64, &place), -1, "data wraps");

@@ -279,12 +279,24 @@ Test(zip_directory, data_that_reaches_into_the_directory_is_refused)
                    "fit before the directory at byte 402");
 }
 
-Test(zip_directory, a_folder_with_data_is_refused)
+Test(zip_directory, a_last_entry_of_a_bare_header_is_read)
 {
     const test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6),
-                                  test_stored("m/data/", "x", 1)};
+                                  test_stored("m/data/0", "", 0)};
+    expect_read(test_zip_new_foreign(entries, 2), 2);
+}
+
+Test(zip_directory, a_folder_with_data_is_refused)
+{
+    test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6), test_stored("m/data/", "x", 1)};
     expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
-                   "data/ at byte 140: a folder with 1 bytes of data");
+                   "data/ at byte 140: a folder with 1 bytes of data, 1 in the file");
+    /* Nothing, deflated. */
+    entries[1] = test_stored("m/data/", "\3\0", 2);
+    entries[1].method = BERTH_ZIP_DEFLATED;
+    entries[1].size = entries[1].local_size = entries[1].crc32 = entries[1].local_crc32 = 0;
+    expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
+                   "data/ at byte 141: a folder with 0 bytes of data, 2 in the file");
 }
 
 /* ---- Z9: methods ---- */

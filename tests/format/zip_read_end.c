@@ -162,6 +162,14 @@ Test(zip_end, a_locator_that_points_elsewhere_is_refused)
                  "ZIP64 end record is at byte 678");
 }
 
+Test(zip_end, the_shortest_end_record_without_a_locator_is_refused)
+{
+    test_zip zip = test_zip_small();
+    test_zip_remove(&zip, zip.locator_at, BERTH_ZIP_LOCATOR_NBYTES);
+    test_zip_remove(&zip, 0, zip.end64_at);
+    expect_refused(zip, BERTH_E_ARCHIVE, "at byte 0: a ZIP64 end record without a locator");
+}
+
 Test(zip_end, a_locator_without_a_zip64_end_record_is_refused)
 {
     refuse_field(END64_AT, 0, 0, 4,

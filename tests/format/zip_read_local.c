@@ -53,6 +53,36 @@ Test(zip_local, a_header_tells_the_size_in_its_zip64_field)
     cr_expect_eq(local.data_offset, place.data_offset);
 }
 
+/* Without bit 3 the fields themselves say where to look. */
+Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
+{
+    const char bytes[] = "PK\3\4\0\0\0\0\0\0\0\0\0\0\1\2\3\4\xff\xff\xff\xff\5\0\0\0\0\0\x14\0"
+                         "\1\0\x10\0\5\0\0\0\0\0\0\0\4\0\0\0\0\0\0";
+    berth_zip_local local;
+    berth_error error;
+    berth_error_clear(&error);
+    cr_assert_eq(berth_zip_read_local((const uint8_t *)bytes, sizeof bytes, 0, &local, &error), 0,
+                 "%s", error.message);
+    cr_expect_eq(local.compressed_nbytes, 4);
+    cr_expect_eq(local.nbytes, 5);
+}
+
+/* Without bit 3 a size of 0 is one. */
+Test(zip_local, a_header_of_an_empty_record_has_no_other_size)
+{
+    berth_place place;
+    uint8_t bytes[64];
+    berth_zip_local local;
+    berth_error error;
+    berth_error_clear(&error);
+    cr_assert_eq(berth_layout_place(0x100000000, 8, 0, 1, &place), 0);
+    berth_zip_write_local(&place, "m/data/0", bytes);
+    cr_assert_eq(berth_zip_read_local(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
+    cr_expect_eq(local.nbytes, 0);
+    cr_expect_eq(local.n_zip64, 1);
+    cr_expect_eq(local.zip64[0], 0x100000000);
+}
+
 Test(zip_local, a_header_cut_off_anywhere_asks_for_more)
 {
     test_zip zip = test_zip_small();

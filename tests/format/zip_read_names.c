@@ -47,6 +47,7 @@ Test(zip_names, a_drive_letter_is_refused)
 {
     refuse_name(with_name("C:/data/0"), "a name with a drive letter: 'C:/data/0'");
     refuse_name(with_name("m/z:x"), "a name with a drive letter: 'm/z:x'");
+    refuse_name(with_name("m/A:x"), "a name with a drive letter: 'm/A:x'");
     expect_read(with_name("m/1:x"), 2);
     expect_read(with_name("m/:"), 2);
 }
@@ -79,6 +80,8 @@ Test(zip_names, control_characters_are_refused)
     refuse_name(with_name("m/a\nb"), "a name with a control character: 0x0a at its byte 3");
     refuse_name(with_name("m/\x1b[2J"), "a name with a control character: 0x1b at its byte 2");
     refuse_name(with_name("m/\x7f"), "a name with a control character: 0x7f at its byte 2");
+    expect_read(with_name("m/a b"), 2);
+    expect_read(with_utf8_name("m/\xc2\xa0"), 2);
     refuse_name(with_utf8_name("m/\xc2\x9b"),
                 "a name with a control character: 0x9b at its byte 2");
 }
@@ -87,6 +90,8 @@ Test(zip_names, names_in_utf8_are_read_when_they_are_marked_so)
 {
     expect_read(with_utf8_name("m/\xc3\xa9"), 2);
     expect_read(with_utf8_name("m/\xe2\x82\xac"), 2);
+    expect_read(with_utf8_name("m/\xe0\xa0\x80"), 2);
+    expect_read(with_utf8_name("m/\xf0\x90\x80\x80"), 2);
     expect_read(with_utf8_name("m/\xed\x9f\xbf"), 2);
     expect_read(with_utf8_name("m/\xf0\x9f\x98\x80"), 2);
     expect_read(with_utf8_name("m/\xf4\x8f\xbf\xbf"), 2);

@@ -146,6 +146,21 @@ Test(zip_write, end_records_saturate_what_their_classic_fields_cannot_hold)
                  "the end record", "the file");
 }
 
+/* A header at 0xFFFFFFFF is the first whose offset goes to the zip64 field. */
+Test(zip_write, the_first_saturated_offset_is_written_in_full)
+{
+    berth_place place;
+    uint8_t bytes[128];
+    cr_assert_eq(berth_layout_place(0xFFFFFFFF, 1, 0, 1, &place), 0);
+    berth_zip_write_central(&place, "a", 0, bytes);
+    expect_bytes(bytes + 42, 17,
+                 "ffffffff"
+                 "61"
+                 "01000800"
+                 "ffffffff00000000",
+                 "offset, name and field", "the record");
+}
+
 Test(zip_write, an_empty_name_reads_nothing_of_its_pointer)
 {
     berth_place place;
