@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""libberth through ctypes: only what berth.h declares, with the same names."""
+
+import ctypes as c
+import os
+import re
+import subprocess
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILD = os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../build/debug"))
+
+
+def header():
+    for path in (f"{BUILD}/staged/berth.h", f"{HERE}/../../berth.h"):
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+    raise SystemExit(f"no berth.h in {BUILD}/staged")
+
+
+def load_library():
+    """The shared library of the build; a variant that has none: linked from its static one."""
+    for name in ("libberth.so.0", "libberth.so"):
+        if os.path.exists(f"{BUILD}/{name}"):
+            return c.CDLL(f"{BUILD}/{name}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/libberth.so"
+        archive = ["-Wl,--whole-archive", f"{BUILD}/libberth.a", "-Wl,--no-whole-archive"]
+        subprocess.run(
+            [os.environ.get("CC", "cc"), "-shared", "-o", path, *archive, "-ldeflate", "-lz", "-pthread"],
+            check=True)
+        return c.CDLL(path)
+
+
+HEADER = header()
+LIBRARY = load_library()
+
+
+def x_macro(name):
+    """The first columns of an X-macro of the header, in order."""
+    body = re.search(rf"#define {name}\(X\)(.*?)\n\n", HEADER, re.DOTALL)[1]
+    return re.findall(r"X\((\w+),\s*(-?\w+|\"\w+\")", body)
+
+
+def enum(name, prefix):
+    body = re.search(rf"typedef enum {name} {{(.*?)}} {name};", HEADER, re.DOTALL)[1]
+    members = re.findall(r"^\s*BERTH_(\w+)(?: = (\d+))?,?", body, re.MULTILINE)
+    values, at = {}, 0
+    for member, value in members:
+        at = int(value) if value else at
+        values[member.removeprefix(prefix)] = at
+        at += 1
+    return values
+
+
+# dtypes by PyTorch's name; kinds, quantization schemes and layouts by their C names.
+DTYPES = {text.strip('"'): i for i, (_, text) in enumerate(x_macro("BERTH_DTYPE_MAP"), 1)}
+DTYPE_NAMES = {i: name for name, i in DTYPES.items()}
+KINDS = enum("berth_kind", "KIND_")
+KIND_NAMES = {i: name for name, i in KINDS.items()}
+QSCHEMES = {name.lower(): i for name, i in enum("berth_qscheme", "").items()}
+LAYOUTS = enum("berth_layout_kind", "")
+REQUIRES_GRAD, CONJ, NEG, META = 1, 2, 4, 8
+
+
+class Error(c.Structure):
+    _fields_ = [("code", c.c_int), ("system_errno", c.c_int), ("offset", c.c_uint64),
+                ("record", c.c_char * 128), ("message", c.c_char * 640)]
+
+
+class Tensor(c.Structure):
+    _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
+                ("stride", c.POINTER(c.c_int64)), ("storage_offset", c.c_int64),
+                ("storage", c.c_void_p), ("data", c.c_void_p), ("flags", c.c_uint32),
+                ("qscheme", c.c_int), ("scale", c.c_double), ("zero_point", c.c_int64),
+                ("scales", c.c_void_p), ("zero_points", c.c_void_p), ("axis", c.c_int64)]
+
+
+class NamedTensor(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("path", c.c_char_p), ("tensor", c.POINTER(Tensor)),
+                ("value", c.c_void_p), ("offset", c.c_uint64), ("parameter", c.c_bool),
+                ("requires_grad", c.c_bool)]
+
+
+class Record(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("nbytes", c.c_uint64), ("header_offset", c.c_uint64),
+                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16)]
+
+
+class Info(c.Structure):
+    _fields_ = [("archive", c.c_char_p), ("container", c.c_char_p), ("format_version", c.c_int64),
+                ("storage_alignment", c.c_int64), ("byteorder", c.c_char_p),
+                ("byteorder_recorded", c.c_bool), ("nbytes", c.c_uint64),
+                ("storages_nbytes", c.c_uint64), ("n_records", c.c_size_t),
+                ("n_unknown_records", c.c_size_t), ("n_storages", c.c_size_t),
+                ("n_tensors", c.c_size_t), ("n_crc32", c.c_size_t), ("calculated_offsets", c.c_bool)]
+
+
+WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
+
+
+class Sink(c.Structure):
+    _fields_ = [("write", WRITE), ("context", c.c_void_p), ("in_order", c.c_bool)]
+
+
+P, I64, U64, SIZE, INT, BOOL, DOUBLE, TEXT = (
+    c.c_void_p, c.c_int64, c.c_uint64, c.c_size_t, c.c_int, c.c_bool, c.c_double, c.c_char_p)
+ERROR = c.POINTER(Error)
+I64S = c.POINTER(I64)
+VALUES = c.POINTER(P)
+
+DECLARATIONS = {
+    "berth_version": (TEXT, []),
+    # making
+    "berth_tree_new": (P, [ERROR]), "berth_tree_free": (None, [P]),
+    "berth_tree_error": (INT, [P, ERROR]),
+    "berth_storage_new": (P, [P, INT, P, U64, TEXT]),
+    "berth_none": (P, [P]), "berth_bool": (P, [P, BOOL]), "berth_int": (P, [P, I64]),
+    "berth_bigint": (P, [P, TEXT, SIZE]), "berth_float": (P, [P, DOUBLE]),
+    "berth_complex": (P, [P, DOUBLE, DOUBLE]), "berth_str": (P, [P, TEXT, SIZE]),
+    "berth_bytes": (P, [P, TEXT, SIZE]), "berth_bytearray": (P, [P, TEXT, SIZE]),
+    "berth_list": (P, [P]), "berth_tuple": (P, [P, VALUES, SIZE]), "berth_dict": (P, [P]),
+    "berth_ordered_dict": (P, [P]), "berth_counter": (P, [P]), "berth_set": (P, [P]),
+    "berth_size": (P, [P, I64S, c.c_int32]), "berth_device": (P, [P, TEXT, I64]),
+    "berth_dtype_value": (P, [P, INT]), "berth_qscheme_value": (P, [P, INT]),
+    "berth_layout_value": (P, [P, INT]), "berth_storage_value": (P, [P, P]),
+    "berth_tensor_value": (P, [P, c.POINTER(Tensor)]), "berth_parameter": (P, [P, P, BOOL]),
+    "berth_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]), "berth_nested": (P, [P, VALUES]),
+    "berth_subclass": (P, [P, P, P]), "berth_list_append": (INT, [P, P]),
+    "berth_set_add": (INT, [P, P]), "berth_dict_set_value": (INT, [P, P, P]),
+    "berth_value_set_state": (INT, [P, P]),
+    # asking
+    "berth_value_kind": (INT, [P]), "berth_value_bool": (BOOL, [P]),
+    "berth_value_int": (BOOL, [P, I64S]), "berth_value_bigint": (P, [P, c.POINTER(SIZE)]),
+    "berth_value_float": (DOUBLE, [P]), "berth_value_imaginary": (DOUBLE, [P]),
+    "berth_value_text": (P, [P, c.POINTER(SIZE)]), "berth_value_bytes": (P, [P, c.POINTER(SIZE)]),
+    "berth_value_count": (SIZE, [P]), "berth_value_item": (P, [P, SIZE]),
+    "berth_value_key": (P, [P, SIZE]), "berth_value_dtype": (INT, [P]),
+    "berth_value_qscheme": (INT, [P]), "berth_value_layout": (INT, [P]),
+    "berth_value_storage": (P, [P]), "berth_value_tensor": (c.POINTER(Tensor), [P]),
+    "berth_value_shape": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_is_coalesced": (BOOL, [P]),
+    "berth_value_requires_grad": (BOOL, [P]), "berth_value_inner": (P, [P]),
+    "berth_value_state": (P, [P]), "berth_storage_nbytes": (U64, [P]),
+    "berth_storage_dtype": (INT, [P]), "berth_storage_location": (TEXT, [P]),
+    # config
+    "berth_config_patch": (INT, [TEXT, ERROR]), "berth_config_unpatch": (INT, [ERROR]),
+    # saving
+    "berth_save": (INT, [TEXT, P, P, ERROR]),
+    "berth_save_sink": (INT, [c.POINTER(Sink), TEXT, P, P, ERROR]),
+    "berth_save_plan": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
+    "berth_plan_nbytes": (U64, [P]), "berth_plan_count": (SIZE, [P]),
+    "berth_plan_record": (INT, [P, SIZE, c.POINTER(Record)]),
+    # loading
+    "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),
+    "berth_root": (P, [P]), "berth_tensor_count": (SIZE, [P]),
+    "berth_tensor_at": (INT, [P, SIZE, c.POINTER(NamedTensor), ERROR]),
+    "berth_storage_data": (P, [P, P, ERROR]),
+    "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
+    "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
+    "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
+    "berth_verify": (INT, [TEXT, P, P, ERROR]),
+}
+
+
+def declare():
+    functions = {}
+    for name, (result, arguments) in DECLARATIONS.items():
+        function = getattr(LIBRARY, name)
+        function.restype, function.argtypes = result, arguments
+        functions[name] = function
+    return functions
+
+
+globals().update(declare())
+
+
+class BerthError(Exception):
+    pass
+
+
+def check(function, *arguments):
+    """Calls one that fails with a negative status or NULL."""
+    error = Error()
+    result = function(*arguments, c.byref(error))
+    failed = result < 0 if function.restype is INT else not result
+    if failed and error.code:
+        raise BerthError(error.message.decode("utf-8", "replace"))
+    return result
+
+
+class patched:
+    """with patched("save.compute_crc32=off"): this thread's options."""
+
+    def __init__(self, assignments):
+        self.assignments = assignments
+
+    def __enter__(self):
+        check(LIBRARY.berth_config_patch, self.assignments.encode())
+
+    def __exit__(self, *_):
+        check(LIBRARY.berth_config_unpatch)

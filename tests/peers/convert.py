@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`berth convert` to safetensors and back, checked with the safetensors package."""
+
+import os
+import subprocess
+
+import safetensors.torch
+import torch
+
+import berth_ctypes as b
+import cases
+from files import expect
+
+COMMAND = os.path.join(b.BUILD, "berth")
+# What safetensors has a name for.
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16,
+          torch.int32, torch.int64, torch.uint8, torch.bool, torch.uint16, torch.uint32,
+          torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn, torch.complex64]
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False)
+    expect(done.returncode == code, f"berth {' '.join(arguments[:1])} ends with {done.returncode}, "
+                                    f"not {code}: {done.stderr.strip()[-300:]}")
+    return done.stderr
+
+
+def raw(tensor):
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def same_tensors(mine, theirs):
+    expect(sorted(mine) == sorted(theirs), f"names {sorted(mine)} are not {sorted(theirs)}")
+    for name, tensor in theirs.items():
+        found = mine[name]
+        expect(found.dtype == tensor.dtype and found.shape == tensor.shape,
+               f"{name} is {found.dtype} {list(found.shape)}, not {tensor.dtype} {list(tensor.shape)}")
+        expect(raw(found) == raw(tensor), f"{name} has other bytes")
+
+
+def there(folder, value, flat):
+    torch.save(value, f"{folder}/in.pt")
+    run("convert", f"{folder}/in.pt", f"{folder}/out.safetensors")
+    same_tensors(safetensors.torch.load_file(f"{folder}/out.safetensors"), flat)
+
+
+def back(folder, flat):
+    safetensors.torch.save_file({k: v.contiguous().clone() for k, v in flat.items()},
+                                f"{folder}/in.safetensors")
+    run("convert", f"{folder}/in.safetensors", f"{folder}/out.pt")
+    same_tensors(torch.load(f"{folder}/out.pt", weights_only=True), flat)
+
+
+def there_and_back(folder, value, flat):
+    there(folder, value, flat)
+    run("convert", f"{folder}/out.safetensors", f"{folder}/again.pt")
+    same_tensors(torch.load(f"{folder}/again.pt", weights_only=True), flat)
+
+
+def refused(folder, value, word):
+    torch.save(value, f"{folder}/in.pt")
+    if os.path.exists(f"{folder}/no.safetensors"):
+        os.remove(f"{folder}/no.safetensors")
+    said = run("convert", f"{folder}/in.pt", f"{folder}/no.safetensors", code=2)
+    expect(word in said, f"the error does not name {word}: {said.strip()}")
+    expect(not os.path.exists(f"{folder}/no.safetensors"), "a file is left behind")
+
+
+def tensors_only(folder):
+    torch.save({"w": cases.numbers(3), "epoch": 7}, f"{folder}/in.pt")
+    run("convert", "--tensors-only", f"{folder}/in.pt", f"{folder}/some.safetensors")
+    same_tensors(safetensors.torch.load_file(f"{folder}/some.safetensors"), {"w": cases.numbers(3)})
+
+
+def metadata(folder):
+    safetensors.torch.save_file({"w": cases.numbers(3)}, f"{folder}/in.safetensors",
+                                metadata={"format": "pt"})
+    run("convert", f"{folder}/in.safetensors", f"{folder}/out.pt")
+    loaded = torch.load(f"{folder}/out.pt", weights_only=True)
+    expect(raw(loaded["w"]) == raw(cases.numbers(3)), "w has other bytes")
+
+
+def all_cases(results, folder):
+    base = cases.numbers(4, 6)
+    views = {"base": base, "row": base[1], "t": base.t(), "tied": base, "none": torch.zeros(0, 2),
+             "scalar": torch.tensor(2.5)}
+    model = cases.Model().state_dict()
+    kinds = {str(dtype).removeprefix("torch."): cases.of_dtype(dtype) for dtype in DTYPES}
+    for name, value, flat in [
+        ("state_dict", model, dict(model)), ("dtypes", kinds, kinds), ("views", views, views),
+        ("nested names", {"a": {"b": [base, {"c": base[0]}]}}, {"a.b.0": base, "a.b.1.c": base[0]}),
+        ("Parameters", {"p": torch.nn.Parameter(base)}, {"p": base}),
+        ("conjugates", {"z": cases.of_dtype(torch.complex64).conj()},
+         {"z": cases.of_dtype(torch.complex64).conj()}),
+    ]:
+        results.run(f"safetensors: {name}, there", there, folder, value, flat)
+        results.run(f"safetensors: {name}, back", back, folder, flat)
+        results.run(f"safetensors: {name}, there and back", there_and_back, folder, value, flat)
+    results.run("safetensors: non-tensors are refused", refused, folder,
+                {"w": base, "epoch": 7}, "epoch")
+    results.run("safetensors: quantized ones are refused", refused, folder,
+                {"q": torch.quantize_per_tensor(base, 0.5, 0, torch.qint8)}, "q")
+    results.run("safetensors: sparse ones are refused", refused, folder,
+                {"s": torch.eye(2).to_sparse()}, "s")
+    results.run("safetensors: --tensors-only", tensors_only, folder)
+    results.run("safetensors: metadata", metadata, folder)

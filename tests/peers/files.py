@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What other tools and plain eyes say of a file."""
+
+import ctypes as c
+import ctypes.util
+import os
+import struct
+import subprocess
+import zipfile
+
+ID_RECORD = b".data/serialization_id"
+
+
+class Bad(Exception):
+    """A check that did not hold; its text is the one line of the report."""
+
+
+def expect(condition, text):
+    if not condition:
+        raise Bad(text)
+
+
+def unzip_accepts(path):
+    done = subprocess.run(["unzip", "-tqq", path], capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"unzip -t: {(done.stdout + done.stderr).strip()[-200:]!r}")
+
+
+def zipfile_accepts(path):
+    with zipfile.ZipFile(path) as archive:
+        bad = archive.testzip()
+    expect(bad is None, f"zipfile: {bad} is bad")
+
+
+def libzip():
+    name = ctypes.util.find_library("zip") or "libzip.so.4"
+    library = c.CDLL(name)
+    library.zip_open.restype = c.c_void_p
+    library.zip_open.argtypes = [c.c_char_p, c.c_int, c.POINTER(c.c_int)]
+    library.zip_discard.argtypes = [c.c_void_p]
+    return library
+
+
+def libzip_accepts(path, library=[]):
+    """zip_open with ZIP_CHECKCONS | ZIP_RDONLY: local headers against the directory."""
+    if not library:
+        library.append(libzip())
+    code = c.c_int()
+    archive = library[0].zip_open(os.fsencode(path), 4 | 16, c.byref(code))
+    expect(archive, f"libzip's consistency check: error {code.value}")
+    library[0].zip_discard(archive)
+
+
+def id_offsets(data, base=0):
+    """Where the digits of the id are, and the two places of their CRC. `data` is a file's tail."""
+    end = len(data) - 22
+    directory = struct.unpack_from("<Q", data, end - 20 - 56 + 48)[0] - base
+    name = data.rindex(ID_RECORD, directory)
+    entry = data.rindex(b"PK\1\2", directory, name)
+    header = struct.unpack_from("<I", data, entry + 42)[0]
+    extra = struct.unpack_from("<H", data, entry + 30)[0]
+    if header == 0xFFFFFFFF:  # the only field of its zip64 extra
+        header = struct.unpack_from("<Q", data, name + len(ID_RECORD) + 4)[0]
+        expect(extra == 12, "the id's zip64 extra has another size")
+    header -= base
+    lengths = struct.unpack_from("<HH", data, header + 26)
+    digits = header + 30 + sum(lengths)
+    expect(data[digits: digits + 40].isdigit(), "no 40 digits of an id")
+    return digits, digits + 40 + 4, entry + 16
+
+
+def blank_id(data, base=0):
+    """Without what two writers cannot agree on: the id's digits and the CRC over them."""
+    data = bytearray(data)
+    digits, in_descriptor, in_directory = id_offsets(data, base)
+    data[digits: digits + 40] = b"0" * 40
+    data[in_descriptor: in_descriptor + 4] = data[in_directory: in_directory + 4] = bytes(4)
+    return bytes(data)
+
+
+def record_at(path, offset):
+    """The record that holds a byte of the file, for a message."""
+    name = "before the first record"
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if info.header_offset > offset:
+                return name
+            name = f"in {info.filename} (header at {info.header_offset})"
+        return name if offset < archive.start_dir else "in the directory"
+
+
+def same_bytes(mine, theirs, path):
+    if mine == theirs:
+        return
+    at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
+    raise Bad(f"{len(mine)} bytes against {len(theirs)}, the first other one at {at}, "
+              f"{record_at(path, at)}: {mine[at:at + 16].hex()} is not {theirs[at:at + 16].hex()}")
+
+
+def same_file(mine, theirs):
+    """Equal but for the id."""
+    with open(mine, "rb") as one, open(theirs, "rb") as other:
+        same_bytes(blank_id(one.read()), blank_id(other.read()), theirs)
+
+
+def identical(mine, theirs):
+    with open(mine, "rb") as one, open(theirs, "rb") as other:
+        same_bytes(one.read(), other.read(), theirs)

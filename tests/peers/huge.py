@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Storages around 2^32 bytes and headers past 4 GiB, as sparse files."""
+
+import ctypes as c
+import os
+import zipfile
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.serialization import config
+
+import berth_ctypes as b
+from build_tree import Tree
+from describe import FromBerth, FromTorch
+from files import blank_id, expect, libzip_accepts, same_bytes
+
+GIB4 = 2**32
+SIZES = (GIB4 - 2, GIB4 - 1, GIB4, GIB4 + 5)
+
+
+def nothing(nbytes):
+    """Zeros that no memory holds until they are written to."""
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage(nbytes))
+
+
+def small():
+    return torch.zeros(3)
+
+
+def values():
+    """Each size first in a file and after 4 GiB of others, with small records between."""
+    for nbytes in SIZES:
+        yield f"{nbytes} bytes", {"big": nothing(nbytes), "after": small()}
+    order = {}
+    for nbytes in SIZES:
+        order[f"small before {nbytes}"] = small()
+        order[f"{nbytes}"] = nothing(nbytes)
+    yield "all sizes", {**order, "empty": torch.zeros(0), "last": small()}
+    # The header of the second begins right below, at and above 4 GiB.
+    for less in (400, 320, 256, 192, 128, 64, 0):
+        yield f"header near 4 GiB, {less} less", {"a": nothing(GIB4 - 1024 - less), "b": small(),
+                                                  "c": small()}
+
+
+def torch_saves(value, path):
+    with torch.serialization.skip_data():
+        torch.save(value, path)
+
+
+def plan_agrees(tree, path):
+    records, nbytes = tree.plan(path)
+    size = os.path.getsize(path)
+    expect(nbytes == size, f"the plan says {nbytes} bytes, PyTorch's file has {size}")
+    reader = torch._C.PyTorchFileReader(path)
+    with zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+    expect(len(infos) == len(records), f"{len(records)} records, PyTorch has {len(infos)}")
+    for info, (name, length, header, offset) in zip(infos, records):
+        theirs = (info.filename.split("/", 1)[1], info.file_size, info.header_offset,
+                  reader.get_record_offset(name))
+        expect((name, length, header, offset) == theirs,
+               f"planned {(name, length, header, offset)}, PyTorch has {theirs}")
+
+
+def loads_alike(path, calculate):
+    with FakeTensorMode(), config.patch({"load.calculate_storage_offsets": calculate}):
+        theirs = FromTorch(data=False)
+        theirs.describe(torch.load(path, weights_only=True))
+    with (b.patched(f"load.check=headers load.calculate_storage_offsets={'on' if calculate else 'off'}"),
+          FromBerth(path, data=False) as checkpoint):
+        checkpoint.root()
+        mine = [(number, offset) for _, number, offset in checkpoint.named()]
+    expect(mine == theirs.offsets, f"offsets {mine} are not {theirs.offsets}")
+
+
+class SparseFile:
+    """A sink that skips zeros."""
+
+    def __init__(self, path):
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.zeros = bytes(1 << 20)
+        self.end = 0
+        self.write = b.WRITE(self.on_write)
+
+    def on_write(self, _, buffer, nbytes, offset):
+        self.end = max(self.end, offset + nbytes)
+        for at in range(0, nbytes, len(self.zeros)):
+            piece = c.string_at(buffer + at, min(len(self.zeros), nbytes - at))
+            if piece != self.zeros[: len(piece)]:
+                os.pwrite(self.file, piece, offset + at)
+        return 0
+
+    def close(self):
+        os.ftruncate(self.file, self.end)
+        os.close(self.file)
+
+
+def parts(path):
+    """(offset, bytes) of all that is not a hole, zeros at their ends taken off."""
+    found = []
+    with open(path, "rb") as file:
+        size = os.path.getsize(path)
+        at = 0
+        while at < size:
+            try:
+                begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            at = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            found.append((begin, os.pread(file.fileno(), at - begin, begin)))
+    return found, size
+
+
+def sparse_equal(mine, theirs):
+    """Two sparse files, but for the id: every part of one is in the other."""
+    (my_parts, my_size), (their_parts, their_size) = parts(mine), parts(theirs)
+    expect(my_size == their_size, f"{my_size} bytes, PyTorch's has {their_size}")
+    tails = []
+    for path, found in ((mine, my_parts), (theirs, their_parts)):
+        with open(path, "rb") as file:
+            for begin, piece in found[:-1] + their_parts[:-1] + my_parts[:-1]:
+                del piece
+                file.seek(begin)
+            base = my_size - 65536
+            file.seek(base)
+            tails.append(blank_id(file.read(), base))
+    same_bytes(*tails, theirs)
+    with open(mine, "rb") as one, open(theirs, "rb") as other:
+        for begin, piece in my_parts + their_parts:
+            length = min(len(piece), my_size - 65536 - begin)
+            if length <= 0:
+                continue
+            one.seek(begin)
+            other.seek(begin)
+            expect(one.read(length) == other.read(length), f"other bytes near {begin}")
+
+
+def writes_alike(tree, mine, theirs):
+    """A real save of more than 4 GiB, without CRCs as skip_data has none."""
+    sink = SparseFile(mine)
+    target = b.Sink(write=sink.write, context=None, in_order=True)
+    with b.patched("save.compute_crc32=off"):
+        b.check(b.berth_save_sink, c.byref(target), b"huge", tree.root, None)
+    sink.close()
+    sparse_equal(mine, theirs)
+
+
+def all_sizes(results, folder):
+    for name, value in values():
+        title = f"huge: {name}"
+        if results.words and not any(word in title for word in results.words):
+            continue
+        path = f"{folder}/huge.pt"
+        torch_saves(value, path)
+        with Tree(value) as tree:
+            results.run(f"{title}: plan", plan_agrees, tree, path)
+            for calculate in (True, False):
+                results.run(f"{title}: loads, calculated offsets={calculate}", loads_alike, path,
+                            calculate)
+            results.run(f"{title}: libzip accepts PyTorch's", libzip_accepts, path)
+            if name == f"{GIB4 + 5} bytes":
+                with config.patch({"save.compute_crc32": False}):
+                    torch_saves(value, path)
+                results.run(f"{title}: byte-identical", writes_alike, tree, f"{folder}/mine.pt", path)
+                results.run(f"{title}: libzip", libzip_accepts, f"{folder}/mine.pt")
+                os.remove(f"{folder}/mine.pt")
+        os.remove(path)

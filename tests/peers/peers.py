@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every case in both directions between Berth and PyTorch, and past other tools.
+
+usage: run [WORD...]      only what has one of the words in its name; -v names what passes too
+BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch 2.13 and safetensors
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from contextlib import contextmanager
+
+os.environ["TORCH_SERIALIZATION_DEBUG"] = "1"  # PyTorch compares offsets on each load
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.serialization import config
+
+import berth_ctypes as b
+import cases
+import convert
+import huge
+from build_tree import Tree
+from describe import FromBerth, FromTorch, difference
+from files import (Bad, blank_id, expect, identical, libzip_accepts, same_file, unzip_accepts,
+                   zipfile_accepts)
+
+COMMAND = os.path.join(b.BUILD, "berth")
+ALIGNMENTS = (1, 2, 64, 512, 4096, 32768)
+# Enough for an option: small, large and odd records, views, many of them.
+FOR_OPTIONS = ("training_script", "shapes", "dtype_float32", "dtype_float16", "dtype_complex128",
+               "dtype_bool", "empty_storages_of_two_classes", "state_dict", "sparse",
+               "quantized_per_tensor", "conjugates")
+
+
+class Results:
+    def __init__(self, words, verbose):
+        self.words = words
+        self.verbose = verbose
+        self.passed = 0
+        self.failed = 0
+        self.started = time.monotonic()
+
+    def run(self, name, function, *arguments):
+        """One check. It fails by an exception; its line says which."""
+        if self.words and not any(word in name for word in self.words):
+            return
+        try:
+            function(*arguments)
+        except (Bad, b.BerthError, subprocess.CalledProcessError) as error:
+            self.fail(name, str(error))
+        except Exception as error:  # a defect of either side, or of this program
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.fail(name, f"{type(error).__name__}: {str(error).splitlines()[:1]} "
+                            f"({os.path.basename(where.filename)}:{where.lineno})")
+        else:
+            self.passed += 1
+            if self.verbose:
+                print(f"{time.monotonic() - self.started:7.1f} {name}", flush=True)
+
+    def fail(self, name, why):
+        self.failed += 1
+        print(f"FAILED {name}: {why}", flush=True)
+
+
+# ---- both sides' files ----
+
+
+class Files:
+    """A case's value, and it as PyTorch and as Berth saved it, under one name in two folders."""
+
+    def __init__(self, folder, name, value, **differs):
+        self.name = name
+        self.value = value
+        self.differs = differs
+        self.folder = folder
+        for side in ("torch", "berth", "copy"):
+            os.makedirs(f"{folder}/{side}", exist_ok=True)
+        self.torch, self.berth, self.copy = (f"{folder}/{side}/{name}.pt"
+                                             for side in ("torch", "berth", "copy"))
+        self.original = FromTorch().describe(value)
+
+    def remove(self):
+        for path in (self.torch, self.berth, self.copy):
+            if os.path.exists(path):
+                os.remove(path)
+
+
+def torch_saves(files):
+    torch.save(files.value, files.torch)
+
+
+def berth_saves(files, options=""):
+    with b.patched(options), Tree(files.value) as tree:
+        tree.save(files.berth)
+
+
+def planned_as_written(files, options=""):
+    with b.patched(options), Tree(files.value) as tree:
+        records, nbytes = tree.plan(files.berth)
+    size = os.path.getsize(files.berth)
+    expect(nbytes == size, f"the plan says {nbytes} bytes, the file has {size}")
+    reader = torch._C.PyTorchFileReader(files.berth)
+    for name, _, _, offset in records:
+        theirs = reader.get_record_offset(name)
+        expect(offset == theirs, f"{name} is planned at {offset}, PyTorch finds it at {theirs}")
+
+
+def torch_loads(files, path, mmap, calculate, value=None):
+    with config.patch({"load.calculate_storage_offsets": calculate}):
+        loaded = torch.load(path, weights_only=True, mmap=mmap)
+    found = difference(FromTorch().describe(loaded), files.original if value is None else value)
+    expect(found is None, found)
+
+
+def berth_loads(files, path, options=""):
+    with b.patched(options), FromBerth(path) as checkpoint:
+        found = difference(checkpoint.root(), files.original)
+    expect(found is None, found)
+
+
+def berth_verifies(path):
+    b.check(b.berth_verify, path.encode(), None, None)
+
+
+def offsets_agree(files, path, calculate):
+    """Every tensor's place in the file, as PyTorch has it under FakeTensorMode."""
+    with FakeTensorMode(), config.patch({"load.calculate_storage_offsets": calculate}):
+        theirs = FromTorch(data=False)
+        theirs.describe(torch.load(path, weights_only=True))
+    with FromBerth(path, data=False) as checkpoint:
+        checkpoint.root()
+        mine = {number: offset for _, number, offset in checkpoint.named()}
+        names = {number: name for name, number, _ in checkpoint.named()}
+    for number, offset in theirs.offsets:
+        if number in mine:
+            expect(mine[number] == offset, f"{names[number]}'s storage is at {mine[number]}, "
+                                           f"PyTorch finds it at {offset}")
+    expect(len(mine) == len(theirs.offsets), f"{len(mine)} storages, PyTorch has {len(theirs.offsets)}")
+
+
+def command(*arguments):
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"berth {arguments[0]} ends with {done.returncode}: "
+                                 f"{done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def copies(files, path):
+    command("copy", path, files.copy)
+    identical(files.copy, path)
+
+
+def others_accept(results, name, path):
+    results.run(f"{name} unzip -t", unzip_accepts, path)
+    results.run(f"{name} zipfile.testzip", zipfile_accepts, path)
+    results.run(f"{name} libzip", libzip_accepts, path)
+
+
+# ---- groups ----
+
+
+def both_directions(results, files, name):
+    """The whole matrix for one case, in files that are already there."""
+    differs = files.differs
+    for label, path in (("PyTorch -> Berth", files.torch), ("Berth -> Berth", files.berth)):
+        if path == files.torch and differs.get("torch_cannot_load"):
+            continue
+        results.run(f"{name}: {label}", berth_loads, files, path, "load.check=data")
+        results.run(f"{name}: {label}, read", berth_loads, files, path, "load.mmap=off")
+        results.run(f"{name}: {label}, offsets from the directory", berth_loads, files, path,
+                    "load.calculate_storage_offsets=off")
+    if not differs.get("no_fake") and not differs.get("torch_cannot_load"):
+        calculate = not differs.get("no_calculated")
+        results.run(f"{name}: file offsets", offsets_agree, files, files.torch, calculate)
+    for mmap in (False, True):
+        for calculate in (False, True):
+            if calculate and differs.get("no_calculated"):
+                continue
+            results.run(f"{name}: Berth -> PyTorch, mmap={mmap}, calculated offsets={calculate}",
+                        torch_loads, files, files.berth, mmap, calculate)
+    results.run(f"{name}: berth_verify", berth_verifies, files.berth)
+
+
+def each_case(results, folder):
+    for name, make in cases.CASES.items():
+        if results.words and not any(word in name for word in results.words):
+            continue
+        files = Files(folder, name, make(), **make.differs)
+        results.run(f"{name}: PyTorch saves", torch_saves, files)
+        results.run(f"{name}: Berth saves", berth_saves, files)
+        results.run(f"{name}: plan", planned_as_written, files)
+        if not make.differs.get("bytes_differ"):
+            results.run(f"{name}: byte-identical", same_file, files.berth, files.torch)
+        both_directions(results, files, name)
+        others_accept(results, f"{name}:", files.berth)
+        results.run(f"{name}: copy", copies, files, files.torch)
+        files.remove()
+
+
+@contextmanager
+def torch_options(alignment=64, crc32=True):
+    options = {"save.storage_alignment": alignment, "save.compute_crc32": crc32}
+    with config.patch(options):
+        yield
+
+
+def each_layout(results, folder):
+    """Alignments, with CRCs and without."""
+    for alignment in ALIGNMENTS:
+        for crc32 in (True, False):
+            label = f"alignment {alignment}, CRC {'on' if crc32 else 'off'}"
+            if results.words and not any(word in label for word in results.words):
+                continue
+            options = (f"save.storage_alignment={alignment} "
+                       f"save.compute_crc32={'on' if crc32 else 'off'}")
+            for name in FOR_OPTIONS:
+                make = cases.CASES[name]
+                files = Files(folder, name, make(), **make.differs)
+                with torch_options(alignment, crc32):
+                    torch_saves(files)
+                title = f"{label}: {name}"
+                results.run(f"{title}: Berth saves", berth_saves, files, options)
+                results.run(f"{title}: byte-identical", same_file, files.berth, files.torch)
+                results.run(f"{title}: plan", planned_as_written, files, options)
+                with torch_options(alignment, crc32):
+                    both_directions(results, files, title)
+                if crc32:
+                    others_accept(results, f"{title}:", files.berth)
+                results.run(f"{title}: copy", copies, files, files.torch)
+                files.remove()
+
+
+def typed_storages(value):
+    """Each storage with the dtype by which PyTorch turns it, at first meeting."""
+    found = {}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, item):
+            if isinstance(item, torch.storage.TypedStorage):
+                found.setdefault(item._untyped_storage._cdata, (item._untyped_storage, item.dtype))
+                return "storage"
+            if isinstance(item, torch.UntypedStorage):
+                found.setdefault(item._cdata, (item, torch.uint8))
+                return "storage"
+            return None
+
+    with open(os.devnull, "wb") as nowhere:
+        Pickler(nowhere, 2).dump(value)
+    return list(found.values())
+
+
+def torch_saves_big(files):
+    """As PyTorch would on a big-endian machine: its own byteswap before and after."""
+    storages = typed_storages(files.value)
+    native = sys.byteorder
+    for storage, dtype in storages:
+        storage.byteswap(dtype)
+    try:
+        sys.byteorder = "big"
+        torch_saves(files)
+    finally:
+        sys.byteorder = native
+        for storage, dtype in storages:
+            storage.byteswap(dtype)
+
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except b.BerthError as error:
+        expect("byte order" in str(error), f"another error: {error}")
+        return
+    raise Bad("is not refused")
+
+
+def each_byteorder(results, folder):
+    for name, make in cases.CASES.items():
+        if name == "ten_thousand_tensors" or make.differs.get("torch_cannot_load"):
+            continue
+        for order in ("little", "big"):
+            title = f"byteorder {order}: {name}"
+            if results.words and not any(word in title for word in results.words):
+                continue
+            files = Files(folder, name, make(), **make.differs)
+            options = f"save.byteorder={order}"
+            if order == "big" and make.differs.get("not_foreign"):
+                results.run(f"{title}: refused", refused, berth_saves, files, options)
+                continue
+            if order == "big":
+                torch_saves_big(files)
+            else:
+                torch_saves(files)
+            results.run(f"{title}: Berth saves", berth_saves, files, options)
+            results.run(f"{title}: byte-identical", same_file, files.berth, files.torch)
+            if order == "big":
+                both_directions(results, files, title)
+                others_accept(results, f"{title}:", files.berth)
+                results.run(f"{title}: copy", copies, files, files.torch)
+            files.remove()
+
+
+def the_id(results, folder):
+    """Its digits depend on names and CRCs, as PyTorch's do, and equal saves are equal files."""
+    files = Files(folder, "id", {"w": cases.numbers(5)})
+    again = Files(folder, "id", {"w": cases.numbers(5)})
+    other = Files(folder, "id", {"w": cases.numbers(5, start=1)})
+    contents = []
+    for each in (files, again, other):
+        berth_saves(each)
+        with open(each.berth, "rb") as file:
+            contents.append(file.read())
+    results.run("id: equal saves, equal files", expect, contents[0] == contents[1], "they differ")
+    results.run("id: other bytes, another id", expect,
+                blank_id(contents[0]) != contents[0] and contents[0] != contents[2], "it is the same")
+    files.remove()
+
+
+def main():
+    arguments = sys.argv[1:]
+    words = [word for word in arguments if not word.startswith("-")]
+    results = Results(words, "-v" in arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
+        for group in (each_case, each_layout, each_byteorder, the_id, convert.all_cases,
+                      huge.all_sizes):
+            began = time.monotonic()
+            group(results, folder)
+            print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{results.passed} passed, {results.failed} failed")
+    return 1 if results.failed or not results.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
