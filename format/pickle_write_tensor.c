@@ -73,11 +73,6 @@ static void emit_key(berth_emitter *emitter, size_t number)
 
 void berth_emit_storage(berth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
-    if (storage->tree != emitter->tree) {
-        berth_fail(emitter->error, BERTH_E_ARGUMENT, RECORD, BERTH_NO_OFFSET,
-                   "a tensor's storage belongs to another tree");
-        return;
-    }
     if (emitter->foreign)
         check_foreign(emitter, storage, dtype);
     size_t number = meet_storage(emitter, storage, dtype);

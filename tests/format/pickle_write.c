@@ -131,6 +131,7 @@ Test(pickle_write, bytearrays_wrap_bytes)
     add(list, berth_bytearray(tree, "", 0));
     add(list, berth_bytearray(tree, "a", 1));
     add(list, berth_bytearray(tree, "ab", 2));
+    add(list, berth_bytearray(tree, "a", 1)); /* the text of one byte is one object */
     check_pickle(list, expected_bytearrays);
 }
 

@@ -67,7 +67,7 @@ def values():
     yield "strings", ["weight", "weight"[:3] + "ght", "", "", "é", "é", "a", "a", wide, "\udc80",
                       "cpu", "latin1", "storage"]
     yield "byte_strings", [b"a", bytes([97]), "a", bytes([0, 127, 128, 255]), b"xy", "xy" + ""]
-    yield "bytearrays", [bytearray(b""), bytearray(b"a"), bytearray(b"ab")]
+    yield "bytearrays", [bytearray(b""), bytearray(b"a"), bytearray(b"ab"), bytearray(b"a")]
     shared = (1, "x")
     yield "tuples", [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), shared, shared, ((),)]
     ring = [1]

@@ -366,14 +366,3 @@ Test(pickle_write_tensor, what_pytorch_swaps_or_has_nothing_to_swap_passes_T5)
     cr_expect_eq(pickled.dtypes[1], BERTH_DTYPE_NONE);
     berth_pickled_free(&pickled);
 }
-
-Test(pickle_write_tensor, a_storage_of_another_tree_is_refused)
-{
-    berth_tree *other = berth_tree_new(NULL);
-    berth_storage *storage = berth_storage_new(other, BERTH_INT8, zeros, 1, NULL);
-    berth_value *value = berth_storage_value(tree, storage);
-    if (value) /* else the maker has refused it */
-        check_refused(value, false, BERTH_E_ARGUMENT,
-                      "data.pkl: a tensor's storage belongs to another tree");
-    berth_tree_free(other);
-}

@@ -57,7 +57,7 @@ class FromTorch:
         self.nodes = Numbers()
         self.storages = Numbers()
         self.data = data
-        self.offsets = []  # (storage number, file offset), under FakeTensorMode
+        self.offsets = []  # of each tensor's storage in the file, under FakeTensorMode
 
     def describe(self, value):
         if isinstance(value, (list, tuple, dict, set, torch.Tensor)) and value != ():
@@ -81,8 +81,8 @@ class FromTorch:
             return (kind, bits(value.real), bits(value.imag))
         if isinstance(value, torch.storage.TypedStorage):
             return ("storage", str(value.dtype), self.storage(value._untyped_storage))
-        if isinstance(value, torch.storage.UntypedStorage):
-            return ("storage", "untyped", self.storage(value))
+        if isinstance(value, torch.storage.UntypedStorage):  # torch.load gives back a typed one
+            return ("storage", "torch.uint8", self.storage(value))
         if isinstance(value, bytearray):
             return (kind, bytes(value))
         return (kind, str(value) if not isinstance(value, (int, str, bytes)) else value)
@@ -97,7 +97,6 @@ class FromTorch:
         if number is not None:
             return number
         number = len(self.storages.numbers) - 1
-        self.offsets.append((number, getattr(untyped, "_checkpoint_offset", None)))
         if not self.data:
             return (number, untyped.nbytes())
         return (number, untyped.nbytes(), digest(untyped.data_ptr(), untyped.nbytes()))
@@ -118,6 +117,7 @@ class FromTorch:
                 value.values(), value._nested_tensor_size(), value._nested_tensor_strides(),
                 value._nested_tensor_storage_offsets())])
         meta = value.device.type == "meta" and self.data
+        self.offsets.append(getattr(value.untyped_storage(), "_checkpoint_offset", None))
         return ("tensor", str(value.dtype), tuple(value.size()), tuple(value.stride()),
                 0 if meta else value.storage_offset(), value.requires_grad, value.is_conj(),
                 value.is_neg(), self.quantizer(value),
@@ -151,7 +151,7 @@ class FromBerth:
         self.nodes = Numbers()
         self.storages = Numbers()
         self.data = data
-        self.offsets = {}  # storage address -> file offset of its first byte
+        self.met = []  # the storage of each tensor
         handle = c.c_void_p()
         b.check(b.berth_open, str(path).encode(), None, c.byref(handle))
         self.checkpoint = handle.value
@@ -170,18 +170,18 @@ class FromBerth:
         b.check(b.berth_checkpoint_info, self.checkpoint, c.byref(info))
         return info
 
-    def named(self):
-        """[(name, storage number, offset of the storage in the file)] of all tensors."""
-        found, named = [], b.NamedTensor()
+    def offsets(self):
+        """Of each tensor's storage in the file, in the order in which they were described."""
+        places, named = {}, b.NamedTensor()
         for i in range(b.berth_tensor_count(self.checkpoint)):
             b.check(b.berth_tensor_at, self.checkpoint, i, c.byref(named))
             tensor = named.tensor.contents
-            if not tensor.storage:
-                continue
-            nbytes = getattr(torch, b.DTYPE_NAMES[tensor.dtype]).itemsize * tensor.storage_offset
-            number = self.storages.numbers.get(tensor.storage)
-            found.append((named.name.decode(), number, named.offset - nbytes))
-        return found
+            item_nbytes = getattr(torch, b.DTYPE_NAMES[tensor.dtype]).itemsize
+            empty = 0 in tensor.shape[:tensor.rank]  # then its offset is its storage's
+            place = named.offset - (0 if empty else item_nbytes * tensor.storage_offset)
+            if places.setdefault(tensor.storage, place) != place:
+                raise b.BerthError(f"{named.name.decode()}: one storage in two places")
+        return [places.get(storage) for storage in self.met]
 
     # ---- values ----
 
@@ -288,8 +288,8 @@ class FromBerth:
 
     def storage(self, node):
         storage = b.berth_value_storage(node)
-        dtype = b.DTYPE_NAMES.get(b.berth_storage_dtype(storage))
-        return ("storage", f"torch.{dtype}" if dtype else "untyped", self.storage_of(storage))
+        dtype = b.DTYPE_NAMES.get(b.berth_storage_dtype(storage), "uint8")
+        return ("storage", f"torch.{dtype}", self.storage_of(storage))
 
     def storage_of(self, storage):
         number = self.storages.again(storage)
@@ -304,6 +304,7 @@ class FromBerth:
 
     def tensor(self, node):
         tensor = b.berth_value_tensor(node).contents
+        self.met.append(tensor.storage)
         return ("tensor", "torch." + b.DTYPE_NAMES[tensor.dtype], tuple(tensor.shape[:tensor.rank]),
                 tuple(tensor.stride[:tensor.rank]), tensor.storage_offset,
                 bool(tensor.flags & b.REQUIRES_GRAD), bool(tensor.flags & b.CONJ),

@@ -88,12 +88,13 @@ def record_at(path, offset):
         return name if offset < archive.start_dir else "in the directory"
 
 
-def same_bytes(mine, theirs, path):
+def same_bytes(mine, theirs, path, base=0):
+    """Two files' bytes from `base` on; `path` is one of them."""
     if mine == theirs:
         return
     at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
-    raise Bad(f"{len(mine)} bytes against {len(theirs)}, the first other one at {at}, "
-              f"{record_at(path, at)}: {mine[at:at + 16].hex()} is not {theirs[at:at + 16].hex()}")
+    raise Bad(f"{len(mine)} bytes against {len(theirs)}, the first other one at {base + at}, "
+              f"{record_at(path, base + at)}: {mine[at:at + 16].hex()} is not {theirs[at:at + 16].hex()}")
 
 
 def same_file(mine, theirs):

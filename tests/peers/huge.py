@@ -11,8 +11,8 @@ from torch.utils.serialization import config
 
 import berth_ctypes as b
 from build_tree import Tree
-from describe import FromBerth, FromTorch
-from files import blank_id, expect, libzip_accepts, same_bytes
+from describe import FromBerth, FromTorch, difference
+from files import blank_id, expect, libzip_accepts, same_bytes, unzip_accepts
 
 GIB4 = 2**32
 SIZES = (GIB4 - 2, GIB4 - 1, GIB4, GIB4 + 5)
@@ -69,7 +69,7 @@ def loads_alike(path, calculate):
     with (b.patched(f"load.check=headers load.calculate_storage_offsets={'on' if calculate else 'off'}"),
           FromBerth(path, data=False) as checkpoint):
         checkpoint.root()
-        mine = [(number, offset) for _, number, offset in checkpoint.named()]
+        mine = checkpoint.offsets()
     expect(mine == theirs.offsets, f"offsets {mine} are not {theirs.offsets}")
 
 
@@ -115,34 +115,43 @@ def sparse_equal(mine, theirs):
     """Two sparse files, but for the id: every part of one is in the other."""
     (my_parts, my_size), (their_parts, their_size) = parts(mine), parts(theirs)
     expect(my_size == their_size, f"{my_size} bytes, PyTorch's has {their_size}")
-    tails = []
-    for path, found in ((mine, my_parts), (theirs, their_parts)):
-        with open(path, "rb") as file:
-            for begin, piece in found[:-1] + their_parts[:-1] + my_parts[:-1]:
-                del piece
-                file.seek(begin)
-            base = my_size - 65536
-            file.seek(base)
-            tails.append(blank_id(file.read(), base))
-    same_bytes(*tails, theirs)
+    tail = my_size - 65536
     with open(mine, "rb") as one, open(theirs, "rb") as other:
         for begin, piece in my_parts + their_parts:
-            length = min(len(piece), my_size - 65536 - begin)
-            if length <= 0:
-                continue
-            one.seek(begin)
-            other.seek(begin)
-            expect(one.read(length) == other.read(length), f"other bytes near {begin}")
+            length = min(len(piece), tail - begin)
+            if length > 0:
+                expect(os.pread(one.fileno(), length, begin) == os.pread(other.fileno(), length, begin),
+                       f"other bytes between {begin} and {begin + length}")
+        same_bytes(*[blank_id(os.pread(file.fileno(), 65536, tail), tail) for file in (one, other)],
+                   theirs, tail)
+
+
+def write(tree, path, crc32):
+    sink = SparseFile(path)
+    target = b.Sink(write=sink.write, context=None, in_order=True)
+    with b.patched(f"save.compute_crc32={crc32}"):
+        b.check(b.berth_save_sink, c.byref(target), b"huge", tree.root, None)
+    sink.close()
 
 
 def writes_alike(tree, mine, theirs):
     """A real save of more than 4 GiB, without CRCs as skip_data has none."""
-    sink = SparseFile(mine)
-    target = b.Sink(write=sink.write, context=None, in_order=True)
-    with b.patched("save.compute_crc32=off"):
-        b.check(b.berth_save_sink, c.byref(target), b"huge", tree.root, None)
-    sink.close()
+    write(tree, mine, "off")
     sparse_equal(mine, theirs)
+
+
+def has_right_sums(tree, path):
+    write(tree, path, "on")
+    unzip_accepts(path)
+    libzip_accepts(path)
+
+
+def torch_maps(path, value):
+    for calculate in (True, False):
+        with config.patch({"load.calculate_storage_offsets": calculate}):
+            loaded = torch.load(path, weights_only=True, mmap=True)
+        found = difference(FromTorch().describe(loaded), FromTorch().describe(value))
+        expect(found is None, found)
 
 
 def all_sizes(results, folder):
@@ -161,7 +170,9 @@ def all_sizes(results, folder):
             if name == f"{GIB4 + 5} bytes":
                 with config.patch({"save.compute_crc32": False}):
                     torch_saves(value, path)
-                results.run(f"{title}: byte-identical", writes_alike, tree, f"{folder}/mine.pt", path)
-                results.run(f"{title}: libzip", libzip_accepts, f"{folder}/mine.pt")
-                os.remove(f"{folder}/mine.pt")
+                mine = f"{folder}/mine.pt"
+                results.run(f"{title}: byte-identical", writes_alike, tree, mine, path)
+                results.run(f"{title}: Berth -> PyTorch", torch_maps, mine, value)
+                results.run(f"{title}: with CRCs", has_right_sums, tree, mine)
+                os.remove(mine)
         os.remove(path)
