@@ -141,14 +141,17 @@ static int sync_folder(const berth_commit *commit, berth_error *error)
     return error->code;
 }
 
-int berth_commit_finish(berth_commit *commit, berth_error *error)
+int berth_commit_sync(berth_commit *commit, berth_error *error)
+{
+    if (sync_data(commit, error) == 0)
+        close_copy(commit, error);
+    return error->code;
+}
+
+int berth_commit_replace(berth_commit *commit, berth_error *error)
 {
     const berth_target *target = &commit->target;
 
-    if (sync_data(commit, error) < 0 || close_copy(commit, error) < 0) {
-        berth_commit_abort(commit);
-        return error->code;
-    }
     /* F3: who has the old file open or mapped keeps it whole. */
     if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
         0) {

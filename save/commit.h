@@ -24,11 +24,16 @@ typedef struct berth_commit {
 int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
                        berth_error *error);
 /*
- * Makes the written temporary the target, as durably as asked. A failure before the rename leaves
- * the old file; one after it is BERTH_E_NOT_DURABLE. Ends the commit either way.
+ * Makes the written data as durable as asked. Then the temporary can become the target. After a
+ * failure it must be aborted (W2).
  */
-int berth_commit_finish(berth_commit *commit, berth_error *error);
-/* Removes the temporary. */
+int berth_commit_sync(berth_commit *commit, berth_error *error);
+/*
+ * Makes the temporary the target. A failure of the rename leaves the old file; one after it is
+ * BERTH_E_NOT_DURABLE. Ends the commit either way.
+ */
+int berth_commit_replace(berth_commit *commit, berth_error *error);
+/* Removes the temporary. Of an ended one: nothing. */
 void berth_commit_abort(berth_commit *commit);
 
 #endif

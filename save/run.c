@@ -34,7 +34,7 @@ static void bound_memory(berth_run_settings *settings, uint64_t memory_nbytes)
         settings->n_workers = (unsigned)(memory_nbytes / settings->tile_nbytes);
 }
 
-berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_call *call)
+berth_run_settings berth_run_settings_of(const struct berth_config *config)
 {
     berth_run_settings settings = {.n_workers = (unsigned)config->io_threads,
                                    .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
@@ -47,10 +47,6 @@ berth_run_settings berth_run_settings_of(const struct berth_config *config, cons
     bound_memory(&settings, (uint64_t)config->io_memory_nbytes);
     if (settings.n_workers == 1)
         settings.n_workers = 0; /* one more thread would only be waited for */
-    if (call) {
-        settings.progress = call->progress;
-        settings.progress_context = call->progress_context;
-    }
     return settings;
 }
 
@@ -84,6 +80,8 @@ static int write_range(berth_run_state *run, const uint8_t *bytes, uint64_t nbyt
 
     if (nbytes == 0)
         return 0;
+    if (run->settings->cancelled && atomic_load(run->settings->cancelled))
+        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     berth_error_clear(&failed);
     atomic_fetch_add(&run->n_requests, 1);
     if (run->output->write(run->output->context, bytes, (size_t)nbytes, offset, &failed) < 0)

@@ -12,10 +12,11 @@ typedef struct berth_run_settings {
     bool read_back;       /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;
+    const _Atomic bool *cancelled; /* once it is true no request is begun; NULL: never */
 } berth_run_settings;
 
-/* io.threads and io.chunk_nbytes, 0s measured, and the call's progress. */
-berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_call *call);
+/* io.threads and io.chunk_nbytes, 0s measured. */
+berth_run_settings berth_run_settings_of(const struct berth_config *config);
 
 /*
  * Writes the whole image to the output. Ends with a call of progress with done = total, which may

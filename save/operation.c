@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/operation.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "save/names.h"
+#include "save/run.h"
+
+enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
+
+static double now(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ---- begin ---- */
+
+static int check_destination(const berth_request *request, berth_error *error)
+{
+    const char *bad = NULL;
+
+    if (request->to == BERTH_TO_PATH && !request->path)
+        bad = "the path is NULL";
+    else if (request->to == BERTH_TO_SINK && (!request->sink || !request->sink->write))
+        bad = "the sink is NULL";
+    else if (request->to == BERTH_TO_FD && request->fd < 0)
+        bad = "the descriptor is negative";
+    if (bad)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", bad);
+    return 0;
+}
+
+static int name_archive(berth_operation *operation, berth_error *error)
+{
+    const berth_request *request = operation->request;
+    const char *from = request->archive ? request->archive : request->path ? request->path : "";
+
+    if (request->archive)
+        operation->archive = berth_duplicate(from, strlen(from));
+    else
+        operation->archive = berth_archive_name_of_path(from);
+    return operation->archive ? 0 : berth_fail_memory(error, strlen(from));
+}
+
+static int make_plan(berth_operation *operation, berth_error *error)
+{
+    const berth_request *request = operation->request;
+
+    if (request->is_records)
+        berth_plan_records(operation->archive, request->records, request->n_records, request->flags,
+                           &operation->config, &operation->plan, error);
+    else
+        berth_plan_value(operation->archive, request->value, &operation->config, &operation->plan,
+                         error);
+    operation->stats.plan_seconds = now() - operation->begin_seconds;
+    if (error->code != BERTH_OK)
+        return error->code;
+    operation->stats.asked_nbytes = operation->plan->asked_nbytes;
+    operation->stats.n_records = operation->plan->n_records;
+    operation->stats.n_storages = operation->plan->n_storages;
+    return 0;
+}
+
+static int allocate_memory(berth_output_memory *memory, uint64_t nbytes, berth_error *error)
+{
+    memory->nbytes = nbytes;
+    if (nbytes <= SIZE_MAX)
+        memory->bytes = berth_allocate((size_t)nbytes);
+    return memory->bytes ? 0 : berth_fail_memory(error, nbytes);
+}
+
+static int open_output(berth_operation *operation, berth_error *error)
+{
+    const berth_request *request = operation->request;
+    uint64_t nbytes = operation->plan->nbytes;
+
+    switch (request->to) {
+    case BERTH_TO_NOTHING:
+        break;
+    case BERTH_TO_PATH:
+        if (berth_commit_begin(&operation->commit, request->path, nbytes,
+                               operation->config.save_durability, error) == 0)
+            operation->output = berth_output_of_file(&operation->commit.fd);
+        break;
+    case BERTH_TO_SINK:
+        operation->output = berth_output_of_sink(request->sink);
+        break;
+    case BERTH_TO_FD:
+        operation->output = berth_output_of_fd(&request->fd);
+        break;
+    case BERTH_TO_MEMORY:
+        if (allocate_memory(request->memory, nbytes, error) == 0)
+            operation->output = berth_output_of_memory(request->memory);
+        break;
+    }
+    return error->code;
+}
+
+int berth_operation_begin(berth_operation *operation, const berth_request *request,
+                          berth_error *error)
+{
+    *operation = (berth_operation){.request = request,
+                                   .begin_seconds = now(),
+                                   .stats = {.method = "buffered", .reason = "nothing was written"},
+                                   .commit = {.fd = -1, .target = {.folder = -1}}};
+    if (request->call)
+        operation->call = *request->call;
+    if (check_destination(request, error) < 0 ||
+        berth_config_resolve(request->call, &operation->config, error) < 0 ||
+        name_archive(operation, error) < 0 || make_plan(operation, error) < 0)
+        return error->code;
+    return open_output(operation, error);
+}
+
+/* ---- until it is done ---- */
+
+bool berth_operation_cancel(berth_operation *operation)
+{
+    int phase = PHASE_OPEN;
+
+    if (atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_CANCELLED))
+        atomic_store(&operation->cancelled, true);
+    return phase != PHASE_FINAL;
+}
+
+/* From here on a cancel comes too late. False: one came before. */
+static bool make_final(berth_operation *operation)
+{
+    int phase = PHASE_OPEN;
+
+    return atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL);
+}
+
+static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    berth_operation *operation = context;
+    const berth_call *call = &operation->call;
+
+    atomic_store(&operation->done_nbytes, done_nbytes);
+    if (call->progress && call->progress(call->progress_context, done_nbytes, total_nbytes) != 0)
+        (void)berth_operation_cancel(operation);
+    return atomic_load(&operation->cancelled);
+}
+
+int berth_operation_transfer(berth_operation *operation, berth_error *error)
+{
+    berth_run_settings settings = berth_run_settings_of(&operation->config);
+    berth_run_facts facts = {0};
+    double begin = now();
+
+    settings.progress = tell_progress;
+    settings.progress_context = operation;
+    settings.cancelled = &operation->cancelled;
+    operation->stats.reason = operation->output.reason;
+    berth_run(operation->plan, &operation->output, &settings, &facts, error);
+    operation->stats.transfer_seconds = now() - begin;
+    operation->stats.moved_nbytes = facts.moved_nbytes;
+    operation->stats.n_requests = facts.n_requests;
+    return error->code;
+}
+
+int berth_operation_finish(berth_operation *operation, berth_error *error)
+{
+    bool to_path = operation->request->to == BERTH_TO_PATH;
+    double begin = now();
+
+    if (to_path && berth_commit_sync(&operation->commit, error) < 0)
+        ;
+    else if (!make_final(operation))
+        berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    else if (to_path)
+        berth_commit_replace(&operation->commit, error);
+    operation->stats.sync_seconds = now() - begin;
+    return error->code;
+}
+
+int berth_operation_end(berth_operation *operation, berth_error *error)
+{
+    const berth_request *request = operation->request;
+
+    berth_commit_abort(&operation->commit);
+    berth_plan_free(operation->plan);
+    operation->plan = NULL;
+    berth_release(operation->archive);
+    operation->archive = NULL;
+    operation->stats.total_seconds = now() - operation->begin_seconds;
+    if (operation->call.stats)
+        *operation->call.stats = operation->stats;
+    if (request->to == BERTH_TO_PATH && request->path)
+        return berth_error_prefix(error, request->path);
+    return error->code;
+}
