@@ -2,7 +2,10 @@
 /* Tensors and storages are written as torch.save writes them, byte for byte (FORMAT.md 6). */
 #include "tests/format/pickle_write_support.h"
 
+#include <stdio.h>
+
 #include "tests/format/pickle_write_tensor_expected.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree;
 static const uint8_t zeros[256];
@@ -365,4 +368,71 @@ Test(pickle_write_tensor, what_pytorch_swaps_or_has_nothing_to_swap_passes_T5)
     cr_expect_eq(pickled.dtypes[0], BERTH_COMPLEX128);
     cr_expect_eq(pickled.dtypes[1], BERTH_DTYPE_NONE);
     berth_pickled_free(&pickled);
+}
+
+/* ---- W6 ---- */
+
+/* A new tree, whose memory is counted from now on. */
+static void begin_again(void)
+{
+    berth_tree_free(tree);
+    test_memory_unwatch();
+    test_memory_watch();
+    begin();
+}
+
+/* Enough of everything to make every table of the writer grow. */
+static berth_value *large_value(void)
+{
+    berth_value *root = berth_list(tree);
+    berth_value *inner = root;
+    for (int i = 0; i < 100; i++) {
+        char name[16];
+        int n = snprintf(name, sizeof name, "C%d", i);
+        berth_value *class = berth_global(tree, "a.b", 3, name, (size_t)n);
+        berth_list_append(inner, LIST(class, class, vector(BERTH_INT8, 2)));
+        berth_value *next = berth_list(tree);
+        berth_list_append(inner, next);
+        inner = next;
+    }
+    return root;
+}
+
+Test(pickle_write_tensor, a_class_named_again_is_fetched_however_many_there_are)
+{
+    berth_value *root = berth_list(tree);
+    for (int i = 0; i < 200; i++) {
+        char name[16];
+        int n = snprintf(name, sizeof name, "C%03d", i % 100);
+        berth_list_append(root, berth_global(tree, "a.b", 3, name, (size_t)n));
+    }
+    berth_pickled pickled = must_write(root);
+    /* PROTO, list, MARK, APPENDS, STOP; 100 GLOBALs of 10 bytes with BINPUT; 100 BINGETs. */
+    cr_expect_eq(pickled.nbytes, 2 + 3 + 1 + 1 + 1 + 100 * (10 + 2) + 100 * 2);
+    berth_pickled_free(&pickled);
+}
+
+Test(pickle_write_tensor, every_refused_allocation_is_a_clean_failure_W6)
+{
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        uint64_t n_points = 0;
+        for (int code = BERTH_E_MEMORY; code == BERTH_E_MEMORY; n_points++) {
+            begin_again();
+            berth_value *value = large_value();
+            uint64_t held = test_memory_seen().live_nbytes;
+            test_memory_refuse(n_points + 1, for_ever);
+            berth_error error;
+            berth_pickled pickled;
+            berth_error_clear(&error);
+            code = berth_pickle_write(value, false, &pickled, &error);
+            cr_assert(code == 0 || code == BERTH_E_MEMORY, "%s", error.message);
+            berth_pickled_free(&pickled);
+            cr_expect_eq(test_memory_seen().live_nbytes, held, "point %lu",
+                         (unsigned long)n_points);
+        }
+        cr_expect_gt(n_points, 12, "only %lu fault points tried", (unsigned long)n_points);
+    }
+    berth_tree_free(tree);
+    test_memory_unwatch();
+    begin();
 }

@@ -176,6 +176,10 @@ for _dtype in SAVED:
     _dtype_case(_dtype)
 
 
+# PyTorch has no storage class for them and does not save them; what Berth saves it loads.
+NEVER_SAVED = [getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)]
+
+
 @case
 def shapes():
     base = numbers(4, 6)

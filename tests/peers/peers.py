@@ -321,6 +321,15 @@ def each_byteorder(results, folder):
             files.remove()
 
 
+def dtypes_that_pytorch_only_loads(results, folder):
+    for dtype in cases.NEVER_SAVED:
+        files = Files(folder, "bits", [cases.of_dtype(dtype), cases.of_dtype(dtype, 9)[3:5]])
+        results.run(f"{dtype}: Berth saves", berth_saves, files)
+        results.run(f"{dtype}: Berth -> PyTorch", torch_loads, files, False, True)
+        results.run(f"{dtype}: Berth -> Berth", berth_loads, files, files.berth)
+        files.remove()
+
+
 def the_id(results, folder):
     """Its digits depend on names and CRCs, as PyTorch's do, and equal saves are equal files."""
     files = Files(folder, "id", {"w": cases.numbers(5)})
@@ -345,8 +354,8 @@ def main():
     torch.set_num_threads(1)
     sys.setrecursionlimit(20000)  # for the walks of these files
     with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
-        for group in (each_case, each_layout, each_byteorder, the_id, convert.all_cases,
-                      huge.all_sizes):
+        for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
+                      convert.all_cases, huge.all_sizes):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
