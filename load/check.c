@@ -245,13 +245,27 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
     return 0;
 }
 
+/* Z11, one reading: a small record that the head does not show is nowhere else either. */
+static int check_absent(const berth_checkpoint *checkpoint, int which, berth_error *error)
+{
+    const char *record = berth_small_names[which];
+    const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
+
+    if (!entry)
+        return 0;
+    return berth_fail(error, BERTH_E_OFFSETS, record, entry->header_offset,
+                      "the directory has it here, but the layout has it before the storages; "
+                      "load.calculate_storage_offsets=off reads it here");
+}
+
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
 {
     struct walk walk = {.checkpoint = checkpoint, .before = ""};
     storage_name name = {0};
 
     for (int which = 0; which < BERTH_N_SMALL; which++)
-        if (checkpoint->small[which].present && compare_small(&walk, which, error) < 0)
+        if ((checkpoint->small[which].present ? compare_small(&walk, which, error)
+                                              : check_absent(checkpoint, which, error)) < 0)
             return error->code;
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);

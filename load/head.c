@@ -138,9 +138,12 @@ static size_t text_nbytes(int which, const uint8_t *bytes, size_t nbytes)
     return n;
 }
 
-/* Reads one of the small texts if it is the next record; else leaves everything. */
+/*
+ * Reads one of the small texts if it is the next record; else leaves everything. One that is next
+ * but is not as PyTorch writes it must not be taken for one that is not there: that is a reason.
+ */
 static int read_text(berth_checkpoint *checkpoint, berth_window *window, int which,
-                     uint64_t *cursor, bool *found, berth_error *error)
+                     uint64_t *cursor, bool *found, const char **reason, berth_error *error)
 {
     met_record record;
     const uint8_t *bytes;
@@ -161,8 +164,10 @@ static int read_text(berth_checkpoint *checkpoint, berth_window *window, int whi
     if (finish(window, &record, n, berth_crc32(0, text, n), &checkpoint->small[which], &next, found,
                error) < 0)
         return error->code;
-    if (!*found)
+    if (!*found) {
+        *reason = "a small record after data.pkl is not as PyTorch writes it";
         return 0;
+    }
     *cursor = next;
     return berth_small_take(checkpoint, which, text, n, record.local.data_offset, error);
 }
@@ -269,7 +274,7 @@ int berth_head_read(berth_checkpoint *checkpoint, berth_window *window, uint64_t
     if (read_pickle_record(checkpoint, window, next_offset, reason, error) < 0 || *reason)
         return error->code;
     for (int which = BERTH_FORMAT_VERSION; which < BERTH_N_SMALL; which++) {
-        if (read_text(checkpoint, window, which, next_offset, &found, error) < 0)
+        if (read_text(checkpoint, window, which, next_offset, &found, reason, error) < 0 || *reason)
             return error->code;
         if (which == BERTH_FORMAT_VERSION && (!found || checkpoint->format_version < 1)) {
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What must hold of every file, whatever is in it: shared by the fuzz targets, which build it into
+ * a fuzzer and, as Criterion programs, replay files.
+ */
+#ifndef TESTS_FUZZ_PROPERTIES_H
+#define TESTS_FUZZ_PROPERTIES_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "berth.h"
+
+/* P3: bytes of memory that a file may cost, beside a fixed part. */
+#define MEMORY_PER_BYTE 64
+#define MEMORY_FIXED ((size_t)256 << 10)
+/* Elements that are read of a tensor: an expanded one has more than any file. */
+#define MOST_ELEMENTS 4096
+
+/* Stops at once, so that a fuzzer keeps the input; `what` names the property. */
+#define MUST(condition, ...)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: does not hold: %s: ", __FILE__, __LINE__, #condition);         \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* ---- memory is counted ---- */
+
+static size_t live_nbytes, most_nbytes;
+
+#define COUNT_NBYTES 16 /* before each block, its size */
+
+static void *count_memory(void *context, void *pointer, size_t nbytes)
+{
+    char *block = pointer ? (char *)pointer - COUNT_NBYTES : NULL;
+    size_t old_nbytes = 0;
+
+    (void)context;
+    if (block)
+        memcpy(&old_nbytes, block, sizeof old_nbytes);
+    if (nbytes == 0) {
+        live_nbytes -= old_nbytes;
+        free(block);
+        return NULL;
+    }
+    if (nbytes > SIZE_MAX / 2 || !(block = realloc(block, nbytes + COUNT_NBYTES)))
+        return NULL;
+    memcpy(block, &nbytes, sizeof nbytes);
+    live_nbytes += nbytes - old_nbytes;
+    if (live_nbytes > most_nbytes)
+        most_nbytes = live_nbytes;
+    return block + COUNT_NBYTES;
+}
+
+static void count_memory_from_now(void)
+{
+    static const berth_allocator counting = {count_memory, NULL};
+
+    berth_set_allocator(&counting);
+    most_nbytes = live_nbytes;
+}
+
+/* ---- one opened file ---- */
+
+/* Memory, not a pool: what is counted must not depend on threads. */
+static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
+                     berth_checkpoint **opened, berth_error *error)
+{
+    berth_config *config = berth_config_new(error);
+    berth_call call = {.config = config};
+
+    *opened = NULL;
+    MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
+             berth_config_apply(config, options, error) == 0,
+         "%s", error->message);
+    int result = berth_open_memory(bytes, nbytes, &call, opened, error);
+    berth_config_free(config);
+    /* F5: a failure is a sentence of one line; a success leaves none. */
+    MUST((result < 0) == (*opened == NULL) && result == (int)error->code, "%d", result);
+    MUST((result < 0) == (error->message[0] != 0), "%s", error->message);
+    for (const char *at = error->message; *at; at++)
+        MUST((unsigned char)*at >= ' ' && *at != 0x7f, "control character in: %s", error->message);
+    return result;
+}
+
+static void check_bytes(const berth_named_tensor *named, const uint8_t *data, const uint8_t *read,
+                        int64_t n)
+{
+    const berth_tensor *tensor = named->tensor;
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+
+    if (berth_tensor_is_contiguous(tensor))
+        MUST(memcmp(data, read, (size_t)n * item) == 0, "%s: read and data differ", named->path);
+    else if (n > 0)
+        MUST(memcmp(data, read, item) == 0, "%s: the first elements differ", named->path);
+}
+
+static bool is_subbyte(const berth_tensor *tensor)
+{
+    return tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4;
+}
+
+/* T2, T5: a tensor's elements lie in the file, and reading gives the same as looking. */
+static void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor *named,
+                         size_t nbytes)
+{
+    static uint8_t buffer[MOST_ELEMENTS * 16];
+    const berth_tensor *tensor = named->tensor;
+    int64_t numel = berth_tensor_numel(tensor);
+    int64_t n = numel < MOST_ELEMENTS ? numel : MOST_ELEMENTS;
+    berth_error error;
+
+    MUST(tensor->rank >= 0 && tensor->rank <= BERTH_MAX_RANK && numel >= 0, "%s", named->path);
+    const uint8_t *data = berth_tensor_data(checkpoint, tensor, &error);
+    if (tensor->flags & BERTH_META) {
+        MUST(!data && named->offset == BERTH_NO_OFFSET, "%s: a meta tensor's bytes", named->path);
+        return;
+    }
+    MUST(named->offset <= nbytes && berth_storage_nbytes(tensor->storage) <= nbytes,
+         "%s: at byte %llu of %zu", named->path, (unsigned long long)named->offset, nbytes);
+    if (!data || is_subbyte(tensor))
+        return;
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+    const uint8_t *storage = berth_storage_data(checkpoint, tensor->storage, &error);
+    uint64_t storage_nbytes = berth_storage_nbytes(tensor->storage);
+    (void)storage, (void)item;
+    MUST(berth_tensor_read(checkpoint, tensor, 0, n, buffer, &error) == 0, "%s", error.message);
+    check_bytes(named, data, buffer, n);
+    /* The last ones too: that is where a wrong bound shows. */
+    MUST(berth_tensor_read(checkpoint, tensor, numel - n, n, buffer, &error) == 0, "%s",
+         error.message);
+    MUST(numel == 0 || item <= storage_nbytes, "%s", named->path);
+}
+
+static void check_names(berth_checkpoint *checkpoint, const berth_named_tensor *named)
+{
+    berth_error error;
+    const berth_value *value = named->value;
+    char *path = strdup(named->path), *name = strdup(named->name);
+
+    const berth_value *found = path[0] ? berth_find(checkpoint, path, &error) : value;
+    MUST(found == value, "%s finds %p, not %p: %s", path, (const void *)found, (const void *)value,
+         found ? "" : error.message);
+    found = name[0] ? berth_find(checkpoint, name, &error) : value;
+    MUST(found == value || (!found && error.code == BERTH_E_AMBIGUOUS) ||
+             (!found && strcmp(name, path) != 0),
+         "%s finds another value", name);
+    free(path);
+    free(name);
+}
+
+/* Everything that can be asked of a checkpoint. */
+static void walk(berth_checkpoint *checkpoint, size_t nbytes)
+{
+    size_t n = berth_tensor_count(checkpoint);
+    berth_named_tensor named;
+    berth_info info;
+    berth_error error;
+
+    MUST(berth_checkpoint_info(checkpoint, &info, &error) == 0 || error.message[0], "no sentence");
+    for (size_t i = 0; i < n; i++) {
+        if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
+            MUST(error.message[0], "no sentence");
+            continue;
+        }
+        if (i < 64 || i + 64 > n)
+            check_names(checkpoint, &named);
+        MUST(berth_tensor_at(checkpoint, i, &named, &error) == 0, "%s", error.message);
+        check_tensor(checkpoint, &named, nbytes);
+    }
+    (void)berth_find(checkpoint, "a.0", &error);
+}
+
+/* One reading: tensors of the same names at the same bytes with the same shapes. */
+static void check_same_reading(berth_checkpoint *a, berth_checkpoint *b)
+{
+    size_t n = berth_tensor_count(a);
+    berth_named_tensor ours, theirs;
+    berth_error error;
+
+    MUST(n == berth_tensor_count(b), "%zu tensors and %zu", n, berth_tensor_count(b));
+    for (size_t i = 0; i < n; i++) {
+        if (berth_tensor_at(a, i, &ours, &error) < 0 || berth_tensor_at(b, i, &theirs, &error) < 0)
+            continue;
+        MUST(strcmp(ours.path, theirs.path) == 0, "%s and %s", ours.path, theirs.path);
+        MUST(ours.offset == theirs.offset, "%s: at byte %llu and %llu", ours.path,
+             (unsigned long long)ours.offset, (unsigned long long)theirs.offset);
+        MUST(ours.tensor->dtype == theirs.tensor->dtype && ours.tensor->rank == theirs.tensor->rank,
+             "%s", ours.path);
+    }
+}
+
+/* ---- saved again ---- */
+
+/*
+ * What was read can be saved, or not, with a sentence; what was saved opens, with every check; and
+ * saving that again gives the same bytes, so that nothing was lost or changed on the way.
+ */
+static void check_saves_again(berth_checkpoint *checkpoint)
+{
+    void *once = NULL, *twice = NULL;
+    size_t once_nbytes = 0, twice_nbytes = 0;
+    berth_checkpoint *reopened;
+    berth_error error;
+
+    if (berth_save_memory(&once, &once_nbytes, "again", berth_root(checkpoint), NULL, &error) < 0) {
+        MUST(error.message[0], "no sentence");
+        return;
+    }
+    MUST(open_with(once, once_nbytes, "load.check=data load.unknown_globals=inert", &reopened,
+                   &error) == 0,
+         "saved again, it does not open: %s", error.message);
+    MUST(berth_tensor_count(checkpoint) == berth_tensor_count(reopened),
+         "%zu tensors, saved again %zu", berth_tensor_count(checkpoint),
+         berth_tensor_count(reopened));
+    MUST(berth_save_memory(&twice, &twice_nbytes, "again", berth_root(reopened), NULL, &error) == 0,
+         "%s", error.message);
+    MUST(once_nbytes == twice_nbytes && memcmp(once, twice, once_nbytes) == 0,
+         "saved twice, %zu bytes and %zu", once_nbytes, twice_nbytes);
+    berth_close(reopened);
+    berth_free(once);
+    berth_free(twice);
+}
+
+/* ---- all of it ---- */
+
+/* Opens with options, and if that goes, asks for everything. True: it opened. */
+static bool check_opening(const uint8_t *bytes, size_t nbytes, const char *options)
+{
+    size_t before_nbytes;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    count_memory_from_now();
+    before_nbytes = live_nbytes;
+    bool opened = open_with(bytes, nbytes, options, &checkpoint, &error) == 0;
+    if (opened)
+        (void)berth_tensor_count(checkpoint);
+    MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
+         "%s: %zu bytes of memory for a file of %zu", options, most_nbytes - before_nbytes, nbytes);
+    if (opened)
+        walk(checkpoint, nbytes);
+    berth_close(checkpoint);
+    MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
+    return opened;
+}
+
+/*
+ * What calculated offsets and every check accept, the directory reads too, and the same. Whatever
+ * less is checked, the same is read where it is read at all.
+ */
+static void check_readings(const uint8_t *bytes, size_t nbytes, const char *options)
+{
+    static const char *const others[] = {"load.calculate_storage_offsets=off load.check=headers",
+                                         "load.check=directory", "load.check=none"};
+    berth_checkpoint *computed, *other;
+    berth_error error;
+    char text[256];
+
+    snprintf(text, sizeof text, "%s load.check=headers", options);
+    if (open_with(bytes, nbytes, text, &computed, &error) < 0)
+        return;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(text, sizeof text, "%s %s", options, others[i]);
+        MUST(open_with(bytes, nbytes, text, &other, &error) == 0, "%s refuses it: %s", text,
+             error.message);
+        check_same_reading(computed, other);
+        berth_close(other);
+    }
+    check_saves_again(computed);
+    berth_close(computed);
+}
+
+#endif
