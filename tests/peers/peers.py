@@ -25,6 +25,7 @@ import berth_ctypes as b
 import cases
 import convert
 import huge
+import shipped
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference
 from files import (Bad, blank_id, expect, identical, libzip_accepts, same_file, unzip_accepts,
@@ -355,7 +356,7 @@ def main():
     sys.setrecursionlimit(20000)  # for the walks of these files
     with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
-                      convert.all_cases, huge.all_sizes):
+                      convert.all_cases, shipped.all_files, huge.all_sizes):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
