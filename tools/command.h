@@ -39,6 +39,7 @@ int run_copy(int argc, char **argv);
 int run_convert(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_config(int argc, char **argv);
+int run_bench(int argc, char **argv);
 int run_demo(int argc, char **argv);
 
 /* ---- common.c ---- */

@@ -15,6 +15,7 @@ static const command commands[] = {
     {"convert", "convert between .pt, .safetensors and older .pt files", run_convert},
     {"diff", "compare two checkpoints", run_diff},
     {"config", "show every option, its value and where it comes from", run_config},
+    {"bench", "measure how fast checkpoints are saved here", run_bench},
     {"demo", "make a checkpoint, save, verify, map and show it", run_demo},
 };
 
