@@ -554,7 +554,7 @@ BERTH_API int berth_set_default_load_endianness(const char *endianness, berth_er
 
 /*
  * Told now and then how many bytes of how many are done, from the thread that
- * called the operation. Anything but 0 cancels: the operation returns
+ * called the operation, or from the job's own. Anything but 0 cancels: the operation returns
  * BERTH_E_CANCELLED and a target path keeps its old file.
  */
 typedef int (*berth_progress_function)(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
@@ -562,6 +562,7 @@ typedef int (*berth_progress_function)(void *context, uint64_t done_nbytes, uint
 /* What an operation did. */
 typedef struct berth_stats {
     double plan_seconds;     /* pickling and computing the layout; for loads: parsing */
+    double copy_seconds;     /* snapshots of jobs: copying the tensors */
     double transfer_seconds; /* reading or writing */
     double sync_seconds;     /* making it durable */
     double total_seconds;
@@ -671,6 +672,76 @@ BERTH_API int berth_save_records(const char *path, const char *archive_name,
 BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
                                       const berth_new_record *records, size_t n_records,
                                       uint32_t flags, const berth_call *call, berth_error *error);
+
+/* ---- jobs: saves that go on while the caller does ---- */
+
+/*
+ * A save that a thread of its own carries out. Two events: *staged*, nothing of the caller's
+ * memory is read any more, it may change its tensors; and *done*, what the return of berth_save
+ * means: as durable as save.durability says. What must live how long:
+ *   until begin returns   path, archive_name, *call and its config, *sink, names and the array of
+ *                         records
+ *   until staged          the tensors' bytes and those of records, unchanged; the tree or
+ * checkpoint of the value, which may grow meanwhile but is saved as it was at begin until done the
+ * contexts of sink and progress, call->stats until berth_job_free  the job Several jobs may run at
+ * once, also on one path: each is whole, the last one to end stays. Each has its own workers and
+ * buffers; io.threads and io.memory_nbytes bound each of them. Where nothing else is said, a job's
+ * functions may be called from any threads at once. The sink and the progress function are called
+ * by the job, maybe before begin has returned; they may cancel it, but neither wait for it nor free
+ * it. A process that ends, ends its jobs: then paths hold what they held.
+ */
+typedef struct berth_job berth_job;
+
+/*
+ * Copy the tensors before begin returns, so that the job is staged at once. Costs the time of
+ * the copy, by io.threads workers, and as much memory as the file has bytes until the job is done.
+ * It counts for io.memory_nbytes: where that is set and leaves too little, begin is BERTH_E_MEMORY
+ * and tells the bytes missing. Without this flag nothing is copied but what is being written: the
+ * job is staged when its last byte is written, before it is synced, and needs no more than
+ * berth_save.
+ */
+#define BERTH_SAVE_SNAPSHOT 0x100u
+
+/*
+ * Begins what berth_save does. When it returns 0, *job is the caller's, to be freed by
+ * berth_job_free; the folder is open and the room is taken, as far as the file system can tell.
+ * Otherwise *job is NULL, nothing goes on and nothing is left. `flags`: 0 or BERTH_SAVE_SNAPSHOT.
+ */
+BERTH_API int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
+                               const berth_call *call, berth_job **job, berth_error *error);
+/* Like berth_save_begin, what berth_save_sink does. */
+BERTH_API int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
+                                    const berth_value *value, uint32_t flags,
+                                    const berth_call *call, berth_job **job, berth_error *error);
+/* Like berth_save_begin, what berth_save_records does, also with BERTH_RECORDS_COMPLETE. */
+BERTH_API int berth_save_records_begin(const char *path, const char *archive_name,
+                                       const berth_new_record *records, size_t n_records,
+                                       uint32_t flags, const berth_call *call, berth_job **job,
+                                       berth_error *error);
+
+/*
+ * Waits until the job is staged: 0, even if it fails later; or the error it ended with before, then
+ * nothing of the caller's is read any more either.
+ */
+BERTH_API int berth_job_wait_staged(berth_job *job, berth_error *error);
+/* Waits until the job is done: what berth_save would have returned. May be asked again. */
+BERTH_API int berth_job_wait(berth_job *job, berth_error *error);
+/* Whether the wait would be none. */
+BERTH_API bool berth_job_is_staged(berth_job *job);
+BERTH_API bool berth_job_is_done(berth_job *job);
+/* Bytes written, told about ten times a second, and of the whole file. Either may be NULL. */
+BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
+/*
+ * Asks the job to stop, and does not wait. No write is begun any more, those under way end; the
+ * job then ends with BERTH_E_CANCELLED. True: the path keeps its old file. False: too late, the
+ * new file takes its place, or all is written to the sink. The answer stays the same.
+ */
+BERTH_API bool berth_job_cancel(berth_job *job);
+/*
+ * Waits until the job is done, and frees it: what was not cancelled is not lost. An error that
+ * nobody has waited for goes to the log. The last call on a job. NULL: nothing.
+ */
+BERTH_API void berth_job_free(berth_job *job);
 
 /* ---- plans ---- */
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pool.h"
 
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/syscalls.h"
+#include "io/thread.h"
 
 #define WATCH_NANOSECONDS (100 * 1000 * 1000)
 #define MEASURED_WORKERS_MAX 8
@@ -133,37 +133,19 @@ static void *work(void *argument)
     return NULL;
 }
 
-/*
- * Signals meant for the process are the program's own business, on its own threads; only those
- * that a thread raises by what it does stay.
- */
-static void block_signals(sigset_t *before)
-{
-    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t blocked;
-
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
-        sigdelset(&blocked, raised_by_the_thread[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, before);
-}
-
 /* Starts the workers and says how many there are; not all: the reason is in pool->first (W6). */
 static unsigned start(struct pool *pool, struct worker *workers, unsigned n_workers)
 {
     unsigned n = 0;
     int failure = 0;
-    sigset_t before;
 
-    block_signals(&before);
     pool->n_running = n_workers;
     for (; n < n_workers; n++) {
         workers[n] = (struct worker){.pool = pool, .number = n};
-        failure = berth_system.pthread_create(&workers[n].thread, NULL, work, &workers[n]);
+        failure = berth_thread_start(&workers[n].thread, work, &workers[n]);
         if (failure != 0)
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure != 0) {
         berth_error error;
         berth_error_clear(&error);

@@ -102,6 +102,15 @@ static int open_output(berth_operation *operation, berth_error *error)
     return error->code;
 }
 
+static int take_snapshot(berth_operation *operation, berth_error *error)
+{
+    double begin = now();
+
+    berth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
+    operation->stats.copy_seconds = now() - begin;
+    return error->code;
+}
+
 int berth_operation_begin(berth_operation *operation, const berth_request *request,
                           berth_error *error)
 {
@@ -115,7 +124,12 @@ int berth_operation_begin(berth_operation *operation, const berth_request *reque
         berth_config_resolve(request->call, &operation->config, error) < 0 ||
         name_archive(operation, error) < 0 || make_plan(operation, error) < 0)
         return error->code;
-    return open_output(operation, error);
+    if (request->snapshot && berth_snapshot_reserve(&operation->snapshot, operation->plan,
+                                                    &operation->config, error) < 0)
+        return error->code;
+    if (open_output(operation, error) < 0)
+        return error->code;
+    return request->snapshot ? take_snapshot(operation, error) : 0;
 }
 
 /* ---- until it is done ---- */
@@ -187,6 +201,7 @@ int berth_operation_end(berth_operation *operation, berth_error *error)
     berth_commit_abort(&operation->commit);
     berth_plan_free(operation->plan);
     operation->plan = NULL;
+    berth_snapshot_free(&operation->snapshot);
     berth_release(operation->archive);
     operation->archive = NULL;
     operation->stats.total_seconds = now() - operation->begin_seconds;

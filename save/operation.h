@@ -11,6 +11,7 @@
 
 #include "save/commit.h"
 #include "save/plan.h"
+#include "save/snapshot.h"
 
 typedef enum berth_destination {
     BERTH_TO_NOTHING, /* only planned */
@@ -26,7 +27,8 @@ typedef struct berth_request {
     const berth_new_record *records; /* of the container level */
     size_t n_records;
     bool is_records;
-    uint32_t flags;
+    uint32_t flags; /* of records */
+    bool snapshot;  /* copy at begin: nothing of the caller's is read afterwards */
     berth_destination to;
     const char *path; /* BERTH_TO_NOTHING: only its name is looked at */
     const berth_sink *sink;
@@ -44,6 +46,7 @@ typedef struct berth_operation {
     double begin_seconds;
     char *archive; /* top folder */
     berth_plan *plan;
+    berth_snapshot snapshot;
     berth_output output;
     berth_commit commit; /* BERTH_TO_PATH */
     /* Cancelled or final, whichever comes first: then the other cannot come any more. */
@@ -53,8 +56,9 @@ typedef struct berth_operation {
 } berth_operation;
 
 /*
- * Resolves the configuration, plans, opens and takes the room. The operation must not move from now
- * on; the request must live as long as it. After a failure, too, berth_operation_end is due.
+ * Resolves the configuration, plans, opens, takes the room, copies if asked to. The operation must
+ * not move from now on; the request must live as long as it. After a failure, too,
+ * berth_operation_end is due.
  */
 int berth_operation_begin(berth_operation *operation, const berth_request *request,
                           berth_error *error);

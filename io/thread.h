@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Threads of the library's own. */
+#ifndef BERTH_IO_THREAD_H
+#define BERTH_IO_THREAD_H
+
+#include <pthread.h>
+
+/*
+ * Starts one. Signals meant for the process are the program's own business, on its own threads: all
+ * are blocked in the new one, but those that a thread raises by what it does. 0 or an errno value
+ * (W6).
+ */
+int berth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
+
+#endif

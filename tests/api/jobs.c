@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saves that go on while the caller does: staged, done, progress, cancel, snapshots. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+#define N_WEIGHTS 20000
+#define WEIGHTS_NBYTES (N_WEIGHTS * sizeof(float))
+#define OLD "the old file"
+#define SMALL_TILES "io.threads=4 io.chunk_nbytes=1000"
+
+static char *folder, *path;
+static float *weights;
+static int64_t steps[] = {1, -2, INT64_MAX};
+static berth_tree *tree;
+static berth_value *state;
+static uint8_t *expected; /* what berth_save_memory makes of it */
+static size_t expected_nbytes;
+
+static void add(const char *name, berth_tensor tensor, int64_t n)
+{
+    tensor.rank = 1;
+    tensor.shape = &n;
+    berth_dict_set(state, name, berth_tensor_value(tree, &tensor));
+}
+
+static void set_up(void)
+{
+    void *bytes;
+    berth_error error;
+
+    folder = test_folder_new();
+    path = test_path(folder, "archive.pt");
+    weights = malloc(WEIGHTS_NBYTES);
+    for (int i = 0; i < N_WEIGHTS; i++)
+        weights[i] = (float)i * 0.37f;
+    tree = berth_tree_new(NULL);
+    state = berth_ordered_dict(tree);
+    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weights, WEIGHTS_NBYTES, NULL);
+    add("weight", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, N_WEIGHTS);
+    add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
+    add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
+    berth_dict_set(state, "epoch", berth_int(tree, 7));
+    cr_assert_eq(berth_save_memory(&bytes, &expected_nbytes, NULL, state, NULL, &error), 0, "%s",
+                 error.message);
+    expected = bytes;
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+    free(weights);
+    free(path);
+    berth_free(expected);
+    test_folder_remove(folder);
+}
+
+TestSuite(jobs, .init = set_up, .fini = tear_down, .timeout = 60);
+
+static void patch(const char *assignments)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+}
+
+static berth_job *begin(uint32_t flags, const berth_call *call)
+{
+    berth_job *job;
+    berth_error error;
+
+    cr_assert_eq(berth_save_begin(path, state, flags, call, &job, &error), 0, "%s", error.message);
+    return job;
+}
+
+static void check_wait(berth_job *job, int code)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_job_wait(job, &error), code, "%s", error.message);
+    cr_assert_eq((int)error.code, code);
+}
+
+static void check_file(const char *at, const void *content, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(at, &n);
+
+    cr_assert_eq(n, nbytes);
+    cr_assert_eq(memcmp(file, content, n), 0);
+    free(file);
+}
+
+/* ---- what is written ---- */
+
+Test(jobs, write_what_berth_save_writes)
+{
+    uint64_t done_nbytes, total_nbytes;
+    berth_error error;
+    berth_job *job = begin(0, NULL);
+
+    cr_assert_eq(berth_job_wait_staged(job, &error), 0, "%s", error.message);
+    check_wait(job, 0);
+    check_wait(job, 0);
+    cr_assert(berth_job_is_staged(job) && berth_job_is_done(job));
+    berth_job_progress(job, &done_nbytes, &total_nbytes);
+    cr_assert_eq(done_nbytes, expected_nbytes);
+    cr_assert_eq(total_nbytes, expected_nbytes);
+    berth_job_progress(job, NULL, NULL);
+    cr_assert_not(berth_job_cancel(job), "it is done");
+    check_wait(job, 0);
+    berth_job_free(job);
+    check_file(path, expected, expected_nbytes);
+}
+
+Test(jobs, are_several_at_once)
+{
+    enum { N = 4 };
+    berth_job *jobs[N];
+    char name[32], *paths[N];
+    berth_error error;
+
+    patch(SMALL_TILES);
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "archive%d", i);
+        paths[i] = test_path(folder, name);
+        cr_assert_eq(berth_save_begin(i == 0 ? path : paths[i], state, 0, NULL, &jobs[i], &error),
+                     0, "%s", error.message);
+    }
+    for (int i = N - 1; i >= 0; i--) {
+        check_wait(jobs[i], 0);
+        berth_job_free(jobs[i]);
+        if (i == 0)
+            check_file(path, expected, expected_nbytes);
+        free(paths[i]);
+    }
+    cr_assert_eq(test_folder_count(folder), N);
+}
+
+Test(jobs, are_waited_for_when_they_are_freed)
+{
+    berth_job_free(begin(0, NULL));
+    check_file(path, expected, expected_nbytes);
+    cr_assert_eq(test_folder_count(folder), 1);
+    berth_job_free(NULL);
+}
+
+Test(jobs, keep_the_folder_they_began_in)
+{
+    berth_job *job;
+    berth_error error;
+
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert_eq(berth_save_begin("archive.pt", state, 0, NULL, &job, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(chdir("/"), 0);
+    check_wait(job, 0);
+    berth_job_free(job);
+    check_file(path, expected, expected_nbytes);
+}
+
+static int read_weights(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const char *)context + offset, nbytes);
+    return 0;
+}
+
+Test(jobs, write_records_too_from_memory_and_from_callbacks)
+{
+    char name[] = "data/0", archive[] = "archive", *copy = strdup(path);
+    berth_new_record records[] = {
+        {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+        {.name = name, .nbytes = 80000, .read = read_weights, .context = weights},
+        {.name = "data/1", .nbytes = 80000, .data = weights}};
+    berth_job *job;
+    berth_error error;
+    size_t nbytes;
+
+    cr_assert_eq(berth_save_records(path, archive, records, 3, 0, NULL, &error), 0, "%s",
+                 error.message);
+    uint8_t *file = test_read_file(path, &nbytes);
+    for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
+        (void)unlink(path);
+        cr_assert_eq(berth_save_records_begin(copy, archive, records, 3, flags, NULL, &job, &error),
+                     0, "%s", error.message);
+        if (flags) { /* nothing is borrowed any more */
+            memset(records, 0, sizeof records);
+            memset(name, 0, sizeof name);
+            memset(archive, 0, sizeof archive);
+            memset(weights, 0, WEIGHTS_NBYTES);
+            memset(copy, 0, strlen(copy));
+        }
+        check_wait(job, 0);
+        berth_job_free(job);
+        check_file(path, file, nbytes);
+    }
+    free(file);
+    free(copy);
+}
+
+/* ---- sinks that can be held ---- */
+
+struct held_sink {
+    uint8_t *bytes;
+    sem_t reached, go_on;
+    uint64_t hold_from; /* the first write behind this offset waits */
+    uint64_t fail_from;
+    _Atomic bool held;
+    _Atomic unsigned n_writes;
+};
+
+static int write_held(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct held_sink *sink = context;
+
+    sink->n_writes++;
+    if (offset + nbytes > sink->fail_from)
+        return EIO;
+    if (offset >= sink->hold_from && !atomic_exchange(&sink->held, true)) {
+        sem_post(&sink->reached);
+        while (sem_wait(&sink->go_on) != 0)
+            continue;
+    }
+    memcpy(sink->bytes + offset, buffer, nbytes);
+    return 0;
+}
+
+static void make_sink(struct held_sink *sink, uint64_t hold_from)
+{
+    *sink = (struct held_sink){
+        .bytes = calloc(expected_nbytes, 1), .hold_from = hold_from, .fail_from = UINT64_MAX};
+    sem_init(&sink->reached, 0, 0);
+    sem_init(&sink->go_on, 0, 0);
+}
+
+static berth_job *begin_to_sink(struct held_sink *held, bool in_order, uint32_t flags)
+{
+    berth_sink sink = {.write = write_held, .context = held, .in_order = in_order};
+    berth_job *job;
+    berth_error error;
+
+    cr_assert_eq(berth_save_sink_begin(&sink, NULL, state, flags, NULL, &job, &error), 0, "%s",
+                 error.message);
+    memset(&sink, 0x55, sizeof sink); /* it was copied */
+    return job;
+}
+
+Test(jobs, go_to_sinks_in_order_or_anyhow)
+{
+    patch(SMALL_TILES);
+    for (int in_order = 0; in_order < 2; in_order++) {
+        struct held_sink sink;
+        make_sink(&sink, UINT64_MAX);
+        berth_job *job = begin_to_sink(&sink, in_order, 0);
+        check_wait(job, 0);
+        berth_job_free(job);
+        cr_assert_eq(memcmp(sink.bytes, expected, expected_nbytes), 0);
+        free(sink.bytes);
+    }
+}
+
+Test(jobs, are_staged_only_when_all_was_read)
+{
+    struct held_sink sink;
+    berth_error error;
+
+    patch("io.threads=1 io.chunk_nbytes=1000");
+    make_sink(&sink, expected_nbytes - 3000);
+    berth_job *job = begin_to_sink(&sink, true, 0);
+    sem_wait(&sink.reached);
+    cr_assert_not(berth_job_is_staged(job) || berth_job_is_done(job));
+    sem_post(&sink.go_on);
+    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
+    memset(weights, 0, WEIGHTS_NBYTES);
+    berth_tree_free(tree);
+    tree = NULL;
+    check_wait(job, 0);
+    berth_job_free(job);
+    cr_assert_eq(memcmp(sink.bytes, expected, expected_nbytes), 0);
+    free(sink.bytes);
+}
+
+/* ---- snapshots ---- */
+
+static void check_snapshot(const char *options)
+{
+    size_t nbytes;
+    void *bytes;
+    float *kept = malloc(WEIGHTS_NBYTES);
+    berth_verdict verdict;
+    berth_error error;
+
+    patch(options);
+    memcpy(kept, weights, WEIGHTS_NBYTES);
+    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error), 0, "%s",
+                 error.message);
+    berth_job *job = begin(BERTH_SAVE_SNAPSHOT, NULL);
+    cr_assert(berth_job_is_staged(job));
+    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
+    memset(weights, 0x77, WEIGHTS_NBYTES);
+    check_wait(job, 0);
+    berth_job_free(job);
+    check_file(path, bytes, nbytes);
+    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
+    memcpy(weights, kept, WEIGHTS_NBYTES);
+    berth_config_unpatch(NULL);
+    berth_free(bytes);
+    free(kept);
+}
+
+Test(jobs, with_a_snapshot_keep_the_bytes_of_begin_and_their_crcs)
+{
+    check_snapshot("debug=on");
+    check_snapshot("io.threads=1");
+    check_snapshot(SMALL_TILES);
+    check_snapshot("io.threads=3 io.chunk_nbytes=1001 save.storage_alignment=4096");
+    check_snapshot("io.threads=3 io.chunk_nbytes=7 save.byteorder=big");
+    check_snapshot("io.threads=3 io.chunk_nbytes=7 save.byteorder=little");
+    check_snapshot("save.compute_crc32=off");
+}
+
+Test(jobs, with_a_snapshot_need_neither_tree_nor_tensors_after_begin)
+{
+    struct held_sink sink;
+
+    make_sink(&sink, 0);
+    berth_job *job = begin_to_sink(&sink, true, BERTH_SAVE_SNAPSHOT);
+    sem_wait(&sink.reached); /* nothing is written yet */
+    memset(weights, 0, WEIGHTS_NBYTES);
+    berth_tree_free(tree);
+    tree = NULL;
+    sem_post(&sink.go_on);
+    check_wait(job, 0);
+    berth_job_free(job);
+    cr_assert_eq(memcmp(sink.bytes, expected, expected_nbytes), 0);
+    free(sink.bytes);
+}
+
+/* The last number of bytes that a snapshot is refused with, and its error. */
+static void check_refused(uint64_t memory_nbytes, berth_error *error)
+{
+    char options[64];
+    berth_job *job;
+
+    snprintf(options, sizeof options, "io.memory_nbytes=%llu", (unsigned long long)memory_nbytes);
+    patch(options);
+    cr_assert_eq(berth_save_begin(path, state, BERTH_SAVE_SNAPSHOT, NULL, &job, error),
+                 BERTH_E_MEMORY);
+    cr_assert_null(job);
+    cr_assert_eq(test_folder_count(folder), 0);
+    berth_config_unpatch(NULL);
+}
+
+/* "… (123 bytes missing)": exactly these are missing. */
+Test(jobs, with_a_snapshot_beyond_the_bound_are_refused_with_the_bytes_missing)
+{
+    unsigned long long takes, missing, again;
+    char options[64], start[640];
+    berth_error error;
+
+    check_refused(1000, &error);
+    snprintf(start, sizeof start,
+             "%s: a snapshot takes %%llu bytes, and 65536 for buffers; "
+             "io.memory_nbytes is 1000 (%%llu bytes missing)%%n",
+             path);
+    int end = 0;
+    cr_assert_eq(sscanf(error.message, start, &takes, &missing, &end), 2, "%s", error.message);
+    cr_assert_eq((size_t)end, strlen(error.message));
+    cr_assert_eq(missing, takes + 65536 - 1000);
+    cr_assert(takes >= 80024 && takes <= expected_nbytes + 8192);
+    check_refused(1000 + missing - 1, &error);
+    cr_assert(strstr(error.message, "(1 bytes missing)"), "%s", error.message);
+    snprintf(options, sizeof options, "io.memory_nbytes=%llu", 1000 + missing);
+    patch(options);
+    test_memory_watch();
+    berth_job *job = begin(BERTH_SAVE_SNAPSHOT, NULL);
+    check_wait(job, 0);
+    berth_job_free(job);
+    again = test_memory_seen().peak_nbytes;
+    test_memory_unwatch();
+    check_file(path, expected, expected_nbytes);
+    cr_assert_leq(again, 1000 + missing + 16384, "%llu at most, beside plan and pickle", again);
+}
+
+/* ---- cancel ---- */
+
+Test(jobs, cancelled_write_nothing_any_more)
+{
+    struct held_sink sink;
+    berth_error error;
+
+    patch("io.threads=1 io.chunk_nbytes=1000");
+    make_sink(&sink, 5000);
+    berth_job *job = begin_to_sink(&sink, true, 0);
+    sem_wait(&sink.reached);
+    unsigned n_writes = sink.n_writes;
+    cr_assert(berth_job_cancel(job));
+    cr_assert(berth_job_cancel(job), "twice is once");
+    sem_post(&sink.go_on);
+    check_wait(job, BERTH_E_CANCELLED);
+    cr_assert_eq(sink.n_writes, n_writes);
+    cr_assert_eq(berth_job_wait_staged(job, &error), BERTH_E_CANCELLED);
+    cr_assert_str_eq(error.message, "cancelled");
+    cr_assert(berth_job_cancel(job), "the answer stays");
+    berth_job_free(job);
+    free(sink.bytes);
+}
+
+struct held_progress {
+    sem_t reached, go_on;
+    pthread_t thread;
+    unsigned n;
+    int answer;
+};
+
+static int hold_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    struct held_progress *progress = context;
+
+    (void)done_nbytes, (void)total_nbytes;
+    progress->thread = pthread_self();
+    if (progress->n++ == 0) {
+        sem_post(&progress->reached);
+        while (sem_wait(&progress->go_on) != 0)
+            continue;
+    }
+    return progress->answer;
+}
+
+static berth_job *begin_held(struct held_progress *progress, int answer)
+{
+    const berth_call call = {.progress = hold_progress, .progress_context = progress};
+
+    *progress = (struct held_progress){.answer = answer};
+    sem_init(&progress->reached, 0, 0);
+    sem_init(&progress->go_on, 0, 0);
+    test_write_file(path, OLD, strlen(OLD));
+    berth_job *job = begin(0, &call);
+    sem_wait(&progress->reached);
+    return job;
+}
+
+static void check_cancelled(berth_job *job)
+{
+    berth_error error;
+    char message[640];
+
+    check_wait(job, BERTH_E_CANCELLED);
+    snprintf(message, sizeof message, "%s: cancelled", path);
+    cr_assert_eq(berth_job_wait(job, &error), BERTH_E_CANCELLED);
+    cr_assert_str_eq(error.message, message);
+    berth_job_free(job);
+    check_file(path, OLD, strlen(OLD));
+    cr_assert_eq(test_folder_count(folder), 1);
+}
+
+Test(jobs, cancelled_leave_the_old_file_and_nothing_else)
+{
+    struct held_progress progress;
+    berth_job *job = begin_held(&progress, 0);
+
+    cr_assert(berth_job_cancel(job));
+    sem_post(&progress.go_on);
+    check_cancelled(job);
+}
+
+Test(jobs, are_cancelled_by_their_progress_function_on_their_own_thread)
+{
+    struct held_progress progress;
+    berth_job *job = begin_held(&progress, 1);
+
+    cr_assert_not(pthread_equal(progress.thread, pthread_self()));
+    sem_post(&progress.go_on);
+    check_cancelled(job);
+}
+
+/* ---- what is told ---- */
+
+Test(jobs, fail_with_the_error_of_the_save)
+{
+    struct held_sink sink;
+    berth_error error, again;
+
+    patch("io.threads=1 io.chunk_nbytes=1000");
+    make_sink(&sink, UINT64_MAX);
+    sink.fail_from = 8000;
+    berth_job *job = begin_to_sink(&sink, true, 0);
+    cr_assert_eq(berth_job_wait_staged(job, &error), BERTH_E_CALLBACK);
+    cr_assert_str_eq(error.message, "data/0 at byte 8000: the sink failed: Input/output error");
+    cr_assert_eq(berth_job_wait(job, &again), BERTH_E_CALLBACK);
+    cr_assert_eq(memcmp(&error, &again, sizeof error), 0);
+    cr_assert_eq(berth_job_wait(job, NULL), BERTH_E_CALLBACK);
+    cr_assert(berth_job_is_staged(job) && berth_job_is_done(job));
+    berth_job_free(job);
+    free(sink.bytes);
+}
+
+static char logged[640];
+
+static void keep_log(void *context, const char *message)
+{
+    (void)context;
+    snprintf(logged, sizeof logged, "%s", message);
+}
+
+Test(jobs, that_fail_and_are_never_waited_for_are_logged)
+{
+    struct held_sink sink;
+
+    berth_set_log(keep_log, NULL);
+    make_sink(&sink, UINT64_MAX);
+    sink.fail_from = 0;
+    berth_job_free(begin_to_sink(&sink, true, 0));
+    cr_assert_str_eq(logged, "data.pkl at byte 0: the sink failed: Input/output error");
+    logged[0] = '\0';
+    berth_job *job = begin_to_sink(&sink, true, 0);
+    check_wait(job, BERTH_E_CALLBACK);
+    berth_job_free(job);
+    cr_assert_str_eq(logged, "", "it was told already");
+    berth_set_log(NULL, NULL);
+    free(sink.bytes);
+}
+
+Test(jobs, use_the_options_of_begin_and_fill_the_statistics)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+    berth_stats stats;
+    berth_call call = {.config = config, .stats = &stats};
+
+    cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
+    berth_job *job = begin(BERTH_SAVE_SNAPSHOT, &call);
+    berth_config_free(config);
+    memset(&call, 0x55, sizeof call);
+    check_wait(job, 0);
+    berth_job_free(job);
+    cr_assert_gt(stats.moved_nbytes, expected_nbytes);
+    cr_assert_eq(stats.n_storages, 2);
+    cr_assert(stats.copy_seconds > 0 && stats.total_seconds >= stats.copy_seconds);
+}
+
+Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
+{
+    char elsewhere[] = "/nowhere/model.pt";
+    berth_job *job = (berth_job *)&job;
+    berth_stats stats = {0};
+    const berth_call call = {.stats = &stats};
+    berth_error error;
+
+    cr_assert_eq(berth_save_begin(elsewhere, state, 0, &call, &job, &error), BERTH_E_NOT_FOUND);
+    cr_assert_null(job);
+    cr_assert_str_eq(error.message,
+                     "/nowhere/model.pt: its folder cannot be opened: No such file or directory");
+    cr_assert_eq(stats.n_storages, 2);
+    cr_assert_eq(berth_save_begin(NULL, state, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "the path is NULL");
+    cr_assert_eq(berth_save_begin(path, NULL, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_begin(path, state, 1, NULL, &job, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "unknown flags 0x1");
+    cr_assert_eq(berth_save_begin(path, state, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "the place for the job is NULL");
+    cr_assert_eq(berth_save_sink_begin(NULL, NULL, state, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
+    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
+    cr_assert_eq(berth_save_records_begin(path, NULL, &record, 1, 0x200, NULL, &job, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_records(path, NULL, &record, 1, BERTH_SAVE_SNAPSHOT, NULL, &error),
+                 BERTH_E_ARGUMENT, "only jobs have snapshots");
+    cr_assert_eq(berth_job_wait(NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "the job is NULL");
+    cr_assert_eq(berth_job_wait_staged(NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_not(berth_job_cancel(NULL) || berth_job_is_done(NULL) || berth_job_is_staged(NULL));
+    uint64_t total_nbytes = 1;
+    berth_job_progress(NULL, NULL, &total_nbytes);
+    cr_assert_eq(total_nbytes, 0);
+    cr_assert_eq(test_folder_count(folder), 0);
+}
+
+/* W6 */
+Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
+{
+    unsigned n_points = 0;
+
+    patch(SMALL_TILES " save.durability=none");
+    for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
+        for (uint64_t nth = 1;; nth++) {
+            berth_job *job;
+            berth_error error;
+            test_write_file(path, OLD, strlen(OLD));
+            test_memory_watch();
+            test_memory_refuse(nth, false);
+            int status = berth_save_begin(path, state, flags, NULL, &job, &error);
+            if (status == 0) {
+                status = berth_job_wait(job, &error);
+                berth_job_free(job);
+            }
+            cr_assert_eq(test_memory_seen().live_nbytes, 0);
+            bool reached = test_memory_seen().n_allocations >= nth;
+            test_memory_unwatch();
+            cr_assert_eq(test_folder_count(folder), 1);
+            if (!reached)
+                break;
+            cr_assert_eq(status, BERTH_E_MEMORY, "allocation %u: %s", (unsigned)nth, error.message);
+            check_file(path, OLD, strlen(OLD));
+            n_points++;
+        }
+        check_file(path, expected, expected_nbytes);
+    }
+    printf("fault points tried: %u\n", n_points);
+    cr_assert_geq(n_points, 30);
+}
