@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Saves that go on while the caller does: staged, done, progress, cancel, snapshots. */
+/* Saves that go on while the caller does: staged, done, progress, cancel. */
 #include <berth.h>
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -287,108 +287,6 @@ Test(jobs, are_staged_only_when_all_was_read)
     berth_job_free(job);
     cr_assert_eq(memcmp(sink.bytes, expected, expected_nbytes), 0);
     free(sink.bytes);
-}
-
-/* ---- snapshots ---- */
-
-static void check_snapshot(const char *options)
-{
-    size_t nbytes;
-    void *bytes;
-    float *kept = malloc(WEIGHTS_NBYTES);
-    berth_verdict verdict;
-    berth_error error;
-
-    patch(options);
-    memcpy(kept, weights, WEIGHTS_NBYTES);
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error), 0, "%s",
-                 error.message);
-    berth_job *job = begin(BERTH_SAVE_SNAPSHOT, NULL);
-    cr_assert(berth_job_is_staged(job));
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
-    memset(weights, 0x77, WEIGHTS_NBYTES);
-    check_wait(job, 0);
-    berth_job_free(job);
-    check_file(path, bytes, nbytes);
-    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
-    memcpy(weights, kept, WEIGHTS_NBYTES);
-    berth_config_unpatch(NULL);
-    berth_free(bytes);
-    free(kept);
-}
-
-Test(jobs, with_a_snapshot_keep_the_bytes_of_begin_and_their_crcs)
-{
-    check_snapshot("debug=on");
-    check_snapshot("io.threads=1");
-    check_snapshot(SMALL_TILES);
-    check_snapshot("io.threads=3 io.chunk_nbytes=1001 save.storage_alignment=4096");
-    check_snapshot("io.threads=3 io.chunk_nbytes=7 save.byteorder=big");
-    check_snapshot("io.threads=3 io.chunk_nbytes=7 save.byteorder=little");
-    check_snapshot("save.compute_crc32=off");
-}
-
-Test(jobs, with_a_snapshot_need_neither_tree_nor_tensors_after_begin)
-{
-    struct held_sink sink;
-
-    make_sink(&sink, 0);
-    berth_job *job = begin_to_sink(&sink, true, BERTH_SAVE_SNAPSHOT);
-    sem_wait(&sink.reached); /* nothing is written yet */
-    memset(weights, 0, WEIGHTS_NBYTES);
-    berth_tree_free(tree);
-    tree = NULL;
-    sem_post(&sink.go_on);
-    check_wait(job, 0);
-    berth_job_free(job);
-    cr_assert_eq(memcmp(sink.bytes, expected, expected_nbytes), 0);
-    free(sink.bytes);
-}
-
-/* The last number of bytes that a snapshot is refused with, and its error. */
-static void check_refused(uint64_t memory_nbytes, berth_error *error)
-{
-    char options[64];
-    berth_job *job;
-
-    snprintf(options, sizeof options, "io.memory_nbytes=%llu", (unsigned long long)memory_nbytes);
-    patch(options);
-    cr_assert_eq(berth_save_begin(path, state, BERTH_SAVE_SNAPSHOT, NULL, &job, error),
-                 BERTH_E_MEMORY);
-    cr_assert_null(job);
-    cr_assert_eq(test_folder_count(folder), 0);
-    berth_config_unpatch(NULL);
-}
-
-/* "… (123 bytes missing)": exactly these are missing. */
-Test(jobs, with_a_snapshot_beyond_the_bound_are_refused_with_the_bytes_missing)
-{
-    unsigned long long takes, missing, again;
-    char options[64], start[640];
-    berth_error error;
-
-    check_refused(1000, &error);
-    snprintf(start, sizeof start,
-             "%s: a snapshot takes %%llu bytes, and 65536 for buffers; "
-             "io.memory_nbytes is 1000 (%%llu bytes missing)%%n",
-             path);
-    int end = 0;
-    cr_assert_eq(sscanf(error.message, start, &takes, &missing, &end), 2, "%s", error.message);
-    cr_assert_eq((size_t)end, strlen(error.message));
-    cr_assert_eq(missing, takes + 65536 - 1000);
-    cr_assert(takes >= 80024 && takes <= expected_nbytes + 8192);
-    check_refused(1000 + missing - 1, &error);
-    cr_assert(strstr(error.message, "(1 bytes missing)"), "%s", error.message);
-    snprintf(options, sizeof options, "io.memory_nbytes=%llu", 1000 + missing);
-    patch(options);
-    test_memory_watch();
-    berth_job *job = begin(BERTH_SAVE_SNAPSHOT, NULL);
-    check_wait(job, 0);
-    berth_job_free(job);
-    again = test_memory_seen().peak_nbytes;
-    test_memory_unwatch();
-    check_file(path, expected, expected_nbytes);
-    cr_assert_leq(again, 1000 + missing + 16384, "%llu at most, beside plan and pickle", again);
 }
 
 /* ---- cancel ---- */
