@@ -180,9 +180,10 @@ static int compare_first(const struct walk *walk, const char *record, const bert
                           "load.calculate_storage_offsets=off asks the directory",
                           local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
-        return berth_fail(error, BERTH_E_UNSUPPORTED, record, walk->place.header_offset,
-                          "is deflated, but storages are used where they lie: unpack the file and "
-                          "pack it again with `zip -0`");
+        return berth_fail(
+            error, BERTH_E_UNSUPPORTED, record, walk->place.header_offset,
+            "a deflated storage cannot be mapped or placed; unpack the archive and zip "
+            "it again with `zip -0 -r`");
     if (local.data_offset != walk->place.data_offset)
         return fail_data(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != storage->nbytes)
@@ -288,9 +289,10 @@ static int check_storage(const berth_storage *storage, const berth_zip_entry *en
         return berth_fail(error, BERTH_E_ARCHIVE, record, BERTH_NO_OFFSET,
                           "data.pkl names it, but the archive does not hold it");
     if (entry->method != 0)
-        return berth_fail(error, BERTH_E_UNSUPPORTED, record, entry->header_offset,
-                          "is deflated, but storages are used where they lie: unpack the file and "
-                          "pack it again with `zip -0`");
+        return berth_fail(
+            error, BERTH_E_UNSUPPORTED, record, entry->header_offset,
+            "a deflated storage cannot be mapped or placed; unpack the archive and zip "
+            "it again with `zip -0 -r`");
     if (entry->compressed_nbytes != entry->nbytes)
         return berth_fail(error, BERTH_E_ARCHIVE, record, entry->header_offset,
                           "is stored, yet its two sizes are %llu and %llu",

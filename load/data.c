@@ -49,6 +49,23 @@ static uint64_t first_byte(const berth_tensor *tensor, bool *whole)
     return (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
 }
 
+/*
+ * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
+ * middle of bytes.
+ */
+static int check_alignment(const berth_tensor *tensor, const uint8_t *first, berth_error *error)
+{
+    size_t unit = berth_dtype_swap_nbytes(tensor->dtype);
+
+    if ((uintptr_t)first % unit == 0)
+        return 0;
+    return berth_fail(
+        error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+        "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
+        "them",
+        unit);
+}
+
 static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
 {
     return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
@@ -67,8 +84,8 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
         offset = first_byte(tensor, &whole);
         if (!whole)
             (void)fail_subbyte(tensor, "no address has an element within a byte", error);
-        else
-            (void)berth_storage_memory(checkpoint, tensor->storage, &memory, error);
+        else if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
+            (void)check_alignment(tensor, memory + offset, error);
     }
     if (error->code == 0)
         return memory + offset;

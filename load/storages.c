@@ -322,15 +322,12 @@ static int map_storage(berth_checkpoint *checkpoint, const berth_storage *root,
     return 0;
 }
 
-/* What a dtype's elements must be aligned to; a complex number is two of its halves. */
-static size_t alignment_of(const berth_storage *storage)
-{
-    return is_open(storage) ? WIDEST_UNIT : berth_dtype_swap_nbytes(storage->dtype);
-}
-
+/* Whether elements can be used there; a complex number is two of its halves. */
 static bool is_aligned(const void *memory, const berth_storage *storage)
 {
-    return (uintptr_t)memory % alignment_of(storage) == 0;
+    size_t unit = is_open(storage) ? WIDEST_UNIT : berth_dtype_swap_nbytes(storage->dtype);
+
+    return (uintptr_t)memory % unit == 0;
 }
 
 /* Where a storage can be used as it lies: *memory, else NULL. */
@@ -375,24 +372,6 @@ static int make_memory(berth_checkpoint *checkpoint, const berth_storage *root, 
     return 0;
 }
 
-/* Under the mutex: a view lies in its root's memory, or in a copy where it would be misaligned. */
-static int make_view(berth_checkpoint *checkpoint, const berth_storage *view, const uint8_t *memory,
-                     berth_error *error)
-{
-    berth_stored *stored = &checkpoint->stored[view->index];
-
-    memory += view->root_offset;
-    if (!is_aligned(memory, view)) {
-        uint8_t *own = allocate_aligned(stored, view->nbytes, error);
-        if (!own)
-            return error->code;
-        memcpy(own, memory, view->nbytes);
-        memory = own;
-    }
-    atomic_store(&stored->memory, memory);
-    return 0;
-}
-
 int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                          const uint8_t **memory, berth_error *error)
 {
@@ -403,10 +382,10 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
         return 0;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     const berth_storage *root = storage->root ? storage->root : storage;
-    if (make_memory(checkpoint, root, error) == 0 && root != storage &&
-        !atomic_load(&stored->memory))
-        (void)make_view(checkpoint, storage, atomic_load(&checkpoint->stored[root->index].memory),
-                        error);
+    /* A view lies in its root's memory. */
+    if (make_memory(checkpoint, root, error) == 0 && root != storage)
+        atomic_store(&stored->memory,
+                     atomic_load(&checkpoint->stored[root->index].memory) + storage->root_offset);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
     *memory = atomic_load(&stored->memory);
     return *memory ? 0 : in_storage(checkpoint, root, error);

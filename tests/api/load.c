@@ -137,6 +137,31 @@ Test(load, tensors_are_listed_with_the_byte_they_begin_at)
     berth_close(checkpoint);
 }
 
+/* T2: an empty view's offset may lie outside of its storage; its byte is the storage's. */
+Test(load, an_empty_view_begins_where_its_storage_does)
+{
+    static const int64_t none[] = {0};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weight, sizeof weight, NULL);
+    berth_tensor empty = {.dtype = BERTH_FLOAT32,
+                          .rank = 1,
+                          .shape = none,
+                          .storage_offset = INT64_MAX / 8,
+                          .storage = storage};
+    berth_value *root = berth_dict(tree);
+    berth_named_tensor named;
+    berth_error error;
+
+    berth_dict_set(root, "empty", berth_tensor_value(tree, &empty));
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+    berth_checkpoint *checkpoint = opened();
+    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    cr_expect_eq(named.offset % 64, 0);
+    cr_expect_not_null(berth_tensor_data(checkpoint, named.tensor, &error), "%s", error.message);
+    berth_close(checkpoint);
+}
+
 static int read_from(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     memcpy(buffer, (const uint8_t *)context + offset, nbytes);

@@ -205,3 +205,39 @@ Test(broken, no_broken_file_makes_a_load_take_much_memory)
     berth_config_free(config);
     free(file);
 }
+
+static uint8_t *find_name(uint8_t *from, uint8_t *end, const char *name)
+{
+    uint8_t *found = memmem(from, (size_t)(end - from), name, strlen(name));
+
+    cr_assert_not_null(found);
+    return found;
+}
+
+/* Z9: what a deflated record claims to become is not believed. */
+Test(broken, a_deflated_pickle_that_claims_to_be_huge_takes_no_memory)
+{
+    static const uint8_t claimed[4] = {0, 0, 0, 0x0c}; /* 192 MiB */
+    size_t nbytes;
+    uint8_t *bytes = test_read_file("tests/data/torch/deflated-pickle.pt", &nbytes);
+    uint8_t *local = find_name(bytes, bytes + nbytes, "small/data.pkl") - 30;
+    uint8_t *central = find_name(local + 44, bytes + nbytes, "small/data.pkl") - 46;
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    memcpy(local + 22, claimed, 4);
+    memcpy(central + 24, claimed, 4);
+    cr_assert_eq(berth_config_apply(config, "load.calculate_storage_offsets=off", NULL), 0);
+    test_memory_watch();
+    cr_expect_eq(berth_open_memory(bytes, nbytes, &call, &checkpoint, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_leq(test_memory_seen().largest_nbytes, 64 * nbytes + 65536);
+    test_memory_unwatch();
+    cr_expect_str_eq(error.record, "data.pkl");
+    cr_expect_str_eq(error.message,
+                     "memory: data.pkl at byte 44: deflated from 201326592 bytes to 538, more than "
+                     "64 to 1: unpack the archive and zip it again with `zip -0 -r`");
+    berth_config_free(config);
+    free(bytes);
+}

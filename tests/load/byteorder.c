@@ -153,6 +153,52 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     free_archive(&archive);
 }
 
+/* What no list names: a tensor in another's Python attributes. */
+Test(byteorder, attributes_are_swapped_too)
+{
+    static const float zero[1];
+    static const uint16_t words[2] = {1, 0x0203};
+    static const uint8_t other[4] = {0, 1, 2, 3};
+    static const int64_t one[] = {1}, two[] = {2};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree), *state = berth_dict(tree);
+    struct archive archive = {.tree = tree};
+    berth_error error = {0};
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+
+    berth_dict_set(
+        state, "words",
+        berth_tensor_value(
+            tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = two, .data = words}));
+    berth_dict_set(root, "outer",
+                   berth_subclass(tree,
+                                  berth_parameter(tree,
+                                                  berth_tensor_value(
+                                                      tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                            .rank = 1,
+                                                                            .shape = one,
+                                                                            .data = zero}),
+                                                  true),
+                                  state));
+    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
+    add_text(&archive, ".format_version", "1");
+    add_text(&archive, "byteorder", __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? "little" : "big");
+    add_record(&archive, "data/0", zero, 4);
+    add_record(&archive, "data/1", other, 4);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
+    const berth_value *outer = berth_dict_get(berth_root(checkpoint), "outer");
+    const berth_value *inner = berth_dict_get(berth_value_state(outer), "words");
+    const uint16_t *got = berth_tensor_data(checkpoint, berth_value_tensor(inner), &error);
+    cr_assert_not_null(got, "%s", error.message);
+    cr_expect_arr_eq(got, words, sizeof words);
+    berth_close(checkpoint);
+    free(bytes);
+    free_archive(&archive);
+}
+
 Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
 {
     berth_tree *tree = berth_tree_new(NULL);

@@ -318,3 +318,66 @@ Test(lies, small_records_that_say_what_they_must_not)
     expect_built(&archive, OFF, 0, NULL);
     free_archive(&archive);
 }
+
+/* One field of a local header of the sample, changed in the bytes: 14 CRC, 18 and 22 sizes, 8
+ * method. */
+static void expect_field(uint64_t header, size_t field, uint8_t value, const char *options,
+                         int code, const char *message)
+{
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    file[header + field] = value;
+    expect_failure(file, nbytes, options, code, message);
+    free(file);
+}
+
+/* Z5, at every level: what a small record's own header says is true, or left open. */
+Test(lies, a_local_header_of_data_pkl)
+{
+    expect_field(0, 14, 1, "load.check=none", BERTH_E_ARCHIVE,
+                 "memory: data.pkl at byte 0: the local header's CRC is 0x00000001, the "
+                 "directory's 0x1b5f4d8f");
+    expect_field(
+        0, 18, 1, "load.check=none", BERTH_E_ARCHIVE,
+        "memory: data.pkl at byte 0: the local header's compressed size is 1, the directory's 408");
+    expect_field(0, 22, 1, "load.check=none", BERTH_E_ARCHIVE,
+                 "memory: data.pkl at byte 0: the local header's size is 1, the directory's 408");
+    expect_field(0, 8, 8, "load.check=none", BERTH_E_ARCHIVE,
+                 "memory: data.pkl at byte 0: the local header's method is 8, the directory's 0");
+}
+
+Test(lies, a_local_header_of_the_first_storage)
+{
+    enum { FIRST_HEADER = 854 };
+
+    expect_field(
+        FIRST_HEADER, 8, 8, "load.check=none", BERTH_E_UNSUPPORTED,
+        "memory: data/0 at byte 854: a deflated storage cannot be mapped or placed; unpack "
+        "the archive and zip it again with `zip -0 -r`");
+    expect_field(FIRST_HEADER, 22, 1, "load.check=none", BERTH_E_TENSOR,
+                 "memory: data/0 at byte 960: data.pkl says 24 bytes, its local header 1");
+    expect_field(FIRST_HEADER, 22, 1, DEBUG, BERTH_E_ARCHIVE,
+                 "memory: data/0 at byte 854: the local header's size is 1, the directory's 24");
+}
+
+/* Z7: behind a record without a descriptor nothing else tells where it ends. */
+Test(lies, a_gap_behind_an_empty_record)
+{
+    struct archive archive = sample();
+    struct lie lie = {.record = "more", .gap = 8};
+    size_t nbytes;
+
+    add_record(&archive, "empty", "", 0);
+    add_text(&archive, "more", "more");
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+    expect_sample(file, nbytes, "load.check=directory");
+    expect_failure(file, nbytes, DEBUG, BERTH_E_ARCHIVE,
+                   "memory: more at byte 1608: the entry before it ends at byte 1600");
+    expect_failure(file, nbytes, "load.check=headers", BERTH_E_ARCHIVE,
+                   "memory: more at byte 1608: the entry before it ends at byte 1600");
+    expect_failure(file, nbytes, OFF " load.check=headers", BERTH_E_ARCHIVE,
+                   "memory: more at byte 1608: the entry before it ends at byte 1600");
+    free(file);
+    free_archive(&archive);
+}

@@ -304,6 +304,25 @@ Test(open, a_record_longer_than_its_elements_is_read_through_the_directory)
     }
 }
 
+/* The same where the next record is not where it would have been. */
+Test(open, records_behind_a_longer_one_are_read_through_the_directory)
+{
+    struct archive archive = sample();
+    uint8_t longer[27] = {0};
+    static const char reason[] = "memory: storages are found through the directory, not by "
+                                 "calculated offsets: a record is longer than its elements";
+
+    memcpy(longer, sample_weight, 24);
+    *find_record(&archive, "data/0") = (struct record){"data/0", longer, 27};
+    expect_calculated(&archive, "", false, reason);
+    expect_calculated(&archive, "debug=on", false, reason);
+    /* Nothing else is told by debug mode: this difference is known. */
+    expect_calculated(&archive, "debug=on load.calculate_storage_offsets=off", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: load.calculate_storage_offsets=off");
+    free_archive(&archive);
+}
+
 Test(open, a_checkpoint_without_tensors)
 {
     uint8_t *bytes;

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include "format/tensor.h"
+#include "format/value.h"
 #include "io/syscalls.h"
+#include "load/checkpoint.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -313,6 +315,50 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
     expect_text(checkpoint);
     berth_close(checkpoint);
     remove_file(&file);
+}
+
+/* T5: elements that begin in the middle of bytes are copied, never handed out where they lie. */
+Test(storages, elements_in_the_middle_of_bytes_are_copied)
+{
+    static const uint8_t nine[9] = {9, 1, 2, 3, 4, 5, 6, 7, 8};
+    static const int64_t all[] = {9}, two[] = {2};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, nine, 9, NULL);
+    void *saved;
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    uint32_t got[2];
+
+    berth_dict_set(
+        root, "words",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
+    berth_dict_set(
+        root, "bytes",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
+    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(berth_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
+                 error.message);
+    const berth_tensor *words = berth_find_tensor(checkpoint, "words");
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);
+    /* As a stream's view of a storage could lie: one byte further. */
+    berth_storage *moved = (berth_storage *)(uintptr_t)words->storage;
+    atomic_fetch_add(&((berth_stored *)moved->context)->memory, 1);
+    cr_expect_null(berth_tensor_data(checkpoint, words, &error));
+    cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message, "memory: the tensor's elements are not aligned to 4 bytes: "
+                                    "berth_tensor_read copies them");
+    cr_expect_eq(berth_tensor_read(checkpoint, words, 0, 2, got, &error), 0);
+    cr_expect_arr_eq(got, nine + 1, 8);
+    berth_close(checkpoint);
+    berth_free(saved);
+    berth_tree_free(tree);
 }
 
 /* ---- files that change (F1, W9) ---- */
