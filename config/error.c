@@ -67,21 +67,49 @@ static void drop_cut_sequence(char *text, size_t length)
         text[at - 1] = '\0';
 }
 
+/* How many continuation bytes stand at `text`, up to `most`. */
+static size_t continuation(const unsigned char *text, size_t most)
+{
+    size_t n = 0;
+
+    while (n < most && (text[n] & 0xC0u) == 0x80)
+        n++;
+    return n;
+}
+
+/* The bytes of the printable UTF-8 character that text begins with, or 0; text ends in a NUL. */
+static size_t printable(const unsigned char *text)
+{
+    unsigned char lead = text[0];
+    size_t more = lead < 0x80 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+
+    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC2) || lead > 0xF4 ||
+        continuation(text + 1, more) < more)
+        return 0;
+    /* Controls from U+0080 on, overlong forms, surrogates, and what lies beyond U+10FFFF. */
+    if ((lead == 0xC2 && text[1] < 0xA0) || (lead == 0xE0 && text[1] < 0xA0) ||
+        (lead == 0xED && text[1] > 0x9F) || (lead == 0xF0 && text[1] < 0x90) ||
+        (lead == 0xF4 && text[1] > 0x8F))
+        return 0;
+    return more + 1;
+}
+
 /*
- * Names of records and globals come from strangers' files: a message stays one line and moves no
- * cursor of a terminal.
+ * Names of records and globals come from strangers' files: a message stays one line of UTF-8 and
+ * moves no cursor of a terminal.
  */
 static void make_one_line(char *text, size_t text_nbytes)
 {
     size_t length = strlen(text);
 
-    for (size_t i = 0; i < length; i++) {
-        unsigned char byte = (unsigned char)text[i];
-        if (byte < 0x20 || byte == 0x7F)
-            text[i] = '?';
-    }
     if (length == text_nbytes - 1)
         drop_cut_sequence(text, length);
+    for (size_t i = 0; text[i];) {
+        size_t n = printable((const unsigned char *)text + i);
+        if (n == 0)
+            text[i] = '?';
+        i += n ? n : 1;
+    }
 }
 
 /* Appends to the message, cut at its end. */

@@ -190,6 +190,12 @@ void berth_out_entry(struct names_out *out, const berth_names *names, uint32_t e
         berth_release(chain);
 }
 
+/*
+ * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
+ * the key. A million levels of short keys are less.
+ */
+#define LONGEST_NAME_NBYTES ((size_t)16 << 20)
+
 int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
                      berth_error *error)
 {
@@ -199,13 +205,17 @@ int berth_names_text(const berth_names *names, size_t i, char **name, char **pat
                           names->n_tensors);
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BERTH_NAME_SHARED;
-    struct names_out short_out = {.limit = SIZE_MAX}, path_out = {.limit = SIZE_MAX};
+    struct names_out short_out = {.limit = LONGEST_NAME_NBYTES};
+    struct names_out path_out = {.limit = LONGEST_NAME_NBYTES};
     berth_out_entry(&short_out, names, entry, shared);
     berth_out_entry(&path_out, names, entry, true);
-    if (short_out.failed || path_out.failed) {
+    if (short_out.failed || path_out.failed || short_out.cut || path_out.cut) {
         berth_release(short_out.text);
         berth_release(path_out.text);
-        return berth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+        if (short_out.failed || path_out.failed)
+            return berth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+        return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                          "the name of tensor %zu has more than %zu bytes", i, LONGEST_NAME_NBYTES);
     }
     *name = short_out.text;
     *path = path_out.text;

@@ -98,6 +98,13 @@ int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 /* The exit code after a cancel: 130 or 143; `otherwise` if no signal came. */
 int signal_code(int otherwise);
 
+/*
+ * Names of thousands of bytes, made by depth or by a long key, cost a file almost nothing each:
+ * counts `nbytes` more to *counted, and refuses when that becomes far more than any file has (P3).
+ * 0, or EXIT_TROUBLE after telling.
+ */
+int count_long_name(size_t *counted, size_t nbytes);
+
 /* ---- elements.c ---- */
 
 /*
@@ -111,7 +118,10 @@ int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
 
 /* ---- leaves.c ---- */
 
-/* Tells a value that is neither container nor tensor; `path` as ['a'][0]. Not 0 stops the walk. */
+/*
+ * Tells a value that is neither tensor nor a container with items; `path` as ['a'][0]. Not 0 stops
+ * the walk.
+ */
 typedef int (*leaf_function)(void *context, const char *path, const berth_value *value);
 /*
  * Walks all leaves under root, each container once, without recursion. Returns what the function
@@ -141,6 +151,9 @@ typedef struct outfile {
 
 /* Each returns 0, or EXIT_TROUBLE after telling why. */
 int outfile_open(outfile *file, const char *path);
+/* Makes room for so many bytes from now on, where the file system can; or tells that there is none.
+ */
+int outfile_reserve(outfile *file, uint64_t nbytes);
 int outfile_write(outfile *file, const void *bytes, size_t nbytes);
 int outfile_commit(outfile *file);
 /* Removes the temporary if it was not committed; frees. */

@@ -193,3 +193,15 @@ bool has_extension(const char *name, const char *extension)
 
     return n > m && !strcmp(name + n - m, extension);
 }
+
+int count_long_name(size_t *counted, size_t nbytes)
+{
+    enum { LONG_NBYTES = 1024, MOST_NBYTES = 16 << 20 };
+
+    if (nbytes > LONG_NBYTES)
+        *counted += nbytes;
+    if (*counted <= MOST_NBYTES)
+        return 0;
+    return trouble("names above %d bytes have more than %d MiB together: they are not listed",
+                   LONG_NBYTES, MOST_NBYTES >> 20);
+}

@@ -15,8 +15,9 @@ typedef struct diff_options {
 /* One tensor or other value of a file, under its path. */
 typedef struct item {
     char *path;
+    size_t number;              /* in the order of the walk */
     const berth_tensor *tensor; /* or NULL: */
-    char *text;                 /* of another value */
+    const berth_value *value;   /* another value; its text is made when it is needed */
 } item;
 
 typedef struct side {
@@ -24,9 +25,11 @@ typedef struct side {
     berth_checkpoint *checkpoint;
     item *items;
     size_t n, capacity;
+    size_t long_nbytes; /* of long paths */
 } side;
 
 typedef struct comparison {
+    uint8_t *buffer; /* CHUNK_NBYTES of each side, once there is a tensor to compare */
     bool json;
     json_t *differences;
     size_t n_differences;
@@ -43,8 +46,12 @@ static error_t parse(int key, char *word, struct argp_state *state)
     return take_positional(key, word, state, &options->words);
 }
 
-static int add(side *s, const char *path, const berth_tensor *tensor, char *text)
+static int add(side *s, const char *path, const berth_tensor *tensor, const berth_value *value)
 {
+    int code = count_long_name(&s->long_nbytes, strlen(path));
+
+    if (code)
+        return code;
     if (s->n == s->capacity) {
         size_t capacity = s->capacity ? s->capacity * 2 : 64;
         item *items = realloc(s->items, capacity * sizeof *items);
@@ -53,22 +60,21 @@ static int add(side *s, const char *path, const berth_tensor *tensor, char *text
         s->items = items;
         s->capacity = capacity;
     }
-    s->items[s->n] = (item){strdup(path), tensor, text};
+    s->items[s->n] = (item){strdup(path), s->n, tensor, value};
     return s->items[s->n++].path ? 0 : trouble("out of memory");
 }
 
 static int add_leaf(void *context, const char *path, const berth_value *value)
 {
-    char *text = leaf_text(value);
-
-    return text ? add(context, path, NULL, text) : trouble("out of memory");
+    return add(context, path, NULL, value);
 }
 
 static int compare_items(const void *left, const void *right)
 {
     const item *a = left, *b = right;
+    int order = strcmp(a->path, b->path);
 
-    return strcmp(a->path, b->path);
+    return order ? order : (a->number > b->number) - (a->number < b->number);
 }
 
 static int open_side(side *s, const char *file)
@@ -94,10 +100,8 @@ static int open_side(side *s, const char *file)
 
 static void close_side(side *s)
 {
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = 0; i < s->n; i++)
         free(s->items[i].path);
-        free(s->items[i].text);
-    }
     free(s->items);
     berth_close(s->checkpoint);
 }
@@ -145,26 +149,40 @@ static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, s
     return -1;
 }
 
+enum { CHUNK_NBYTES = 4 << 20 };
+
+/* A buffer for two chunks: that of the comparison, or a larger one, *own, for sub-byte kinds. */
+static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
+{
+    *own = NULL;
+    if (chunk_nbytes > CHUNK_NBYTES)
+        return *own = malloc(chunk_nbytes * 2);
+    if (!c->buffer)
+        c->buffer = malloc((size_t)CHUNK_NBYTES * 2);
+    return c->buffer;
+}
+
 /* 0 and *at, the first element that differs, or -1; or an exit code. */
-static int compare_bytes(const side *left, const berth_tensor *a, const side *right,
+static int compare_bytes(comparison *c, const side *left, const berth_tensor *a, const side *right,
                          const berth_tensor *b, int64_t *at)
 {
-    enum { CHUNK_NBYTES = 4 << 20 };
     int64_t numel = berth_tensor_numel(a), chunk = elements_per(a, CHUNK_NBYTES);
     size_t item_nbytes = berth_dtype_nbytes(a->dtype);
     berth_error error;
+    uint8_t *own;
 
     *at = -1;
     if (is_sub_byte(a->dtype))
         chunk = numel ? numel : 1;
-    uint8_t *buffer = malloc((size_t)chunk * item_nbytes * 2);
+    uint8_t *buffer = buffer_for(c, (size_t)chunk * item_nbytes, &own);
     if (!buffer)
         return trouble("out of memory");
     int code = 0;
     for (int64_t first = 0; first < numel && *at < 0 && !code; first += chunk) {
         int64_t n = numel - first < chunk ? numel - first : chunk;
         uint8_t *other = buffer + (size_t)chunk * item_nbytes;
-        memset(buffer, 0, (size_t)chunk * item_nbytes * 2);
+        memset(buffer, 0, (size_t)n * item_nbytes);
+        memset(other, 0, (size_t)n * item_nbytes);
         if (read_elements(left->checkpoint, a, first, n, buffer, &error) < 0 ||
             read_elements(right->checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
@@ -173,8 +191,40 @@ static int compare_bytes(const side *left, const berth_tensor *a, const side *ri
         if (*at >= 0)
             *at += first;
     }
-    free(buffer);
+    free(own);
     return code;
+}
+
+/*
+ * Along an axis that both have expanded (stride 0), all elements are the first one: only that is
+ * compared, for a file of a kilobyte can have 2^60 of them (P3). The first element that differs has
+ * index 0 there, so its place among all follows from its place among the rest.
+ */
+static int compare_distinct(comparison *c, const side *left, const berth_tensor *a,
+                            const side *right, const berth_tensor *b, int64_t *at)
+{
+    int64_t shape[BERTH_MAX_RANK] = {0};
+    berth_tensor ours = *a, theirs = *b;
+    int64_t place = 0, step = 1;
+
+    for (int32_t i = 0; i < a->rank; i++)
+        shape[i] = a->stride[i] == 0 && b->stride[i] == 0 && a->shape[i] > 1 ? 1 : a->shape[i];
+    ours.shape = theirs.shape = shape;
+    int code = compare_bytes(c, left, &ours, right, &theirs, at);
+    if (code || *at < 0)
+        return code;
+    for (int32_t i = a->rank; i-- > 0; step *= a->shape[i]) {
+        place += *at % shape[i] * step;
+        *at /= shape[i];
+    }
+    *at = place;
+    return 0;
+}
+
+static void quantizer_text(const berth_tensor *tensor, char *text, size_t nbytes)
+{
+    snprintf(text, nbytes, "qscheme %d, scale %.17g, zero point %" PRId64 ", axis %" PRId64,
+             (int)tensor->qscheme, tensor->scale, tensor->zero_point, tensor->axis);
 }
 
 static int compare_tensors(comparison *c, const side *left, const item *a, const side *right,
@@ -200,7 +250,11 @@ static int compare_tensors(comparison *c, const side *left, const item *a, const
                    b->tensor->flags & BERTH_META ? "meta" : "has elements");
         return 0;
     }
-    int code = compare_bytes(left, a->tensor, right, b->tensor, &at);
+    quantizer_text(a->tensor, a_text, sizeof a_text);
+    quantizer_text(b->tensor, b_text, sizeof b_text);
+    if (strcmp(a_text, b_text))
+        differ(c, a->path, "quantizer", a_text, b_text);
+    int code = compare_distinct(c, left, a->tensor, right, b->tensor, &at);
     if (!code && at >= 0) {
         snprintf(a_text, sizeof a_text, "first at element %" PRId64, at);
         snprintf(b_text, sizeof b_text, "of %" PRId64, berth_tensor_numel(a->tensor));
@@ -209,15 +263,89 @@ static int compare_tensors(comparison *c, const side *left, const item *a, const
     return code;
 }
 
+/* Equal by their bytes where they have some; no text is made of what may be long. 1: unknown. */
+static int compare_text(const berth_value *a, const berth_value *b)
+{
+    size_t n = 0, m = 0;
+    berth_kind kind = berth_value_kind(a);
+    const void *ours = NULL, *theirs = NULL;
+
+    if (kind != berth_value_kind(b))
+        return 1;
+    if (kind == BERTH_KIND_STR) {
+        ours = berth_value_text(a, &n);
+        theirs = berth_value_text(b, &m);
+    } else if (kind == BERTH_KIND_BYTES || kind == BERTH_KIND_BYTEARRAY) {
+        ours = berth_value_bytes(a, &n);
+        theirs = berth_value_bytes(b, &m);
+    }
+    return !(ours && theirs && n == m && !memcmp(ours, theirs, n));
+}
+
+/* 1: the same, 0: not, -1: an error was told. */
+static int same_storage(const side *left, const berth_storage *a, const side *right,
+                        const berth_storage *b)
+{
+    berth_error error;
+
+    if (berth_storage_nbytes(a) != berth_storage_nbytes(b))
+        return 0;
+    const void *ours = berth_storage_data(left->checkpoint, a, &error);
+    const void *theirs = ours ? berth_storage_data(right->checkpoint, b, &error) : NULL;
+    if (!theirs) {
+        fail(&error);
+        return -1;
+    }
+    return !memcmp(ours, theirs, berth_storage_nbytes(a));
+}
+
+/* Long texts are told by their beginning. */
+static void shorten(char *text)
+{
+    enum { SHOWN_NBYTES = 400 };
+    size_t n = strlen(text), at = SHOWN_NBYTES;
+
+    if (n <= SHOWN_NBYTES)
+        return;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+        at--; /* not within a character */
+    memcpy(text + at, "...", 4);
+}
+
+static int compare_values(comparison *c, const side *left, const item *a, const side *right,
+                          const item *b)
+{
+    berth_storage *ours = berth_value_storage(a->value), *theirs = berth_value_storage(b->value);
+
+    if (!compare_text(a->value, b->value))
+        return 0;
+    if (ours && theirs && berth_storage_nbytes(ours) == berth_storage_nbytes(theirs)) {
+        int same = same_storage(left, ours, right, theirs);
+        if (same == 0)
+            differ(c, a->path, "bytes", "of a storage", "of a storage");
+        return same < 0 ? EXIT_TROUBLE : 0;
+    }
+    char *a_text = leaf_text(a->value), *b_text = leaf_text(b->value);
+    bool made = a_text && b_text;
+    if (made && strcmp(a_text, b_text)) {
+        shorten(a_text);
+        shorten(b_text);
+        differ(c, a->path, "value", a_text, b_text);
+    }
+    free(a_text);
+    free(b_text);
+    return made ? 0 : trouble("out of memory");
+}
+
 static int compare_pair(comparison *c, const side *left, const item *a, const side *right,
                         const item *b)
 {
     if (a->tensor && b->tensor)
         return compare_tensors(c, left, a, right, b);
-    if (a->tensor || b->tensor)
-        differ(c, a->path, "kind", a->tensor ? "tensor" : a->text, b->tensor ? "tensor" : b->text);
-    else if (strcmp(a->text, b->text))
-        differ(c, a->path, "value", a->text, b->text);
+    if (a->value && b->value)
+        return compare_values(c, left, a, right, b);
+    const char *other = berth_kind_name(berth_value_kind(a->value ? a->value : b->value));
+    differ(c, a->path, "kind", a->tensor ? "tensor" : other, b->tensor ? "tensor" : other);
     return 0;
 }
 
@@ -230,7 +358,7 @@ static int compare_sides(comparison *c, const side *left, const side *right)
     while ((i < left->n || j < right->n) && !code) {
         int order = i == left->n    ? 1
                     : j == right->n ? -1
-                                    : compare_items(&left->items[i], &right->items[j]);
+                                    : strcmp(left->items[i].path, right->items[j].path);
         if (order < 0)
             differ(c, left->items[i++].path, "only in", left->file, "");
         else if (order > 0)
@@ -282,6 +410,7 @@ int run_diff(int argc, char **argv)
         code = compare_sides(&c, &left, &right);
     if (!code)
         code = tell(&c, options.common.quiet);
+    free(c.buffer);
     json_decref(c.differences);
     close_side(&left);
     close_side(&right);

@@ -21,6 +21,7 @@ typedef struct walk {
     size_t n_seen, seen_capacity;
     char *path;
     size_t path_nbytes, path_capacity;
+    size_t long_nbytes; /* of long paths that were told */
 } walk;
 
 static bool is_container(berth_kind kind)
@@ -138,8 +139,10 @@ static int visit(walk *w, const berth_value *value, leaf_function function, void
 {
     if (is_tensor(value))
         return 0;
-    if (!is_container(berth_value_kind(value)))
-        return function(context, w->path, value);
+    if (!is_container(berth_value_kind(value)) || berth_value_count(value) == 0) {
+        int code = count_long_name(&w->long_nbytes, w->path_nbytes);
+        return code ? code : function(context, w->path, value);
+    }
     int first = enter_once(w, value);
     if (first < 0 || (first && !push(w, value)))
         return -1;
@@ -188,6 +191,8 @@ static void print_quoted(FILE *out, const char *text, size_t nbytes)
             fprintf(out, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
             fprintf(out, "\\x%02x", c);
+        else if (c == 0xc2 && i + 1 < nbytes && (unsigned char)text[i + 1] < 0xa0)
+            fprintf(out, "\\x%02x", (unsigned char)text[++i]);
         else
             fputc(c, out);
     }
@@ -214,7 +219,47 @@ static void print_int(FILE *out, const berth_value *value)
     print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
 }
 
-static void print_leaf(FILE *out, const berth_value *value)
+static void print_ints(FILE *out, const char *before, const int64_t *ints, int32_t n)
+{
+    fputs(before, out);
+    for (int32_t i = 0; i < n; i++)
+        fprintf(out, i ? ", %" PRId64 : "%" PRId64, ints[i]);
+    fputs("]", out);
+}
+
+/* What has a shape, or is named by a number of berth.h. False: nothing of that kind. */
+static bool print_shaped(FILE *out, const berth_value *value)
+{
+    int32_t rank = 0;
+    const int64_t *shape = berth_value_shape(value, &rank);
+    berth_storage *storage = berth_value_storage(value);
+
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_SIZE:
+        print_ints(out, "torch.Size([", shape, rank);
+        fputc(')', out);
+        return true;
+    case BERTH_KIND_SPARSE:
+        fprintf(out, "<sparse of layout %d%s", (int)berth_value_layout(value),
+                berth_value_is_coalesced(value) ? ", coalesced" : "");
+        print_ints(out, ", [", shape, rank);
+        fputc('>', out);
+        return true;
+    case BERTH_KIND_QSCHEME:
+        fprintf(out, "<qscheme %d>", (int)berth_value_qscheme(value));
+        return true;
+    case BERTH_KIND_LAYOUT:
+        fprintf(out, "<layout %d>", (int)berth_value_layout(value));
+        return true;
+    case BERTH_KIND_STORAGE:
+        fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_nbytes(storage));
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void print_single(FILE *out, const berth_value *value)
 {
     size_t nbytes = 0;
     const char *text;
@@ -254,8 +299,47 @@ static void print_leaf(FILE *out, const berth_value *value)
         fprintf(out, "<%s>", text ? text : "");
         break;
     default:
-        fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
-                berth_value_count(value));
+        if (!print_shaped(out, value))
+            fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
+                    berth_value_count(value));
+    }
+}
+
+/*
+ * A tuple, which can be a key: with what is in it, so that two keys are told apart. Bounded in
+ * depth and length: nested tuples can double (P3).
+ */
+static void print_tuple(FILE *out, const berth_value *tuple)
+{
+    enum { DEEPEST = 16, LONGEST = 1024 };
+    struct {
+        const berth_value *tuple;
+        size_t next;
+    } open[DEEPEST] = {{tuple, 0}};
+    size_t n = 1;
+
+    fputc('(', out);
+    while (n) {
+        size_t next = open[n - 1].next++, count = berth_value_count(open[n - 1].tuple);
+        if (next == count) {
+            fputs(count == 1 ? ",)" : ")", out);
+            n--;
+            continue;
+        }
+        const berth_value *item = berth_value_item(open[n - 1].tuple, next);
+        bool nested = berth_value_kind(item) == BERTH_KIND_TUPLE;
+        if (ftell(out) > LONGEST || (nested && n == DEEPEST)) {
+            fputs("...", out);
+            return;
+        }
+        fputs(next ? ", " : "", out);
+        fputs(nested ? "(" : "", out);
+        if (!nested)
+            print_single(out, item);
+        else {
+            open[n].tuple = item;
+            open[n++].next = 0;
+        }
     }
 }
 
@@ -267,7 +351,10 @@ char *leaf_text(const berth_value *value)
 
     if (!out)
         return NULL;
-    print_leaf(out, value);
+    if (berth_value_kind(value) == BERTH_KIND_TUPLE)
+        print_tuple(out, value);
+    else
+        print_single(out, value);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

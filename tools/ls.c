@@ -91,8 +91,12 @@ static void print_shape(const berth_tensor *tensor, char *text, size_t nbytes)
 /* Names come from the file: control characters never reach the terminal. */
 static void print_name(const char *name)
 {
-    for (; *name; name++)
-        putchar((unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name);
+    for (; *name; name++) {
+        unsigned char byte = (unsigned char)*name, next = (unsigned char)name[1];
+        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
+        putchar(byte < 0x20 || byte == 0x7f || is_control ? '?' : byte);
+        name += is_control;
+    }
 }
 
 static void print_tensor(const berth_named_tensor *named)
@@ -114,9 +118,10 @@ static void print_tensor(const berth_named_tensor *named)
 static int list_tensors(berth_checkpoint *checkpoint, bool json)
 {
     json_t *array = json ? json_array() : NULL;
-    size_t n = berth_tensor_count(checkpoint);
+    size_t n = berth_tensor_count(checkpoint), long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
+    int code;
 
     if (!json)
         printf("%-13s %-20s %12s  %14s  %-7s %s\n", "dtype", "shape", "bytes", "offset", "device",
@@ -125,6 +130,10 @@ static int list_tensors(berth_checkpoint *checkpoint, bool json)
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
             json_decref(array);
             return fail(&error);
+        }
+        if ((code = count_long_name(&long_nbytes, strlen(named.path))) != 0) {
+            json_decref(array);
+            return code;
         }
         if (json)
             json_array_append_new(array, tensor_json(&named));

@@ -54,6 +54,20 @@ int outfile_open(outfile *file, const char *path)
     return 0;
 }
 
+int outfile_reserve(outfile *file, uint64_t nbytes)
+{
+    bool unlikely = nbytes > INT64_MAX;
+
+    if (unlikely)
+        errno = EFBIG;
+    if (unlikely ||
+        (nbytes > 0 && fallocate(file->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes) != 0 &&
+         errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL))
+        return trouble("%s: %llu bytes are needed: %s", file->path, (unsigned long long)nbytes,
+                       strerror(errno));
+    return 0;
+}
+
 int outfile_write(outfile *file, const void *bytes, size_t nbytes)
 {
     const char *at = bytes;

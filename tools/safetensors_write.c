@@ -76,12 +76,18 @@ static int refuse(conversion *c, const char *name, const char *why)
     c->n_left_out++;
     if (c->tensors_only)
         return 0;
-    return trouble("%s: %s: %s; --tensors-only leaves it out", c->in, name, why);
+    return trouble("%s: %.200s%s: %s; --tensors-only leaves it out", c->in, name,
+                   strlen(name) > 200 ? "..." : "", why);
 }
 
+/* Empty containers vanish, as do those that tensors are in. */
 static int refuse_leaf(void *context, const char *path, const berth_value *value)
 {
     char why[160];
+    berth_kind kind = berth_value_kind(value);
+
+    if (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET)
+        return 0;
     char *text = leaf_text(value);
 
     snprintf(why, sizeof why, "safetensors cannot hold %s (%s)",
@@ -140,9 +146,23 @@ static int compare_entries(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
+/* An expanded tensor has more elements than any disk; several, more than 64 bits (T1). */
+static int place(conversion *c)
+{
+    for (size_t i = 0; i < c->n_entries; i++) {
+        uint64_t nbytes = berth_tensor_nbytes(c->entries[i].tensor);
+        if (nbytes > INT64_MAX - c->nbytes)
+            return trouble("%s: its tensors, views written out in full, are too large for a file",
+                           c->in);
+        c->entries[i].begin = c->nbytes;
+        c->nbytes += nbytes;
+    }
+    return 0;
+}
+
 static int collect(conversion *c)
 {
-    size_t n = berth_tensor_count(c->checkpoint);
+    size_t n = berth_tensor_count(c->checkpoint), long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
     int code = walk_leaves(berth_root(c->checkpoint), refuse_leaf, c);
@@ -157,16 +177,14 @@ static int collect(conversion *c)
             return fail(&error);
         if (berth_value_kind(named.value) == BERTH_KIND_SPARSE && is_part(&named))
             continue;
-        code = add_tensor(c, &named);
+        code = count_long_name(&long_nbytes, strlen(named.path));
+        if (!code)
+            code = add_tensor(c, &named);
     }
     if (code)
         return code;
     qsort(c->entries, c->n_entries, sizeof *c->entries, compare_entries);
-    for (size_t i = 0; i < c->n_entries; i++) {
-        c->entries[i].begin = c->nbytes;
-        c->nbytes += berth_tensor_nbytes(c->entries[i].tensor);
-    }
-    return 0;
+    return place(c);
 }
 
 static json_t *entry_json(const entry *e)
@@ -237,7 +255,9 @@ static int write_all(conversion *c, outfile *file, progress *bar)
     }
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)n >> (8 * i));
-    code = outfile_write(file, length, sizeof length);
+    code = outfile_reserve(file, c->nbytes + n + sizeof length);
+    if (!code)
+        code = outfile_write(file, length, sizeof length);
     if (!code)
         code = outfile_write(file, header, n);
     for (size_t i = 0; i < c->n_entries && !code; i++)

@@ -111,6 +111,31 @@ Test(error, is_cut_between_characters)
     cr_assert_eq(strlen(error.message), sizeof error.message - 1, "a whole character stays");
 }
 
+/* A name in a local header is shown before it is known to be one: any bytes. */
+Test(error, message_is_utf8_whatever_is_shown)
+{
+    static const struct {
+        const char *shown, *message;
+    } rows[] = {
+        {"a\xFF\x62", "a?b"},
+        {"\x9B"
+         "31m",
+         "?31m"},
+        {"\xC2\x9B"
+         "31m",
+         "??31m"},
+        {"\xC0\xAF \xED\xA0\x80 \xF5\x80\x80\x80", "?? ??? ????"},
+        {"\xE2\x82", "??"},
+        {"\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x92\xA9", "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x92\xA9"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        berth_error error = cleared();
+        berth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", rows[i].shown);
+        cr_expect_str_eq(error.message, rows[i].message, "row %zu: %s", i, error.message);
+    }
+}
+
 Test(error, takes_a_name_in_front_once_it_is_known)
 {
     berth_error error = cleared();

@@ -6,10 +6,12 @@
 #ifndef TESTS_FUZZ_PROPERTIES_H
 #define TESTS_FUZZ_PROPERTIES_H
 
+#include <locale.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <wchar.h>
 
 #include "berth.h"
 
@@ -68,6 +70,19 @@ static void count_memory_from_now(void)
 
 /* ---- one opened file ---- */
 
+/* One line of UTF-8, without controls: iconv's verdict would do, this is C's own. */
+static bool is_clean_text(const char *text)
+{
+    static bool is_set;
+    const char *at = text;
+
+    is_set = is_set || setlocale(LC_CTYPE, "C.UTF-8");
+    for (const char *byte = text; *byte; byte++)
+        if ((unsigned char)*byte < ' ' || *byte == 0x7f)
+            return false;
+    return !is_set || mbsrtowcs(NULL, &at, 0, &(mbstate_t){0}) != (size_t)-1;
+}
+
 /* Memory, not a pool: what is counted must not depend on threads. */
 static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
                      berth_checkpoint **opened, berth_error *error)
@@ -84,8 +99,7 @@ static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
     /* F5: a failure is a sentence of one line; a success leaves none. */
     MUST((result < 0) == (*opened == NULL) && result == (int)error->code, "%d", result);
     MUST((result < 0) == (error->message[0] != 0), "%s", error->message);
-    for (const char *at = error->message; *at; at++)
-        MUST((unsigned char)*at >= ' ' && *at != 0x7f, "control character in: %s", error->message);
+    MUST(is_clean_text(error->message), "not one line of UTF-8: %s", error->message);
     return result;
 }
 
