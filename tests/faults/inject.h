@@ -1,70 +1,90 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Faults by the table of system calls: the nth call of one row fails, once or from then on. Every
- * row that saving uses has a stand-in here. What the rows did is kept as a trace of letters.
+ * Faults by the table of system calls: the nth call of one row fails, or moves fewer bytes than
+ * asked for, once or from then on. Every row has a stand-in here. What the rows that matter for
+ * durability did is kept as a trace of letters.
  */
 #ifndef TESTS_FAULTS_INJECT_H
 #define TESTS_FAULTS_INJECT_H
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/syscalls.h"
 
-/* The rows with int or ssize_t results: name, parameters, arguments. */
+/* The rows whose failure is -1 and errno: name, parameters, arguments. */
 #define FAULT_ROWS(X)                                                                              \
+    X(int, open, (const char *path, int flags, mode_t mode), (path, flags, mode))                  \
     X(int, openat, (int folder, const char *path, int flags, mode_t mode),                         \
       (folder, path, flags, mode))                                                                 \
+    X(int, close, (int fd), (fd))                                                                  \
+    X(int, dup, (int fd), (fd))                                                                    \
+    X(off_t, lseek, (int fd, off_t offset, int whence), (fd, offset, whence))                      \
+    X(int, poll, (struct pollfd * fds, nfds_t n, int milliseconds), (fds, n, milliseconds))        \
+    X(int, stat, (const char *path, struct stat *status), (path, status))                          \
+    X(int, fstat, (int fd, struct stat *status), (fd, status))                                     \
     X(int, fstatat, (int folder, const char *path, struct stat *status, int flags),                \
       (folder, path, status, flags))                                                               \
-    X(int, fstat, (int fd, struct stat *status), (fd, status))                                     \
+    X(int, fstatfs, (int fd, struct statfs *status), (fd, status))                                 \
     X(int, fstatvfs, (int fd, struct statvfs *status), (fd, status))                               \
     X(int, faccessat, (int folder, const char *path, int mode, int flags),                         \
       (folder, path, mode, flags))                                                                 \
     X(ssize_t, readlinkat, (int folder, const char *path, char *text, size_t nbytes),              \
       (folder, path, text, nbytes))                                                                \
     X(int, getrlimit, (int resource, struct rlimit *limit), (resource, limit))                     \
-    X(ssize_t, getrandom, (void *buffer, size_t nbytes, unsigned flags), (buffer, nbytes, flags))  \
-    X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
-    X(int, flock, (int fd, int operation), (fd, operation))                                        \
-    X(int, fchmod, (int fd, mode_t mode), (fd, mode))                                              \
     X(int, fallocate, (int fd, int mode, off_t offset, off_t nbytes), (fd, mode, offset, nbytes))  \
     X(int, ftruncate, (int fd, off_t nbytes), (fd, nbytes))                                        \
-    X(ssize_t, pwrite, (int fd, const void *buffer, size_t nbytes, off_t offset),                  \
-      (fd, buffer, nbytes, offset))                                                                \
-    X(ssize_t, pread, (int fd, void *buffer, size_t nbytes, off_t offset),                         \
-      (fd, buffer, nbytes, offset))                                                                \
-    X(ssize_t, write, (int fd, const void *buffer, size_t nbytes), (fd, buffer, nbytes))           \
     X(int, fsync, (int fd), (fd))                                                                  \
     X(int, fdatasync, (int fd), (fd))                                                              \
-    X(int, dup, (int fd), (fd))                                                                    \
-    X(int, close, (int fd), (fd))                                                                  \
+    X(int, fchmod, (int fd, mode_t mode), (fd, mode))                                              \
+    X(int, flock, (int fd, int operation), (fd, operation))                                        \
     X(int, renameat, (int from_folder, const char *from, int to_folder, const char *to),           \
       (from_folder, from, to_folder, to))                                                          \
     X(int, unlinkat, (int folder, const char *path, int flags), (folder, path, flags))             \
+    X(ssize_t, getrandom, (void *buffer, size_t nbytes, unsigned flags), (buffer, nbytes, flags))  \
+    X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
+    X(int, munmap, (void *address, size_t nbytes), (address, nbytes))                              \
+    X(int, madvise, (void *address, size_t nbytes, int advice), (address, nbytes, advice))         \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 
+/* Those that may also move fewer bytes than asked for (W3). `nbytes` is what they are asked for. */
+#define FAULT_TRANSFER_ROWS(X)                                                                     \
+    X(pread, (int fd, void *buffer, size_t nbytes, off_t offset), (fd, buffer, nbytes, offset))    \
+    X(pwrite, (int fd, const void *buffer, size_t nbytes, off_t offset),                           \
+      (fd, buffer, nbytes, offset))                                                                \
+    X(read, (int fd, void *buffer, size_t nbytes), (fd, buffer, nbytes))                           \
+    X(write, (int fd, const void *buffer, size_t nbytes), (fd, buffer, nbytes))
+
 enum fault_row {
-#define FAULT_ROW(result, name, parameters, arguments) FAULT_##name,
-    FAULT_ROWS(FAULT_ROW)
-#undef FAULT_ROW
-        FAULT_pthread_create,
+#define BERTH_SYSCALL(result, name, parameters, function) FAULT_##name,
+#include "io/syscalls.def"
+#undef BERTH_SYSCALL
     FAULT_N_ROWS
 };
+
+static const char *const fault_row_names[FAULT_N_ROWS] = {
+#define BERTH_SYSCALL(result, name, parameters, function) [FAULT_##name] = #name,
+#include "io/syscalls.def"
+#undef BERTH_SYSCALL
+};
+
+/* In the place of an errno: the call moves half of its bytes. */
+#define FAULT_SHORT 100000
 
 static struct {
     enum fault_row row;
     unsigned nth; /* 0: none */
     int system_errno;
     bool for_ever;
-    atomic_uint n_calls; /* of that row */
     atomic_uint n_hits;
+    atomic_uint n_calls[FAULT_N_ROWS];
+    void (*before)(void); /* instead of a failure: done before the call, which is then made */
 } fault;
 
-/* The calls below in their order, a letter each: open w(rite) s(ync) d(atasync) r(ename) u(nlink).
- */
+/* Calls in their order, a letter each: w(rite) s(ync) d(atasync) r(ename) u(nlink). */
 static char fault_trace[4096];
 static atomic_size_t fault_trace_nbytes;
 
@@ -78,21 +98,20 @@ static void fault_note(char letter)
 
 static bool fault_is_due(enum fault_row row)
 {
-    static const char letters[FAULT_N_ROWS] = {[FAULT_pwrite] = 'w',
-                                               [FAULT_fsync] = 's',
-                                               [FAULT_fdatasync] = 'd',
-                                               [FAULT_renameat] = 'r',
-                                               [FAULT_unlinkat] = 'u'};
+    static const char letters[FAULT_N_ROWS] = {
+        [FAULT_pwrite] = 'w',    [FAULT_pwritev] = 'w',  [FAULT_fsync] = 's',
+        [FAULT_fdatasync] = 'd', [FAULT_renameat] = 'r', [FAULT_unlinkat] = 'u'};
 
     if (letters[row])
         fault_note(letters[row]);
-    if (row != fault.row || fault.nth == 0)
-        return false;
-    unsigned n = atomic_fetch_add(&fault.n_calls, 1) + 1;
-    if (n != fault.nth && !(fault.for_ever && n > fault.nth))
+    unsigned n = atomic_fetch_add(&fault.n_calls[row], 1) + 1;
+    if (row != fault.row || fault.nth == 0 ||
+        (n != fault.nth && !(fault.for_ever && n > fault.nth)))
         return false;
     atomic_fetch_add(&fault.n_hits, 1);
-    return true;
+    if (fault.before)
+        fault.before();
+    return !fault.before;
 }
 
 static berth_system_table real;
@@ -111,6 +130,40 @@ static berth_system_table real;
 FAULT_ROWS(FAULT_ROW)
 #undef FAULT_ROW
 
+#define FAULT_ROW(name, parameters, arguments)                                                     \
+    static ssize_t fault_##name parameters                                                         \
+    {                                                                                              \
+        if (!fault_is_due(FAULT_##name))                                                           \
+            return real.name arguments;                                                            \
+        if (fault.system_errno == FAULT_SHORT) {                                                   \
+            nbytes = nbytes > 1 ? nbytes / 2 : nbytes;                                             \
+            return real.name arguments;                                                            \
+        }                                                                                          \
+        errno = fault.system_errno;                                                                \
+        return -1;                                                                                 \
+    }
+FAULT_TRANSFER_ROWS(FAULT_ROW)
+#undef FAULT_ROW
+
+static ssize_t fault_pwritev(int fd, const struct iovec *pieces, int n, off_t offset)
+{
+    if (!fault_is_due(FAULT_pwritev))
+        return real.pwritev(fd, pieces, n, offset);
+    if (fault.system_errno == FAULT_SHORT)
+        return real.pwrite(fd, pieces->iov_base, (pieces->iov_len + 1) / 2, offset);
+    errno = fault.system_errno;
+    return -1;
+}
+
+static void *fault_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
+                        off_t offset)
+{
+    if (!fault_is_due(FAULT_mmap))
+        return real.mmap(address, nbytes, protection, flags, fd, offset);
+    errno = fault.system_errno;
+    return MAP_FAILED;
+}
+
 static int fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                 void *(*start)(void *), void *argument)
 {
@@ -119,28 +172,65 @@ static int fault_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
     return real.pthread_create(thread, attributes, start, argument);
 }
 
-/* Puts the stand-ins in; nth 0: no fault, only the trace. */
+/* Nothing here loses its power: only the calls matter, and thousands of saves are made. */
+static int pretend_to_sync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+static inline bool is_long(void)
+{
+    const char *asked = getenv("BERTH_LONG");
+
+    return asked && *asked && strcmp(asked, "0") != 0;
+}
+
+/* Puts the stand-ins in; nth 0: no fault, only counts and the trace. */
 static inline void fault_set(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
 {
     berth_system_restore();
     real = berth_system;
+    real.fsync = real.fdatasync = pretend_to_sync;
     fault.row = row;
     fault.nth = nth;
     fault.system_errno = system_errno;
     fault.for_ever = for_ever;
-    atomic_store(&fault.n_calls, 0);
+    fault.before = NULL;
+    for (size_t i = 0; i < FAULT_N_ROWS; i++)
+        atomic_store(&fault.n_calls[i], 0);
     atomic_store(&fault.n_hits, 0);
     atomic_store(&fault_trace_nbytes, 0);
     memset(fault_trace, 0, sizeof fault_trace);
 #define FAULT_ROW(result, name, parameters, arguments) berth_system.name = fault_##name;
     FAULT_ROWS(FAULT_ROW)
 #undef FAULT_ROW
+#define FAULT_ROW(name, parameters, arguments) berth_system.name = fault_##name;
+    FAULT_TRANSFER_ROWS(FAULT_ROW)
+#undef FAULT_ROW
+    berth_system.pwritev = fault_pwritev;
+    berth_system.mmap = fault_mmap;
     berth_system.pthread_create = fault_pthread_create;
 }
 
 static inline void fault_clear(void)
 {
     berth_system_restore();
+}
+
+/* The first row that has no stand-in above; NULL: every row has one. After fault_set. */
+static inline const char *fault_row_without(void)
+{
+    void (*now[FAULT_N_ROWS])(void), (*before[FAULT_N_ROWS])(void);
+
+    _Static_assert(sizeof now == sizeof berth_system, "the table is nothing but functions");
+    memcpy(now, &berth_system, sizeof now);
+    memcpy(before, &real, sizeof before);
+    before[FAULT_fsync] = before[FAULT_fdatasync] = NULL;
+    for (size_t i = 0; i < FAULT_N_ROWS; i++)
+        if (now[i] == before[i])
+            return fault_row_names[i];
+    return NULL;
 }
 
 #endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * One save with one fault in it, and what must hold afterwards: the path has the complete old file
+ * or the complete new one, nothing else is left, nothing leaks, and what is said is what happened.
+ */
+#ifndef TESTS_FAULTS_SCENE_H
+#define TESTS_FAULTS_SCENE_H
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/faults/inject.h"
+#include "tests/save/records.h"
+
+#define OLD "the old file"
+#define LEFTOVER ".berth-00000000000000aa.tmp"
+#define N_BYTES 30000
+
+static char *folder, *path, *link_path, *leftover_path;
+static uint8_t *bytes, *expected;
+static size_t expected_nbytes;
+static unsigned n_points;        /* fault points tried */
+static unsigned n_points_of[11]; /* the same, by the line of the table of SAFETY.md: W1 … W10 */
+
+/* What a save is tried with. */
+typedef struct scene {
+    const char *options;
+    bool no_fallocate; /* a file system without it */
+    bool through_link;
+    bool replaces;
+    bool leftover; /* of a killed save lies in the folder */
+    bool values;   /* a tree, with views and a tied tensor, instead of records */
+} scene;
+
+static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    (void)fd, (void)mode, (void)offset, (void)nbytes;
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+static int save_records(const char *to, berth_error *error)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0", .nbytes = N_BYTES, .data = bytes},
+                                        {.name = "data/1", .nbytes = 17, .data = bytes}};
+
+    return berth_save_records(to, "archive", records, 3, 0, NULL, error);
+}
+
+static int save_values(const char *to, berth_error *error)
+{
+    const int64_t shape[] = {40, 100}, stride[] = {1, 40};
+    berth_tree *tree = berth_tree_new(error);
+
+    if (!tree)
+        return error->code;
+    berth_value *state = berth_ordered_dict(tree);
+    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, bytes, 16000, "cpu");
+    berth_value *view = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                 .rank = 2,
+                                                                 .shape = shape,
+                                                                 .stride = stride,
+                                                                 .storage = storage});
+    berth_dict_set(state, "weight", view);
+    berth_dict_set(state, "tied", view);
+    berth_dict_set(
+        state, "bias",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape + 1, .data = bytes}));
+    berth_dict_set(state, "epoch", berth_int(tree, 3));
+    int status = berth_save(to, state, NULL, error);
+    berth_tree_free(tree);
+    return status;
+}
+
+static int save(const scene *tried, const char *to, berth_error *error)
+{
+    return tried->values ? save_values(to, error) : save_records(to, error);
+}
+
+static void scene_set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    link_path = test_path(folder, "link.pt");
+    leftover_path = test_path(folder, LEFTOVER);
+    bytes = sample_bytes(N_BYTES);
+    cr_assert_eq(symlink("model.pt", link_path), 0);
+    n_points = 0;
+    memset(n_points_of, 0, sizeof n_points_of);
+}
+
+static void scene_tear_down(void)
+{
+    fault_clear();
+    free(path), free(link_path), free(leftover_path), free(bytes), free(expected);
+    expected = NULL;
+    test_folder_remove(folder);
+}
+
+/*
+ * Tells how many points a line of the table got. tools/check adds these up. A test that silently
+ * shrinks is a failed test.
+ */
+static inline void check_points(unsigned line, unsigned n, unsigned least)
+{
+    printf("fault points W%u: %u\n", line, n);
+    fflush(stdout);
+    cr_assert_geq(n, least, "W%u: only %u fault points, not %u", line, n, least);
+}
+
+/* Makes the file that the scene's saves must give. False: not part of this build. */
+static bool scene_begin(const scene *tried)
+{
+    berth_error error;
+
+    if (berth_config_patch(tried->options, &error) < 0) {
+        cr_assert(strstr(error.message, "not part of this version"), "%s", error.message);
+        return false;
+    }
+    free(expected);
+    fault_set(FAULT_open, 0, 0, false);
+    cr_assert_eq(save(tried, path, &error), 0, "%s", error.message);
+    fault_clear();
+    berth_config_unpatch(NULL);
+    expected = test_read_file(path, &expected_nbytes);
+    cr_assert_gt(expected_nbytes, 16000);
+    return true;
+}
+
+static bool holds(const void *what, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(path, &n);
+    bool same = n == nbytes && memcmp(file, what, n) == 0;
+    free(file);
+    return same;
+}
+
+static void prepare_folder(const scene *tried)
+{
+    (void)unlink(path);
+    if (tried->replaces)
+        test_write_file(path, OLD, strlen(OLD));
+    if (tried->leftover)
+        test_write_file(leftover_path, "half a checkpoint", 17);
+}
+
+/* Nothing but the link, the target if it is there, and the leftover if it could not be removed. */
+static void check_nothing_left(const scene *tried, bool with_target, const char *about)
+{
+    bool leftover = access(leftover_path, F_OK) == 0;
+
+    cr_assert(tried->leftover || !leftover, "%s: something is left behind", about);
+    cr_assert_eq(test_folder_count(folder), 1u + with_target + leftover,
+                 "%s: something is left behind", about);
+}
+
+/* Old or new, never both, never neither; and never less than what was said. */
+static void check_outcome(const scene *tried, int status, const berth_error *error,
+                          const char *about)
+{
+    const char *to = tried->through_link ? link_path : path;
+
+    cr_assert_eq(status, error->code, "%s", about);
+    if (status == 0 || status == BERTH_E_NOT_DURABLE) {
+        cr_assert(holds(expected, expected_nbytes), "%s: not the new file", about);
+        check_nothing_left(tried, true, about);
+    } else {
+        if (tried->replaces)
+            cr_assert(holds(OLD, strlen(OLD)), "%s: not the old file: %s", about, error->message);
+        check_nothing_left(tried, tried->replaces, about);
+    }
+    if (status < 0)
+        cr_assert(strncmp(error->message, to, strlen(to)) == 0 && error->message[strlen(to)] == ':',
+                  "%s: %s", about, error->message);
+    if (status == BERTH_E_NOT_DURABLE)
+        cr_assert(strstr(error->message, "in place, but not known to be durable"), "%s",
+                  error->message);
+}
+
+static inline size_t n_open_files(void)
+{
+    return test_folder_count("/proc/self/fd");
+}
+
+/* One save with the nth call of a row failing. False when the fault was not reached any more. */
+static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_errno,
+                             bool for_ever, int *status)
+{
+    size_t n_open = n_open_files();
+    berth_error error;
+    char about[200];
+
+    prepare_folder(tried);
+    cr_assert_eq(berth_config_patch(tried->options, &error), 0, "%s", error.message);
+    fault_set(row, nth, system_errno, for_ever);
+    if (tried->no_fallocate && row != FAULT_fallocate)
+        berth_system.fallocate = no_fallocate;
+    test_memory_watch();
+    *status = save(tried, tried->through_link ? link_path : path, &error);
+    uint64_t live_nbytes = test_memory_seen().live_nbytes;
+    test_memory_unwatch();
+    bool hit = atomic_load(&fault.n_hits) > 0;
+    fault_clear();
+    berth_config_unpatch(NULL);
+    snprintf(about, sizeof about, "%s, call %u, %s, %s%s", fault_row_names[row], nth,
+             system_errno == FAULT_SHORT ? "short" : strerrorname_np(system_errno), tried->options,
+             for_ever ? ", for ever" : "");
+    check_outcome(tried, *status, &error, about);
+    cr_assert_eq(live_nbytes, 0, "%s: memory leaks", about);
+    cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
+    n_points += hit;
+    return hit;
+}
+
+/* N = 1, 2, 3 … until the row is not called so often. Returns how many saves failed. */
+static inline unsigned try_row(const scene *tried, enum fault_row row, int system_errno,
+                               bool for_ever)
+{
+    unsigned n_failed = 0;
+    int status;
+
+    for (unsigned nth = 1; try_fault(tried, row, nth, system_errno, for_ever, &status); nth++)
+        n_failed += status < 0;
+    return n_failed;
+}
+
+#endif
