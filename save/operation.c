@@ -182,11 +182,12 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
 int berth_operation_finish(berth_operation *operation, berth_error *error)
 {
     bool to_path = operation->request->to == BERTH_TO_PATH;
+    uint64_t nbytes = operation->plan->nbytes;
     double begin = now();
 
     if (to_path && berth_commit_sync(&operation->commit, error) < 0)
         ;
-    else if (!make_final(operation))
+    else if ((to_path && tell_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
         berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         berth_commit_replace(&operation->commit, error);

@@ -68,6 +68,11 @@ int finish_output(int code);
 int print_json(json_t *value);
 /* Prints what an operation did to stderr, a line a fact. */
 void print_stats(const berth_stats *stats);
+/*
+ * With --stats, tells what an operation did: on stderr, a line a fact, or with --json on stdout as
+ * {"stats": {...}}. Returns `code`, or trouble if that cannot be written.
+ */
+int tell_stats(const common *options, const berth_stats *stats, int code);
 json_t *stats_json(const berth_stats *stats);
 
 /* "1.5 GiB". Buffer of 32 bytes; returned. */
@@ -97,6 +102,10 @@ void progress_end(progress *p);
 int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 /* The exit code after a cancel: 130 or 143; `otherwise` if no signal came. */
 int signal_code(int otherwise);
+/* Tells that work of the command's own was cancelled, and returns that code. */
+int cancelled(const char *path);
+/* Seconds since progress_begin. */
+double progress_seconds(const progress *p);
 
 /*
  * Names of thousands of bytes, made by depth or by a long key, cost a file almost nothing each:
@@ -147,9 +156,11 @@ typedef struct outfile {
     char *path;
     char *temporary;
     int fd;
+    uint64_t nbytes; /* written */
+    uint64_t n_requests;
 } outfile;
 
-/* Each returns 0, or EXIT_TROUBLE after telling why. */
+/* Each returns 0, or an exit code after telling why. A signal cancels a commit until the rename. */
 int outfile_open(outfile *file, const char *path);
 /* Makes room for so many bytes from now on, where the file system can; or tells that there is none.
  */

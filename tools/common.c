@@ -13,7 +13,8 @@ enum { KEY_SET = 256, KEY_JSON, KEY_STATS };
 static const struct argp_option common_options[] = {
     {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
     {"json", KEY_JSON, NULL, 0, "print JSON", 10},
-    {"stats", KEY_STATS, NULL, 0, "tell on standard error what was done, and how fast", 10},
+    {"stats", KEY_STATS, NULL, 0, "tell what was done, and how fast: on standard error, or as JSON",
+     10},
     {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
     {0}};
 
@@ -171,6 +172,18 @@ json_t *stats_json(const berth_stats *stats)
         "n_requests", (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records,
         "n_storages", (json_int_t)stats->n_storages, "method", stats->method ? stats->method : "",
         "reason", stats->reason ? stats->reason : "");
+}
+
+int tell_stats(const common *options, const berth_stats *stats, int code)
+{
+    if (!options->stats)
+        return code;
+    if (!options->json) {
+        print_stats(stats);
+        return code;
+    }
+    int printed = print_json(json_pack("{s:o}", "stats", stats_json(stats)));
+    return code == EXIT_YES ? printed : code;
 }
 
 const char *human_nbytes(uint64_t nbytes, char *buffer)

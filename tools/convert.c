@@ -52,9 +52,7 @@ static int convert_checkpoint(const char *in, const char *out, const common *opt
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, berth_root(checkpoint), &call, &error);
     progress_end(&bar);
-    int told = code < 0 ? fail(&error) : EXIT_YES;
-    if (options->stats)
-        print_stats(&stats);
+    int told = tell_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_close(checkpoint);
     return told;
 }

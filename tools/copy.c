@@ -184,9 +184,7 @@ int run_copy(int argc, char **argv)
                    ? copy_values(options.words.words[0], options.words.words[1], &call, &error)
                    : copy_records(&c, options.words.words[1], &call, &error);
     progress_end(&bar);
-    int told = code < 0 ? fail(&error) : EXIT_YES;
-    if (options.common.stats)
-        print_stats(&stats);
+    int told = tell_stats(&options.common, &stats, code < 0 ? fail(&error) : EXIT_YES);
     free(c.sources);
     free(c.records);
     berth_archive_close(c.archive);

@@ -73,12 +73,14 @@ static int save(const char *path, const float *weights, const berth_call *call)
     return EXIT_YES;
 }
 
-static int verify(const char *path)
+static int verify(const char *path, const berth_call *call)
 {
+    const berth_call silent = {.progress = call->progress,
+                               .progress_context = call->progress_context};
     berth_verdict verdict;
     berth_error error;
 
-    if (berth_verify(path, NULL, &verdict, &error) < 0)
+    if (berth_verify(path, &silent, &verdict, &error) < 0)
         return fail(&error);
     printf("verified  %zu records, %zu checksums match\n", verdict.n_records, verdict.n_verified);
     return EXIT_YES;
@@ -141,7 +143,8 @@ int run_demo(int argc, char **argv)
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
     demo_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
     berth_stats stats = {0};
-    berth_call call = {.stats = &stats};
+    berth_call call;
+    progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     const char *path = options.words.words[0];
@@ -150,13 +153,15 @@ int run_demo(int argc, char **argv)
         return trouble("out of memory");
     for (size_t i = 0; i < n; i++)
         weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
+    progress_begin(&bar, "demo", &options.common, &call, &stats);
     int code = save(path, weights, &call);
     if (code == EXIT_YES)
-        code = verify(path);
+        code = verify(path, &call);
+    progress_end(&bar);
     if (code == EXIT_YES)
         code = show(path, weights);
-    if (code == EXIT_YES && options.common.stats)
-        print_stats(&stats);
+    if (code == EXIT_YES)
+        code = tell_stats(&options.common, &stats, code);
     free(weights);
     return code == EXIT_YES ? finish_output(code) : code;
 }

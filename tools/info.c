@@ -157,14 +157,18 @@ int run_verify(int argc, char **argv)
     progress_begin(&bar, "verify", &options.common, &call, &stats);
     int code = berth_verify(options.words.words[0], &call, &verdict, &error);
     progress_end(&bar);
-    if (options.common.stats)
-        print_stats(&stats);
     if (code < 0 && exit_code(&error) != EXIT_NO)
-        return fail(&error);
+        return tell_stats(&options.common, &stats, fail(&error));
+    if (signal_code(0)) /* a verdict that nobody waits for any more */
+        return cancelled(options.words.words[0]);
     if (options.common.json) {
-        int printed = print_json(verdict_json(code, &verdict, &error));
+        json_t *report = verdict_json(code, &verdict, &error);
+        if (options.common.stats)
+            json_object_set_new(report, "stats", stats_json(&stats));
+        int printed = print_json(report);
         return printed ? printed : code < 0 ? EXIT_NO : EXIT_YES;
     }
+    (void)tell_stats(&options.common, &stats, EXIT_YES);
     if (code < 0)
         print_bad(&error);
     else

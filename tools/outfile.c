@@ -80,6 +80,8 @@ int outfile_write(outfile *file, const void *bytes, size_t nbytes)
             return trouble("%s: %s", file->path, strerror(errno));
         at += n;
         nbytes -= (size_t)n;
+        file->nbytes += (uint64_t)n;
+        file->n_requests++;
     }
     return 0;
 }
@@ -104,6 +106,8 @@ int outfile_commit(outfile *file)
 
     if (fsync(fd) != 0)
         return trouble("%s: %s", file->path, strerror(errno));
+    if (signal_code(0))
+        return cancelled(file->path);
     file->fd = -1;
     if (close(fd) != 0 || rename(file->temporary, file->path) != 0) {
         trouble("%s: %s", file->path, strerror(errno));

@@ -29,6 +29,17 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+int cancelled(const char *path)
+{
+    (void)trouble("%s: cancelled", path);
+    return signal_code(EXIT_TROUBLE);
+}
+
+double progress_seconds(const progress *p)
+{
+    return now() - p->begin;
+}
+
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
                     berth_stats *stats)
 {

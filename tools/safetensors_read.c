@@ -199,10 +199,7 @@ static int save(const char *out, berth_value *dict, const common *options)
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
     progress_end(&bar);
-    int told = code < 0 ? fail(&error) : EXIT_YES;
-    if (options->stats)
-        print_stats(&stats);
-    return told;
+    return tell_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
 }
 
 int convert_from_safetensors(const char *in, const char *out, const common *options)

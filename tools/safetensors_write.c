@@ -235,7 +235,7 @@ static int write_tensor(conversion *c, const entry *e, outfile *file, progress *
         if (outfile_write(file, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
         if (progress_tell(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
-            return signal_code(EXIT_TROUBLE);
+            return cancelled(file->path);
     }
     return 0;
 }
@@ -262,8 +262,6 @@ static int write_all(conversion *c, outfile *file, progress *bar)
         code = outfile_write(file, header, n);
     for (size_t i = 0; i < c->n_entries && !code; i++)
         code = write_tensor(c, &c->entries[i], file, bar, buffer, BUFFER_NBYTES);
-    if (!code)
-        code = outfile_commit(file);
 cleanup:
     free(header);
     free(buffer);
@@ -272,17 +270,27 @@ cleanup:
 
 static int write_file(conversion *c, const char *out, const common *options)
 {
-    berth_stats stats;
+    berth_stats stats = {.asked_nbytes = c->nbytes,
+                         .method = "buffered",
+                         .reason = "safetensors are written in order"};
     berth_call call;
     outfile file;
     progress bar;
-    int code = outfile_open(&file, out);
 
-    progress_begin(&bar, "convert", options, &call, &stats);
+    progress_begin(&bar, "convert", options, &call, &stats); /* from here on signals cancel */
+    int code = outfile_open(&file, out);
     if (!code)
         code = write_all(c, &file, &bar);
+    stats.transfer_seconds = progress_seconds(&bar);
+    if (!code)
+        code = outfile_commit(&file);
     progress_end(&bar);
+    stats.total_seconds = progress_seconds(&bar);
+    stats.sync_seconds = stats.total_seconds - stats.transfer_seconds;
+    stats.moved_nbytes = file.nbytes;
+    stats.n_requests = file.n_requests;
     outfile_close(&file);
+    code = tell_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
         fprintf(stderr, "berth: %s: %zu values that are no plain tensors were left out\n", c->in,
                 c->n_left_out);
