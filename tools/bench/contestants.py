@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who saves: each a function that saves the state to a path and tells {figure: seconds}."""
+
+import ctypes as c
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/peers"))
+
+import berth_ctypes as b
+import safetensors.torch
+import torch
+
+
+class Tree:
+    """A state_dict as Berth's values, over the same memory as PyTorch's tensors."""
+
+    def __init__(self, state):
+        self.state = state
+        self.tree = b.check(b.berth_tree_new)
+        self.root = b.berth_ordered_dict(self.tree)
+        for name, tensor in state.items():
+            shape = (c.c_int64 * tensor.dim())(*tensor.shape)
+            made = b.Tensor(dtype=b.DTYPES[str(tensor.dtype).removeprefix("torch.")],
+                            rank=tensor.dim(), shape=shape, data=tensor.data_ptr())
+            key = name.encode()
+            b.berth_dict_set_value(self.root, b.berth_str(self.tree, key, len(key)),
+                                   b.berth_tensor_value(self.tree, c.byref(made)))
+        b.check(b.berth_tree_error, self.tree)
+
+    def free(self):
+        b.berth_tree_free(self.tree)
+
+
+def sync(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def then_synced(name, save, path):
+    """A peer that does not sync: two figures, in the page cache and on the disk."""
+    begin = time.perf_counter()
+    save(path)
+    cached = time.perf_counter()
+    sync(path)
+    return {name: cached - begin, f"{name} + fsync": time.perf_counter() - begin}
+
+
+def torch_save(state, crc32, synced=True):
+    name = "torch.save" if crc32 else "torch.save, CRC off"
+
+    def run(path):
+        torch.serialization.set_crc32_options(crc32)
+        told = then_synced(name, lambda to: torch.save(state, to), path)
+        return told if synced else {name: told[name]}
+    return run
+
+
+def safetensors_save(state):
+    return lambda path: then_synced(
+        "safetensors", lambda to: safetensors.torch.save_file(state, to), path)
+
+
+def berth_save(name, tree, options):
+    def run(path):
+        with b.patched(options):
+            begin = time.perf_counter()
+            b.check(b.berth_save, path.encode(), tree.root, None)
+            return {name: time.perf_counter() - begin}
+    return run
+
+
+def memory_copy(nbytes):
+    """What memory itself allows: one thread, 1 GiB at most, told as if for nbytes."""
+    n = min(nbytes, 1 << 30)
+    source, target = torch.ones(n, dtype=torch.uint8), torch.ones(n, dtype=torch.uint8)
+
+    def run(_):
+        begin = time.perf_counter()
+        c.memmove(target.data_ptr(), source.data_ptr(), n)
+        return {"memcpy": (time.perf_counter() - begin) * nbytes / n}
+    return run
+
+
+def verify(path, state):
+    """The file is whole, every CRC matches, and PyTorch reads from it what was saved."""
+    b.check(b.berth_verify, path.encode(), None, None)
+    loaded = torch.load(path, mmap=True, weights_only=True)
+    if list(loaded) != list(state):
+        raise b.BerthError(f"{path}: PyTorch finds other names than were saved")
+    for name, tensor in state.items():
+        # By bytes: random floats hold NaNs, which equal nothing.
+        if not torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8)):
+            raise b.BerthError(f"{path}: PyTorch reads {name} differently")

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How fast Berth saves, against PyTorch, safetensors and the disk itself, in one run.
+
+All save the same tensors, in this process, from the same memory, to the same file system. They
+take turns (A B A B ...), each round in another order; before each turn the last file is removed
+and the file system synced. A ratio is taken within each round, and its median is what counts.
+One round more goes first: it is not counted, and in it every file of ours is verified and read
+back with PyTorch.
+
+Shapes: uniform (a: 64 MiB tensors), llama (b: those of a 1.1B model in bfloat16), small
+(c: 100,000 of 1 to 4 KiB), one (d). "raw" is a bare loop of direct writes with fsync, "fio" the
+same by fio, when installed, without its sync; of both, the best settings of a first try take part.
+Run it on a machine that does nothing else.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import machine
+import report as reports
+import shapes
+
+MIB = 1 << 20
+
+
+def nbytes(text):
+    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number = text.rstrip("BKMGTi")
+    unit = text[len(number):].removesuffix("iB")
+    if not number.isdigit() or unit not in units or not int(number):
+        raise argparse.ArgumentTypeError(f"bytes such as 4GiB are wanted, not '{text}'")
+    return int(number) * units[unit]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="tools/bench/save", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="BERTH_BUILD names the folder of a built variant (default: build/release, built if "
+               "need be), BERTH_PYTHON a Python with PyTorch and safetensors.")
+    parser.add_argument("--rounds", type=int, default=5, help="how many are counted (5)")
+    parser.add_argument("--size", type=nbytes, metavar="NBYTES",
+                        help="of shapes a and d (4GiB); b and c keep theirs unless it is smaller")
+    parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
+    parser.add_argument("--folder", default=".", help="where files are written (here)")
+    parser.add_argument("--tmpfs", default="/dev/shm", metavar="FOLDER",
+                        help="a folder in memory (%(default)s); '' for none")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        help="an option of Berth, for all its saves; may be repeated")
+    parser.add_argument("--also", action="append", default=[], metavar="'NAME=VALUE ...'",
+                        help="one durable save more, with these options; may be repeated")
+    parser.add_argument("--json", metavar="FILE", help="write everything there")
+    parser.add_argument("--quick", action="store_true",
+                        help="does it still work: 32 MiB each, 2 rounds; no figures to quote")
+    parsed = parser.parse_args()
+    parsed.shapes = parsed.shapes.split(",")
+    for shape in parsed.shapes:
+        if shape not in shapes.SHAPES:
+            parser.error(f"there is no shape '{shape}'; there are {', '.join(shapes.SHAPES)}")
+    if parsed.quick:
+        parsed.rounds = 2
+        parsed.size = min(parsed.size or 32 * MIB, 32 * MIB)
+    if parsed.rounds < 1:
+        parser.error("--rounds wants at least 1")
+    return parsed
+
+
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Bench:
+    """One shape: its tensors, those who save them, what was measured."""
+
+    def __init__(self, options, shape, folder, tmpfs):
+        import contestants
+        import raw
+
+        self.who, self.raw, self.options, self.shape = contestants, raw, options, shape
+        self.folder, self.tmpfs, self.remarks = folder, tmpfs, []
+        self.letter, self.what, natural = shapes.SHAPES[shape]
+        wanted = options.size if options.size and (
+            shape in ("uniform", "one") or options.size < natural) else natural
+        if options.quick and shape == "small":
+            wanted = 4 * MIB  # not for its bytes but for its tensors
+        self.asked = self.fitting(wanted)
+        self.state = shapes.make(shape, self.asked)
+        self.nbytes = shapes.nbytes_of(self.state)
+        self.tree = contestants.Tree(self.state)
+
+    def fitting(self, wanted):
+        """The size, halved until tensors, their copy in the page cache and the file have room."""
+        room = min(machine.available_nbytes() / 2.3 - 512 * MIB,
+                   machine.free_nbytes(self.folder) / 1.1 - 64 * MIB)
+        asked = wanted
+        while asked > room and asked > MIB:
+            asked //= 2
+        if asked < wanted:
+            self.remark(f"{wanted / MIB:.0f} MiB have no room in memory and on disk: "
+                        f"{asked / MIB:.0f} MiB instead")
+        return asked
+
+    def remark(self, text):
+        tell(f"({self.letter}) {text}")
+        self.remarks.append(text)
+
+    # ---- who takes part ----
+
+    def berth(self, name, *options):
+        return self.who.berth_save(name, self.tree, " ".join([*options, *self.options.set]))
+
+    def on_disk(self):
+        durable, cached = "save.durability=full", "save.durability=none"
+        off = "save.compute_crc32=off"
+        also = [self.berth(f"berth, durable, {each}", durable, each) for each in self.options.also]
+        return [self.berth("berth, durable", durable),
+                self.who.torch_save(self.state, True),
+                *self.raw_writes(),
+                self.berth("berth, page cache", cached),
+                self.who.torch_save(self.state, False),
+                self.berth("berth, durable, CRC off", durable, off),
+                self.who.safetensors_save(self.state),
+                self.berth("berth, page cache, CRC off", cached, off),
+                self.who.memory_copy(self.nbytes), *also]
+
+    def in_memory(self):
+        return [self.berth("berth"), self.who.torch_save(self.state, True, synced=False),
+                self.berth("berth, CRC off", "save.compute_crc32=off"),
+                self.who.torch_save(self.state, False, synced=False)]
+
+    def raw_writes(self):
+        """The two best settings of our bare loop and the best of fio, by one try of each."""
+        quick, loop = self.options.quick, self.raw.RawWrites(self.nbytes)
+        blocks = [4] if quick else [1, 4, 16]
+
+        def bare(block, n_threads):
+            name = f"raw direct, {block} MiB x {n_threads}"
+            return lambda path: {name: loop.write(path, block * MIB, n_threads)[1]}
+
+        def fio(block, depth):
+            name = f"fio direct, {block} MiB x {depth}"
+            return lambda path: {name: self.raw.fio(path, self.nbytes, block * MIB, depth)}
+
+        chosen = self.best([bare(block, n) for block in blocks for n in ((2,) if quick else (1, 2, 4))],
+                           2, "no raw direct writes")
+        if self.raw.fio_version() is None:
+            self.remark("fio is not installed: the limit is our own loop's")
+            return chosen
+        if quick and self.shape != self.options.shapes[0]:
+            return chosen  # fio alone takes half a second to start and end
+        return chosen + self.best([fio(block, depth) for block in blocks[:2]
+                                   for depth in ((4,) if quick else (2, 8))], 1, "no fio")
+
+    def best(self, contestants, n, otherwise):
+        tried = []
+        for contestant in contestants:
+            try:
+                tried.append((sum(self.turn(contestant, self.folder).values()), len(tried), contestant))
+            except OSError as error:
+                self.remark(f"{otherwise}: {error.strerror or error}")
+                break
+        return [contestant for _, _, contestant in sorted(tried)[:n]]
+
+    # ---- taking turns ----
+
+    def turn(self, contestant, folder, then=None):
+        """One save into a fresh file, with nothing of the last one left to be written."""
+        path = os.path.join(folder, "bench.pt")
+        self.raw.sync_file_system(folder)
+        try:
+            seconds = contestant(path)
+            if then and os.path.exists(path):
+                then(seconds, path)
+            return seconds
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def verify(self, seconds, path):
+        if any(name.startswith("berth") for name in seconds):
+            self.who.verify(path, self.state)
+
+    def rounds(self, contestants, folder, where):
+        """[{figure: seconds}], one a round; the first round is only for verifying."""
+        made = []
+        for number in range(self.options.rounds + 1):
+            tell(f"({self.letter}) {where}: " +
+                 (f"round {number} of {self.options.rounds}" if number else "warming up, verifying"))
+            figures, first = {}, number % len(contestants)
+            for contestant in contestants[first:] + contestants[:first]:
+                figures.update(self.turn(contestant, folder, None if number else self.verify))
+            if number:
+                made.append({name if name == "memcpy" else f"{where}: {name}": seconds
+                             for name, seconds in figures.items()})
+        return made
+
+    def command(self, n_tensors):
+        """What only a process of its own can tell: `berth bench save` with the same tensors."""
+        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "save", "--json", "--quiet",
+                   "--shape", self.shape, "--size", str(self.asked), "--rounds", "2"]
+        for each in self.options.set:
+            command += ["--set", each]
+        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
+        if done.returncode:
+            raise OSError(f"{' '.join(command)} ended with {done.returncode}")
+        told = json.loads(done.stdout)
+        if (told["tensors"], told["nbytes"]) != (n_tensors, self.nbytes):
+            raise AssertionError(f"{self.shape}: bench_shapes.c and shapes.py differ: {told}")
+        return told
+
+    def measure(self):
+        rounds = self.rounds(self.on_disk(), self.folder, "disk")
+        if self.shape in reports.LARGE and self.tmpfs:
+            if machine.free_nbytes(self.tmpfs) < self.nbytes * 1.05 + 64 * MIB:
+                self.remark(f"no room in {self.options.tmpfs}: tmpfs was not measured")
+            else:
+                extra = self.rounds(self.in_memory(), self.tmpfs, "tmpfs")
+                rounds = [{**a, **b} for a, b in zip(rounds, extra)]
+        n_tensors = len(self.state)
+        self.tree.free()
+        self.state.clear()  # room for the command's own
+        told = self.command(n_tensors)
+        self.remark(f"method {told['method']} ({told['reason']}); making the tree of values, in C: "
+                    f"{told['build_seconds']:.4f} s, not counted")
+        for each in rounds if self.shape == "small" else []:
+            name = "disk: berth, page cache"
+            each[f"{name}, with its tree"] = each[name] + told["build_seconds"]
+        figures = {name: reports.figure([each[name] for each in rounds], self.nbytes)
+                   for name in sorted(rounds[0])}
+        return {"shape": self.shape, "letter": self.letter, "what": self.what,
+                "tensors": n_tensors, "nbytes": self.nbytes, "figures": figures,
+                "ratios": reports.ratios(self.shape, rounds), "costs": reports.costs(told),
+                "command": told, "remarks": self.remarks}
+
+
+def run(options, folder, tmpfs):
+    import raw
+    import safetensors
+    import torch
+
+    whole = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+             "quick": options.quick, "rounds": options.rounds, "set": options.set,
+             "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
+             "torch": torch.__version__, "safetensors": safetensors.__version__,
+             "fio": raw.fio_version(), "machine": machine.facts(folder),
+             "load_before": os.getloadavg(), "shapes": []}
+    facts = whole["machine"]
+    print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
+          f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
+          f"{whole['safetensors']}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
+    if whole["build"] != "release":
+        tell("this is no release build: the figures say nothing")
+    if whole["load_before"][0] > 0.5 * facts["processors"]:
+        tell(f"others are at work here (load {whole['load_before'][0]:.1f}): the figures are noisy")
+    for shape in options.shapes:
+        done = Bench(options, shape, folder, tmpfs).measure()
+        whole["shapes"].append(done)
+        reports.print_shape(done)
+        sys.stdout.flush()
+    whole["load_after"] = os.getloadavg()
+    return whole
+
+
+def main():
+    options = arguments()
+    os.environ.setdefault("BERTH_BUILD", os.path.join(os.path.dirname(__file__), "../../build/release"))
+    os.environ["BERTH_BUILD"] = os.path.realpath(os.environ["BERTH_BUILD"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders are removed
+    with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
+        if options.tmpfs and os.path.isdir(options.tmpfs):
+            with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.tmpfs) as tmpfs:
+                whole = run(options, os.path.realpath(folder), tmpfs)
+        else:
+            whole = run(options, os.path.realpath(folder), None)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(whole, file, indent=1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        # What the machine or Berth refuse is told in a line; anything else is a fault of this tool.
+        if not isinstance(error, OSError) and type(error).__name__ != "BerthError":
+            raise
+        tell(f"tools/bench/save: {error}")
+        sys.exit(2)
