@@ -313,6 +313,27 @@ Test(jobs, cancelled_write_nothing_any_more)
     free(sink.bytes);
 }
 
+/* A write that was begun just before the cancel may still come, one of each other worker. */
+Test(jobs, of_many_workers_cancelled_write_no_more_than_was_begun)
+{
+    struct held_sink sink;
+
+    patch("io.threads=4 io.chunk_nbytes=50");
+    make_sink(&sink, 0);
+    berth_job *job = begin_to_sink(&sink, false, 0);
+    sem_wait(&sink.reached); /* the others go on */
+    cr_assert(berth_job_cancel(job));
+    unsigned n_writes = sink.n_writes;
+    usleep(20000);
+    cr_assert_leq(sink.n_writes, n_writes + 3);
+    n_writes = sink.n_writes;
+    sem_post(&sink.go_on);
+    check_wait(job, BERTH_E_CANCELLED);
+    cr_assert_eq(sink.n_writes, n_writes);
+    berth_job_free(job);
+    free(sink.bytes);
+}
+
 struct held_progress {
     sem_t reached, go_on;
     pthread_t thread;

@@ -229,6 +229,32 @@ Test(job_faults, a_cancel_while_the_data_is_synced_leaves_the_old_file)
     check_held(BERTH_E_CANCELLED, "cancelled while synced");
 }
 
+static bool is_synced;
+
+static int note_fsync(int fd)
+{
+    is_synced = true;
+    return fsync(fd);
+}
+
+static int cancel_when_synced(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    return is_synced;
+}
+
+Test(job_faults, a_progress_function_is_heard_once_more_before_the_rename)
+{
+    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
+    const berth_call call = {.progress = cancel_when_synced};
+    berth_error error;
+
+    berth_system.fsync = note_fsync;
+    cr_assert_eq(berth_save_records(path, "archive", &record, 1, 0, &call, &error),
+                 BERTH_E_CANCELLED, "%s", error.message);
+    check_held(error.code, "cancelled once it was synced");
+}
+
 Test(job_faults, a_cancel_at_the_rename_comes_too_late_and_says_so)
 {
     berth_error error;
