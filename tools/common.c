@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Options, errors and output that all subcommands share. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,17 @@ const char *human_nbytes(uint64_t nbytes, char *buffer)
     }
     snprintf(buffer, 32, unit ? "%.1f %s" : "%.0f %s", amount, units[unit]);
     return buffer;
+}
+
+void shape_text(const berth_tensor *tensor, char *text, size_t nbytes)
+{
+    size_t n = (size_t)snprintf(text, nbytes, "[");
+
+    for (int32_t i = 0; i < tensor->rank && n < nbytes; i++)
+        n +=
+            (size_t)snprintf(text + n, nbytes - n, i ? ", %" PRId64 : "%" PRId64, tensor->shape[i]);
+    if (n < nbytes)
+        snprintf(text + n, nbytes - n, "]");
 }
 
 bool has_extension(const char *name, const char *extension)

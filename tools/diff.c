@@ -117,17 +117,6 @@ static void differ(comparison *c, const char *path, const char *what, const char
         printf("%s: %s: %s | %s\n", path, what, a, b);
 }
 
-static void shape_text(const berth_tensor *tensor, char *text, size_t nbytes)
-{
-    size_t n = (size_t)snprintf(text, nbytes, "[");
-
-    for (int32_t i = 0; i < tensor->rank && n < nbytes; i++)
-        n +=
-            (size_t)snprintf(text + n, nbytes - n, i ? ", %" PRId64 : "%" PRId64, tensor->shape[i]);
-    if (n < nbytes)
-        snprintf(text + n, nbytes - n, "]");
-}
-
 static bool same_shape(const berth_tensor *a, const berth_tensor *b)
 {
     return a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);

@@ -77,17 +77,6 @@ static json_t *tensor_json(const berth_named_tensor *named)
                      "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
-static void print_shape(const berth_tensor *tensor, char *text, size_t nbytes)
-{
-    size_t n = (size_t)snprintf(text, nbytes, "[");
-
-    for (int32_t i = 0; i < tensor->rank && n < nbytes; i++)
-        n +=
-            (size_t)snprintf(text + n, nbytes - n, i ? ", %" PRId64 : "%" PRId64, tensor->shape[i]);
-    if (n < nbytes)
-        snprintf(text + n, nbytes - n, "]");
-}
-
 /* Names come from the file: control characters never reach the terminal. */
 static void print_name(const char *name)
 {
@@ -103,7 +92,7 @@ static void print_tensor(const berth_named_tensor *named)
 {
     char shape[256];
 
-    print_shape(named->tensor, shape, sizeof shape);
+    shape_text(named->tensor, shape, sizeof shape);
     printf("%-13s %-20s %12" PRIu64 "  ", berth_dtype_name(named->tensor->dtype), shape,
            berth_tensor_nbytes(named->tensor));
     if (named->offset == BERTH_NO_OFFSET)

@@ -121,17 +121,15 @@ static int add_tensor(conversion *c, const berth_named_tensor *named)
     return 0;
 }
 
-/* The parts of a sparse or nested tensor: met as the tensors that they are. */
+/*
+ * The parts of a sparse, nested or per-channel quantized tensor, which is itself refused: their
+ * paths end in a word, "['a'].indices", those of all other tensors in "]".
+ */
 static bool is_part(const berth_named_tensor *named)
 {
-    const char *dot = strrchr(named->name, '.');
-    static const char *const parts[] = {".indices",     ".values",       ".crow_indices",
-                                        ".col_indices", ".ccol_indices", ".row_indices"};
+    size_t n = strlen(named->path);
 
-    for (size_t i = 0; dot && i < sizeof parts / sizeof parts[0]; i++)
-        if (!strcmp(dot, parts[i]))
-            return true;
-    return false;
+    return n > 0 && named->path[n - 1] != ']';
 }
 
 /* Widest items first, then by name, as the format's own writer orders them. */
@@ -175,7 +173,7 @@ static int collect(conversion *c)
     for (size_t i = 0; i < n && !code; i++) {
         if (berth_tensor_at(c->checkpoint, i, &named, &error) < 0)
             return fail(&error);
-        if (berth_value_kind(named.value) == BERTH_KIND_SPARSE && is_part(&named))
+        if (is_part(&named))
             continue;
         code = count_long_name(&long_nbytes, strlen(named.path));
         if (!code)
