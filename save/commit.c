@@ -7,6 +7,7 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/output_file.h"
 #include "save/shortage.h"
 
 /* The temporary goes, or has become the target: then there is nothing of that name. */
@@ -41,7 +42,6 @@ static int check_limit(uint64_t nbytes, berth_error *error)
  */
 static int take_room(const berth_commit *commit, berth_error *error)
 {
-    berth_output file = berth_output_of_file(&commit->fd);
     off_t nbytes = (off_t)commit->nbytes;
     int result;
 
@@ -52,7 +52,7 @@ static int take_room(const berth_commit *commit, berth_error *error)
         return 0;
     int failure = errno;
     if (failure == EOPNOTSUPP || failure == ENOSYS) {
-        if (file.room(file.context) < commit->nbytes)
+        if (berth_output_file_room(commit->fd) < commit->nbytes)
             failure = ENOSPC;
         else if (berth_system.ftruncate(commit->fd, nbytes) == 0)
             return 0;
@@ -60,8 +60,9 @@ static int take_room(const berth_commit *commit, berth_error *error)
             failure = errno;
     }
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
-        return berth_fail_shortage(error, failure, NULL, BERTH_NO_OFFSET,
-                                   berth_shortage(&file, commit->nbytes, 0));
+        return berth_fail_shortage(
+            error, failure, NULL, BERTH_NO_OFFSET,
+            berth_shortage(berth_output_file_room(commit->fd), commit->nbytes, 0));
     return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
 }
 

@@ -7,7 +7,6 @@
 #ifndef BERTH_SAVE_COMMIT_H
 #define BERTH_SAVE_COMMIT_H
 
-#include "save/output.h"
 #include "save/target.h"
 #include "save/temporary.h"
 

@@ -69,6 +69,24 @@ static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
     return nbytes - nbytes % unit;
 }
 
+const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t at)
+{
+    const berth_planned *record = &plan->records[i];
+    const berth_storage *storage = record->storage;
+
+    if (record->swap_nbytes > 1)
+        return NULL;
+    if (record->data)
+        return (const uint8_t *)record->data + at;
+    if (!storage)
+        return NULL;
+    while (!storage->data && !storage->read && storage->root) {
+        at += storage->root_offset;
+        storage = storage->root;
+    }
+    return storage->data ? (const uint8_t *)storage->data + at : NULL;
+}
+
 int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                         berth_error *error)
 {

@@ -12,9 +12,12 @@
 /* What is gathered is summed while it is still in the cache. */
 #define BLOCK_NBYTES ((size_t)256 * 1024)
 
-int berth_image_begin(berth_image *image, const berth_plan *plan, bool in_order, berth_error *error)
+int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_demand *demand,
+                      bool in_order, berth_error *error)
 {
-    *image = (berth_image){.plan = plan, .in_order = in_order};
+    *image = (berth_image){.plan = plan, .in_order = in_order, .demand.block_nbytes = 1};
+    if (demand)
+        image->demand = *demand;
     if (!plan->compute_crc32)
         return 0;
     image->sums = berth_allocate(plan->n_records * sizeof *image->sums);
@@ -55,33 +58,85 @@ static void render_header(const berth_plan *plan, berth_tile *tile, size_t i)
     berth_tile_put(tile, place->header_offset, tile->scratch, nbytes);
 }
 
+bool berth_image_is_complete(const berth_image *image, size_t i)
+{
+    return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
+}
+
+/* Lends what it can of a share of record i whose bytes lie in memory. False: nothing. */
+static bool lend(const berth_image *image, berth_tile *tile, size_t i, const berth_range *share,
+                 berth_lent *lent)
+{
+    const berth_demand *demand = &image->demand;
+    uint64_t mask = demand->block_nbytes - 1;
+    uint64_t begin = (share->offset + mask) & ~mask;
+    uint64_t end = (share->offset + share->nbytes) & ~mask;
+
+    if (demand->least_lent_nbytes == 0 || tile->n_lent == BERTH_MOST_LENT || begin >= end ||
+        end - begin < demand->least_lent_nbytes)
+        return false;
+    const uint8_t *bytes =
+        berth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
+    if (!bytes || ((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0)
+        return false;
+    *lent = (berth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
+    tile->lent[tile->n_lent++] = *lent;
+    return true;
+}
+
+/* Copies a range of record i's data into the tile, and goes on with its CRC. */
+static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t begin,
+                  uint64_t end, uint32_t *crc32, berth_error *error)
+{
+    uint64_t data_offset = image->plan->records[i].place.data_offset;
+
+    for (uint64_t at = begin; at < end;) {
+        uint8_t *out = tile->bytes + (at - tile->offset);
+        size_t n = end - at < BLOCK_NBYTES ? (size_t)(end - at) : BLOCK_NBYTES;
+        if (berth_content_fetch(image->plan, i, out, n, at - data_offset, error) < 0)
+            return error->code;
+        if (image->sums)
+            *crc32 = berth_crc32(*crc32, out, n);
+        at += n;
+    }
+    return 0;
+}
+
+static int render_share(berth_image *image, berth_tile *tile, size_t i, const berth_range *share,
+                        uint32_t *crc32, berth_error *error)
+{
+    uint64_t end = share->offset + share->nbytes;
+    berth_lent lent = {.range.offset = end};
+
+    if (!lend(image, tile, i, share, &lent))
+        return gather(image, tile, i, share->offset, end, crc32, error);
+    if (gather(image, tile, i, share->offset, lent.range.offset, crc32, error) < 0)
+        return error->code;
+    if (image->sums)
+        *crc32 = berth_crc32(*crc32, lent.bytes, (size_t)lent.range.nbytes);
+    return gather(image, tile, i, lent.range.offset + lent.range.nbytes, end, crc32, error);
+}
+
 /* The record's data in the tile; *completed: its CRC is known now, by this tile. */
 static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *completed,
                        berth_error *error)
 {
-    const berth_plan *plan = image->plan;
-    const berth_place *place = &plan->records[i].place;
+    const berth_place *place = &image->plan->records[i].place;
     uint64_t end = place->data_offset + place->nbytes;
+    uint32_t crc32 = 0;
     berth_range share;
 
     if (!berth_tile_share(tile, place->data_offset, end, &share))
         return 0;
-    uint8_t *out = tile->bytes + (share.offset - tile->offset);
     uint64_t at = share.offset - place->data_offset;
-    if (i == plan->id_index) {
-        memcpy(out, image->id + at, (size_t)share.nbytes);
+    if (i == image->plan->id_index) {
+        memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    for (uint64_t left = share.nbytes; left > 0;) {
-        size_t n = left < BLOCK_NBYTES ? (size_t)left : BLOCK_NBYTES;
-        if (berth_content_fetch(plan, i, out, n, at, error) < 0)
-            return error->code;
-        if (image->sums)
-            *completed = berth_seam_sum(image, i, out, n, at);
-        out += n;
-        at += n;
-        left -= n;
-    }
+    if (render_share(image, tile, i, &share, &crc32, error) < 0)
+        return error->code;
+    if (image->sums)
+        *completed = berth_seam_add(image, i, crc32, share.nbytes, at);
     return 0;
 }
 
@@ -136,8 +191,11 @@ static void render_directory(const berth_image *image, berth_tile *tile)
 
 int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error)
 {
+    tile->n_lent = 0;
     tile->n_gaps = 0;
     tile->seam.nbytes = 0;
+    tile->waits_for = BERTH_NO_RECORD;
+    tile->completed = BERTH_NO_RECORD;
     if (render_records(image, tile, error) < 0)
         return error->code;
     if (tile->offset + tile->nbytes > image->plan->directory_offset)

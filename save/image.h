@@ -2,16 +2,19 @@
 /*
  * The file as a computed image: any range of it, a tile, is rendered from the plan into a buffer.
  * CRCs are summed in the same pass, part by part in any order. What waits for a CRC that is not
- * known yet, a seam, is left out of the tile and handed to whoever completes the CRC.
+ * known yet, a seam, is left out of the tile and handed to whoever completes the CRC. Large
+ * contents are not copied where the output takes them from where they lie: they are lent.
  */
 #ifndef BERTH_SAVE_IMAGE_H
 #define BERTH_SAVE_IMAGE_H
 
 #include <stdatomic.h>
+#include <sys/uio.h>
 
 #include "save/plan.h"
 
 #define BERTH_MOST_DESCRIPTOR_NBYTES 24
+#define BERTH_MOST_LENT 64 /* ranges of one tile; what is beyond is copied */
 
 /* A record's CRC while its parts are being summed. */
 typedef struct berth_sum {
@@ -19,8 +22,16 @@ typedef struct berth_sum {
     _Atomic uint32_t crc32;          /* of the parts so far, each shifted to its place */
 } berth_sum;
 
+/* What a writer needs of the memory and of the ranges it gets. */
+typedef struct berth_demand {
+    uint32_t block_nbytes;     /* a power of two; 1: any range will do */
+    uint32_t memory_alignment; /* a power of two, at most block_nbytes */
+    size_t least_lent_nbytes;  /* shorter ranges are copied; 0: all are */
+} berth_demand;
+
 typedef struct berth_image {
     const berth_plan *plan;
+    berth_demand demand;
     berth_sum *sums; /* one a record; NULL when no CRC is computed */
     bool in_order;   /* tiles are rendered one after the other: a CRC is known when it is reached */
     char id[BERTH_ID_NBYTES]; /* set by berth_image_settle */
@@ -39,28 +50,46 @@ typedef struct berth_seam {
     uint8_t bytes[BERTH_MOST_DESCRIPTOR_NBYTES];
 } berth_seam;
 
+/* A range of the tile whose bytes are elsewhere: in the caller's memory. */
+typedef struct berth_lent {
+    berth_range range;
+    const uint8_t *bytes;
+} berth_lent;
+
 typedef struct berth_tile {
     uint64_t offset; /* in the file */
     size_t nbytes;
     uint8_t *bytes;
-    uint8_t *scratch; /* plan->most_header_nbytes bytes */
+    uint8_t *scratch;                 /* plan->most_header_nbytes bytes */
+    berth_lent lent[BERTH_MOST_LENT]; /* in order; `bytes` holds nothing there */
+    size_t n_lent;
     /*
-     * Descriptors that others write. At most two: that of the record which began before the tile,
-     * and that of the record which goes on after it.
+     * Without blocks. Descriptors that others write, at most two: that of the record which began
+     * before the tile, and that of the record which goes on after it. And one that is written on
+     * its own: of the record which goes on after the tile, or began before.
      */
     berth_range gaps[2];
     size_t n_gaps;
-    berth_seam seam; /* at most one: of the record which goes on after the tile, or began before */
+    berth_seam seam;
+    /*
+     * With blocks, which hold a descriptor whole or in two. The record that began before the tile,
+     * whose CRC its descriptor here waits for; and the one whose CRC this tile completed although
+     * its descriptor, or some of it, is not here. BERTH_NO_RECORD: none.
+     */
+    size_t waits_for;
+    size_t completed;
 } berth_tile;
 
-int berth_image_begin(berth_image *image, const berth_plan *plan, bool in_order,
-                      berth_error *error);
+/* `demand` NULL: nothing is lent, any range will do. */
+int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_demand *demand,
+                      bool in_order, berth_error *error);
 void berth_image_end(berth_image *image); /* of zeros: nothing */
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
  * berth_image_settle, behind it. Every byte before the tail must be rendered exactly once.
- * Thread-safe for different tiles. Fills gaps and seam.
+ * Thread-safe for different tiles, which are multiples of the demanded block, but for the last.
+ * Fills all from `lent` on.
  */
 int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error);
 
@@ -69,23 +98,37 @@ void berth_image_settle(berth_image *image);
 
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
 uint32_t berth_image_crc32(const berth_image *image, size_t i);
+bool berth_image_is_complete(const berth_image *image, size_t i);
 
 /* ---- seam.c ---- */
 
 /* Adds the CRC of rendered bytes [at, at + nbytes) of record i. True if that completes it. */
-bool berth_seam_sum(berth_image *image, size_t i, const uint8_t *bytes, size_t nbytes, uint64_t at);
-/* Renders the tile's share of record i's descriptor, or makes it a gap, or a seam. */
+bool berth_seam_add(berth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at);
+/* Renders the tile's share of record i's descriptor, or leaves it to whoever completes its CRC. */
 void berth_seam_descriptor(berth_image *image, berth_tile *tile, size_t i, bool completed);
+/* Where record i's descriptor is; and renders it into the tile, now that its CRC is complete. */
+berth_range berth_seam_range(const berth_plan *plan, size_t i);
+void berth_seam_put(const berth_image *image, berth_tile *tile, size_t i);
 
 /* The tile's share of [begin, end): false if there is none. */
 bool berth_tile_share(const berth_tile *tile, uint64_t begin, uint64_t end, berth_range *share);
 /* Copies the tile's share of a piece whose bytes lie at `offset` in the file. */
 void berth_tile_put(berth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
+/*
+ * [begin, end) of the tile as pieces, its own and the lent ones, at most BERTH_MOST_PIECES.
+ * Returns their number.
+ */
+#define BERTH_MOST_PIECES (2 * BERTH_MOST_LENT + 1)
+size_t berth_tile_pieces(const berth_tile *tile, uint64_t begin, uint64_t end,
+                         struct iovec pieces[BERTH_MOST_PIECES]);
 
 /* ---- content.c ---- */
 
 /* Bytes [at, at + nbytes) of a record, in the file's byte order. */
 int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                         berth_error *error);
+/* Where byte `at` of a record lies in memory, as it goes to the file, with all that follow it; NULL
+ * if it does not. */
+const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t at);
 
 #endif

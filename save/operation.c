@@ -75,6 +75,15 @@ static int allocate_memory(berth_output_memory *memory, uint64_t nbytes, berth_e
     return memory->bytes ? 0 : berth_fail_memory(error, nbytes);
 }
 
+static void open_file(berth_operation *operation)
+{
+    int fd = operation->commit.fd;
+    uint64_t nbytes = operation->plan->nbytes;
+    const berth_method method = berth_method_choose(&operation->config, fd, nbytes);
+
+    operation->output = berth_output_file_begin(&operation->file, fd, nbytes, &method);
+}
+
 static int open_output(berth_operation *operation, berth_error *error)
 {
     const berth_request *request = operation->request;
@@ -86,7 +95,7 @@ static int open_output(berth_operation *operation, berth_error *error)
     case BERTH_TO_PATH:
         if (berth_commit_begin(&operation->commit, request->path, nbytes,
                                operation->config.save_durability, error) == 0)
-            operation->output = berth_output_of_file(&operation->commit.fd);
+            open_file(operation);
         break;
     case BERTH_TO_SINK:
         operation->output = berth_output_of_sink(request->sink);
@@ -117,7 +126,8 @@ int berth_operation_begin(berth_operation *operation, const berth_request *reque
     *operation = (berth_operation){.request = request,
                                    .begin_seconds = now(),
                                    .stats = {.method = "buffered", .reason = "nothing was written"},
-                                   .commit = {.fd = -1, .target = {.folder = -1}}};
+                                   .commit = {.fd = -1, .target = {.folder = -1}},
+                                   .file = {.fd = -1, .direct = {.fd = -1}}};
     if (request->call)
         operation->call = *request->call;
     if (check_destination(request, error) < 0 ||
@@ -162,9 +172,19 @@ static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nby
     return atomic_load(&operation->cancelled);
 }
 
+/* What is left to do for a file of our own, and what it has to tell. */
+static void end_file(berth_operation *operation, berth_error *error)
+{
+    berth_stats *stats = &operation->stats;
+
+    if (error->code == BERTH_OK)
+        berth_output_file_cut(&operation->file, operation->plan->nbytes, error);
+    stats->method = berth_output_file_method(&operation->file, &stats->reason);
+}
+
 int berth_operation_transfer(berth_operation *operation, berth_error *error)
 {
-    berth_run_settings settings = berth_run_settings_of(&operation->config);
+    berth_run_settings settings = berth_run_settings_of(&operation->config, &operation->output);
     berth_run_facts facts = {0};
     double begin = now();
 
@@ -173,6 +193,8 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     settings.cancelled = &operation->cancelled;
     operation->stats.reason = operation->output.reason;
     berth_run(operation->plan, &operation->output, &settings, &facts, error);
+    if (operation->request->to == BERTH_TO_PATH)
+        end_file(operation, error);
     operation->stats.transfer_seconds = now() - begin;
     operation->stats.moved_nbytes = facts.moved_nbytes;
     operation->stats.n_requests = facts.n_requests;
@@ -199,6 +221,7 @@ int berth_operation_end(berth_operation *operation, berth_error *error)
 {
     const berth_request *request = operation->request;
 
+    berth_output_file_end(&operation->file);
     berth_commit_abort(&operation->commit);
     berth_plan_free(operation->plan);
     operation->plan = NULL;

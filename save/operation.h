@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "save/commit.h"
+#include "save/output_file.h"
 #include "save/plan.h"
 #include "save/snapshot.h"
 
@@ -48,7 +49,8 @@ typedef struct berth_operation {
     berth_plan *plan;
     berth_snapshot snapshot;
     berth_output output;
-    berth_commit commit; /* BERTH_TO_PATH */
+    berth_commit commit;    /* BERTH_TO_PATH */
+    berth_output_file file; /* likewise */
     /* Cancelled or final, whichever comes first: then the other cannot come any more. */
     _Atomic int phase;
     _Atomic bool cancelled; /* no request is begun any more */

@@ -5,7 +5,6 @@
 
 #include "config/error.h"
 #include "io/file.h"
-#include "io/syscalls.h"
 
 /* ---- a callback of the caller ---- */
 
@@ -44,6 +43,7 @@ berth_output berth_output_of_fd(const int *fd)
     return (berth_output){.write = append_fd,
                           .context = (void *)fd,
                           .in_order = true,
+                          .takes_any_memory = true,
                           .reason = "a descriptor at its own position"};
 }
 
@@ -69,42 +69,9 @@ static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offs
 
 berth_output berth_output_of_memory(berth_output_memory *memory)
 {
-    return (berth_output){
-        .write = write_memory, .read = read_memory, .context = memory, .reason = "memory"};
-}
-
-/* ---- a file of our own ---- */
-
-static int write_file(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                      berth_error *error)
-{
-    return berth_file_write(*(const int *)context, buffer, nbytes, offset, error);
-}
-
-static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
-{
-    return berth_file_read(*(const int *)context, buffer, nbytes, offset, error);
-}
-
-/* What it has and what is free. */
-static uint64_t room_of_file(void *context)
-{
-    int fd = *(const int *)context;
-    struct statvfs system;
-    struct stat file;
-
-    if (berth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
-        berth_system.fstat(fd, &file) < 0)
-        return UINT64_MAX; /* some network file systems do not tell */
-    return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
-}
-
-berth_output berth_output_of_file(const int *fd)
-{
-    return (berth_output){.write = write_file,
-                          .read = read_file,
-                          .room = room_of_file,
-                          .context = (void *)fd,
-                          .reason = "direct writes are not part of this build"};
+    return (berth_output){.write = write_memory,
+                          .read = read_memory,
+                          .context = memory,
+                          .takes_any_memory = true,
+                          .reason = "memory"};
 }

@@ -3,18 +3,27 @@
 #ifndef BERTH_SAVE_OUTPUT_H
 #define BERTH_SAVE_OUTPUT_H
 
+#include <sys/uio.h>
+
 #include "berth.h"
 
 typedef struct berth_output {
     /* Writes all of it, or sets the error. From several threads at once unless in_order. */
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                  berth_error *error);
+    /* Likewise pieces one after the other; NULL: each is written by itself. */
+    int (*write_pieces)(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                        berth_error *error);
     /* Reads what was written; NULL where that cannot be. */
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
     /* How large what is written here can grow; NULL where nobody knows. */
     uint64_t (*room)(void *context);
     void *context;
-    bool in_order; /* offsets must follow each other */
+    bool in_order;         /* offsets must follow each other */
+    bool takes_any_memory; /* bytes may come from where they lie, in pieces */
+    /* Positions, lengths and pieces are multiples of it, the last one padded; 0: any will do. */
+    uint32_t block_nbytes;
+    uint32_t memory_alignment; /* with blocks: of every piece */
     const char *reason;
 } berth_output;
 
@@ -22,6 +31,10 @@ typedef struct berth_output {
 typedef struct berth_run_facts {
     uint64_t moved_nbytes;
     uint64_t n_requests;
+    uint64_t lent_nbytes;   /* of moved_nbytes: never copied */
+    uint64_t n_kept;        /* seams that were kept aside, in blocks of their own */
+    size_t n_kept_most;     /* at one time */
+    uint64_t memory_nbytes; /* buffers of all workers */
 } berth_run_facts;
 
 /* Memory that holds the whole image. */
@@ -34,6 +47,5 @@ typedef struct berth_output_memory {
 berth_output berth_output_of_sink(const berth_sink *sink);
 berth_output berth_output_of_fd(const int *fd); /* at its own position, in order */
 berth_output berth_output_of_memory(berth_output_memory *memory);
-berth_output berth_output_of_file(const int *fd); /* positioned */
 
 #endif

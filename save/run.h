@@ -7,20 +7,24 @@
 #include "save/plan.h"
 
 typedef struct berth_run_settings {
-    unsigned n_workers;   /* 0: all on the caller's thread */
-    uint64_t tile_nbytes; /* > 0 */
-    bool read_back;       /* debug: check what was written, where it can be read */
+    unsigned n_workers;       /* 0: all on the caller's thread */
+    uint64_t tile_nbytes;     /* > 0; cut down to whole blocks where the output has them */
+    uint64_t memory_nbytes;   /* bound of all buffers; 0: none */
+    size_t least_lent_nbytes; /* 0: measured */
+    bool read_back;           /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;
     const _Atomic bool *cancelled; /* once it is true no request is begun; NULL: never */
 } berth_run_settings;
 
-/* io.threads and io.chunk_nbytes, 0s measured. */
-berth_run_settings berth_run_settings_of(const struct berth_config *config);
+/* io.threads, io.chunk_nbytes and io.memory_nbytes, 0s measured for the output (NULL: memory). */
+berth_run_settings berth_run_settings_of(const struct berth_config *config,
+                                         const berth_output *output);
 
 /*
- * Writes the whole image to the output. Ends with a call of progress with done = total, which may
- * still cancel. An error names the record and the byte.
+ * Writes the whole image to the output, the last block padded where the output has blocks. Ends
+ * with a call of progress with done = total, which may still cancel. An error names the record and
+ * the byte.
  */
 int berth_run(const berth_plan *plan, const berth_output *output,
               const berth_run_settings *settings, berth_run_facts *facts, berth_error *error);

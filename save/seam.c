@@ -4,7 +4,8 @@
  * XOR of its parts' CRCs, each shifted over the bytes that follow the part (zlib's combine with
  * 0), so parts may come in any order. Exactly one tile completes a record; only that one writes
  * the descriptor, in its own buffer if it lies there whole, else alone. All others leave it out:
- * no byte of the file is ever written twice, so nothing needs a lock.
+ * no byte of the file is ever written twice, so nothing needs a lock. Where only whole blocks can
+ * be written, those that wait are kept aside (save/held.h).
  */
 #include <string.h>
 
@@ -12,15 +13,16 @@
 #include "format/zip_write.h"
 #include "save/image.h"
 
-bool berth_seam_sum(berth_image *image, size_t i, const uint8_t *bytes, size_t nbytes, uint64_t at)
+bool berth_seam_add(berth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at)
 {
     berth_sum *sum = &image->sums[i];
     const berth_planned *record = &image->plan->records[i];
     uint64_t after_nbytes = record->place.nbytes - at - nbytes;
 
     if (!record->no_crc32) {
-        uint32_t crc32 = berth_crc32(0, bytes, nbytes);
-        atomic_fetch_xor(&sum->crc32, berth_crc32_combine(crc32, 0, after_nbytes));
+        if (after_nbytes > 0)
+            crc32 = berth_crc32_combine(crc32, 0, after_nbytes);
+        atomic_fetch_xor(&sum->crc32, crc32);
     }
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
@@ -48,26 +50,81 @@ void berth_tile_put(berth_tile *tile, uint64_t offset, const uint8_t *bytes, uin
                (size_t)share.nbytes);
 }
 
+berth_range berth_seam_range(const berth_plan *plan, size_t i)
+{
+    const berth_place *place = &plan->records[i].place;
+
+    return (berth_range){.offset = place->data_offset + place->nbytes,
+                         .nbytes = place->descriptor_nbytes};
+}
+
+void berth_seam_put(const berth_image *image, berth_tile *tile, size_t i)
+{
+    uint8_t bytes[BERTH_MOST_DESCRIPTOR_NBYTES];
+    berth_range range = berth_seam_range(image->plan, i);
+
+    berth_zip_write_descriptor(&image->plan->records[i].place, berth_image_crc32(image, i), bytes);
+    berth_tile_put(tile, range.offset, bytes, range.nbytes);
+}
+
+/* Blocks: a known share goes into its tile, whoever completed it; an unknown one waits. */
+static void put_or_wait(const berth_image *image, berth_tile *tile, size_t i, bool completed,
+                        bool here, bool whole)
+{
+    if (here && berth_image_is_complete(image, i))
+        berth_seam_put(image, tile, i);
+    else if (here)
+        tile->waits_for = i;
+    if (completed && !whole)
+        tile->completed = i;
+}
+
 void berth_seam_descriptor(berth_image *image, berth_tile *tile, size_t i, bool completed)
 {
-    const berth_place *place = &image->plan->records[i].place;
-    berth_seam seam = {.offset = place->data_offset + place->nbytes,
-                       .nbytes = place->descriptor_nbytes};
+    berth_range range = berth_seam_range(image->plan, i);
     berth_range share;
 
-    if (seam.nbytes == 0)
+    if (range.nbytes == 0)
         return;
-    bool here = berth_tile_share(tile, seam.offset, seam.offset + seam.nbytes, &share);
-    bool whole = here && share.nbytes == seam.nbytes;
-    bool known = image->in_order || !image->sums;
-    if (known ? here : completed)
-        berth_zip_write_descriptor(place, berth_image_crc32(image, i), seam.bytes);
-    if (known || (completed && whole)) {
-        berth_tile_put(tile, seam.offset, seam.bytes, seam.nbytes);
+    bool here = berth_tile_share(tile, range.offset, range.offset + range.nbytes, &share);
+    bool whole = here && share.nbytes == range.nbytes;
+    if (image->in_order || !image->sums || (completed && whole)) {
+        if (here)
+            berth_seam_put(image, tile, i);
         return;
     }
-    if (completed)
-        tile->seam = seam;
+    if (image->demand.block_nbytes > 1) {
+        put_or_wait(image, tile, i, completed, here, whole);
+        return;
+    }
+    if (completed) {
+        tile->seam = (berth_seam){.offset = range.offset, .nbytes = range.nbytes};
+        berth_zip_write_descriptor(&image->plan->records[i].place, berth_image_crc32(image, i),
+                                   tile->seam.bytes);
+    }
     if (here)
         tile->gaps[tile->n_gaps++] = share;
+}
+
+size_t berth_tile_pieces(const berth_tile *tile, uint64_t begin, uint64_t end,
+                         struct iovec pieces[BERTH_MOST_PIECES])
+{
+    uint64_t at = begin;
+    size_t n = 0;
+
+    for (size_t i = 0; i < tile->n_lent; i++) {
+        const berth_lent *lent = &tile->lent[i];
+        if (lent->range.offset < at || lent->range.offset >= end)
+            continue;
+        if (lent->range.offset > at)
+            pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                         .iov_len = (size_t)(lent->range.offset - at)};
+        pieces[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)lent->bytes,
+                                     .iov_len = (size_t)lent->range.nbytes};
+        at = lent->range.offset + lent->range.nbytes;
+    }
+    if (at < end)
+        pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                     .iov_len = (size_t)(end - at)};
+    return n;
 }

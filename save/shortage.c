@@ -6,11 +6,9 @@
 
 #include "config/error.h"
 
-uint64_t berth_shortage(const berth_output *output, uint64_t nbytes, uint64_t written_nbytes)
+uint64_t berth_shortage(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
-    uint64_t room = output->room ? output->room(output->context) : UINT64_MAX;
-
-    return nbytes - (room < nbytes ? room : written_nbytes);
+    return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
 }
 
 /* "812 MiB": whole units, rounded up, below 10,000. */

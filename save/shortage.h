@@ -3,13 +3,13 @@
 #ifndef BERTH_SAVE_SHORTAGE_H
 #define BERTH_SAVE_SHORTAGE_H
 
-#include "save/output.h"
+#include "berth.h"
 
 /*
- * How many of nbytes have no room. Where nobody knows, or there seems to be room (a quota, a
- * limit): those that are not written.
+ * How many of nbytes have no room. Where nobody knows (room_nbytes is UINT64_MAX), or there seems
+ * to be room (a quota, a limit): those that are not written.
  */
-uint64_t berth_shortage(const berth_output *output, uint64_t nbytes, uint64_t written_nbytes);
+uint64_t berth_shortage(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
 
 /* "… at byte N: No space left on device (812 MiB missing)". */
 int berth_fail_shortage(berth_error *error, int system_errno, const char *record, uint64_t offset,

@@ -284,9 +284,9 @@ Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
     expect_every_operation_to_fail(
         "debug = maybe: must be off | on (TORCH_SERIALIZATION_DEBUG in the environment)");
     forget_environment();
-    variable("BERTH_SAVE_METHOD", "direct");
-    expect_every_operation_to_fail("save.method = direct: direct writes are not part of this "
-                                   "version; use auto or buffered (BERTH_SAVE_METHOD in the "
+    variable("BERTH_LOAD_METHOD", "direct");
+    expect_every_operation_to_fail("load.method = direct: direct reads are not part of this "
+                                   "version; use auto, map or read (BERTH_LOAD_METHOD in the "
                                    "environment)");
 }
 

@@ -172,9 +172,9 @@ Test(values, come_as_integers_too)
     cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "io.threads = -9223372036854775808: must be 0 to 1024, "
                                     "0: measured (set by the program)");
-    cr_assert_eq(berth_config_set_int("save.method", BERTH_SAVE_DIRECT, &error), BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "save.method = direct: direct writes are not part of this "
-                                    "version; use auto or buffered (set by the program)");
+    cr_assert_eq(berth_config_set_int("load.method", BERTH_LOAD_DIRECT, &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "load.method = direct: direct reads are not part of this "
+                                    "version; use auto, map or read (set by the program)");
 }
 
 struct later {
@@ -188,7 +188,6 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
     static const struct later rows[] = {
         {"save.use_pinned_memory_for_d2h", "off", NOT_BUILT("unpinned staging buffers are", "on"),
          "off"},
-        {"save.method", "direct", NOT_BUILT("direct writes are", "auto or buffered"), "direct"},
         {"load.method", "direct", NOT_BUILT("direct reads are", "auto, map or read"), "direct"},
         {"load.mmap_flags", "shared,huge",
          NOT_BUILT("huge pages are", "private, shared or populate"), "huge"},
@@ -221,7 +220,7 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
         cr_assert_eq(berth_config_option(i, &option, &error), 0);
         n_later += *option.later != '\0';
     }
-    cr_assert_eq(n_later, 12, "the options above are all that wait");
+    cr_assert_eq(n_later, 11, "the options above are all that wait");
 }
 
 Test(values, names_that_are_none_are_refused)

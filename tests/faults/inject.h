@@ -27,6 +27,8 @@
     X(int, fstat, (int fd, struct stat *status), (fd, status))                                     \
     X(int, fstatat, (int folder, const char *path, struct stat *status, int flags),                \
       (folder, path, status, flags))                                                               \
+    X(int, statx, (int folder, const char *path, int flags, unsigned mask, struct statx *status),  \
+      (folder, path, flags, mask, status))                                                         \
     X(int, fstatfs, (int fd, struct statfs *status), (fd, status))                                 \
     X(int, fstatvfs, (int fd, struct statvfs *status), (fd, status))                               \
     X(int, faccessat, (int folder, const char *path, int mode, int flags),                         \
@@ -36,6 +38,8 @@
     X(int, getrlimit, (int resource, struct rlimit *limit), (resource, limit))                     \
     X(int, fallocate, (int fd, int mode, off_t offset, off_t nbytes), (fd, mode, offset, nbytes))  \
     X(int, ftruncate, (int fd, off_t nbytes), (fd, nbytes))                                        \
+    X(int, sync_file_range, (int fd, off_t offset, off_t nbytes, unsigned flags),                  \
+      (fd, offset, nbytes, flags))                                                                 \
     X(int, fsync, (int fd), (fd))                                                                  \
     X(int, fdatasync, (int fd), (fd))                                                              \
     X(int, fchmod, (int fd, mode_t mode), (fd, mode))                                              \
@@ -84,7 +88,7 @@ static struct {
     void (*before)(void); /* instead of a failure: done before the call, which is then made */
 } fault;
 
-/* Calls in their order, a letter each: w(rite) s(ync) d(atasync) r(ename) u(nlink). */
+/* Calls in their order, a letter each: w(rite) t(runcate) s(ync) d(atasync) r(ename) u(nlink). */
 static char fault_trace[4096];
 static atomic_size_t fault_trace_nbytes;
 
@@ -99,8 +103,9 @@ static void fault_note(char letter)
 static bool fault_is_due(enum fault_row row)
 {
     static const char letters[FAULT_N_ROWS] = {
-        [FAULT_pwrite] = 'w',    [FAULT_pwritev] = 'w',  [FAULT_fsync] = 's',
-        [FAULT_fdatasync] = 'd', [FAULT_renameat] = 'r', [FAULT_unlinkat] = 'u'};
+        [FAULT_pwrite] = 'w',  [FAULT_pwritev] = 'w',   [FAULT_ftruncate] = 't',
+        [FAULT_fsync] = 's',   [FAULT_fdatasync] = 'd', [FAULT_renameat] = 'r',
+        [FAULT_unlinkat] = 'u'};
 
     if (letters[row])
         fault_note(letters[row]);

@@ -16,6 +16,7 @@
 #define OLD "the old file"
 #define LEFTOVER ".berth-00000000000000aa.tmp"
 #define N_BYTES 30000
+#define N_LARGE_BYTES 300000
 
 static char *folder, *path, *link_path, *leftover_path;
 static uint8_t *bytes, *expected;
@@ -30,6 +31,7 @@ typedef struct scene {
     bool through_link;
     bool replaces;
     bool leftover; /* of a killed save lies in the folder */
+    bool large;    /* so that contents are lent, not copied */
     bool values;   /* a tree, with views and a tied tensor, instead of records */
 } scene;
 
@@ -40,13 +42,18 @@ static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
     return -1;
 }
 
-static int save_records(const char *to, berth_error *error)
+static int save_some(const char *to, size_t nbytes, berth_error *error)
 {
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
-                                        {.name = "data/0", .nbytes = N_BYTES, .data = bytes},
+                                        {.name = "data/0", .nbytes = nbytes, .data = bytes},
                                         {.name = "data/1", .nbytes = 17, .data = bytes}};
 
     return berth_save_records(to, "archive", records, 3, 0, NULL, error);
+}
+
+static int save_records(const char *to, berth_error *error)
+{
+    return save_some(to, N_BYTES, error);
 }
 
 static int save_values(const char *to, berth_error *error)
@@ -78,7 +85,21 @@ static int save_values(const char *to, berth_error *error)
 
 static int save(const scene *tried, const char *to, berth_error *error)
 {
-    return tried->values ? save_values(to, error) : save_records(to, error);
+    if (tried->values)
+        return save_values(to, error);
+    return tried->large ? save_some(to, N_LARGE_BYTES, error) : save_records(to, error);
+}
+
+/* On a page, so that direct writes may take them from where they lie. */
+static uint8_t *aligned_bytes(void)
+{
+    uint8_t *sample = sample_bytes(N_LARGE_BYTES);
+    void *aligned = NULL;
+
+    cr_assert_eq(posix_memalign(&aligned, 4096, N_LARGE_BYTES), 0);
+    memcpy(aligned, sample, N_LARGE_BYTES);
+    free(sample);
+    return aligned;
 }
 
 static void scene_set_up(void)
@@ -87,7 +108,7 @@ static void scene_set_up(void)
     path = test_path(folder, "model.pt");
     link_path = test_path(folder, "link.pt");
     leftover_path = test_path(folder, LEFTOVER);
-    bytes = sample_bytes(N_BYTES);
+    bytes = aligned_bytes();
     cr_assert_eq(symlink("model.pt", link_path), 0);
     n_points = 0;
     memset(n_points_of, 0, sizeof n_points_of);

@@ -33,7 +33,7 @@ struct player {
     pthread_t threads[3];
 };
 
-static char names[N_RECORDS][16];
+static char names[N_RECORDS][24];
 static unsigned n_cancelled, n_saved;
 
 static void expect(bool condition, const char *what)

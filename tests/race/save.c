@@ -55,6 +55,29 @@ static void *save_often(void *context)
     return NULL;
 }
 
+/*
+ * Blocks that wait for a CRC, kept by one worker and written by another: records of a few blocks,
+ * so that their descriptors lie in other tiles than their ends or beginnings.
+ */
+static void check_direct(void)
+{
+    enum { N = 12, NBYTES = 50001 };
+    static uint8_t large[NBYTES + N];
+    berth_new_record some[N];
+    berth_error error;
+
+    for (size_t i = 0; i < N; i++)
+        some[i] = (berth_new_record){
+            .name = i ? names[i] : "data.pkl", .nbytes = NBYTES, .data = large + i};
+    expect(berth_config_patch("io.threads=4 io.chunk_nbytes=4096 save.method=direct debug=on "
+                              "save.durability=none",
+                              &error) == 0,
+           "patch");
+    for (int i = 0; i < 5; i++)
+        expect(berth_save_records(path, NULL, some, N, 0, NULL, &error) == 0, error.message);
+    berth_config_unpatch(NULL);
+}
+
 /* Each save must end whole although another one ends at the same path. */
 static void check_two_writers(void)
 {
@@ -103,6 +126,7 @@ int main(void)
     path = model;
     prepare();
     check_two_writers();
+    check_direct();
     check_failures();
     expect(test_folder_count(folder) == 1, "something is left behind");
     free(model);

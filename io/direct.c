@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/direct.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "io/file.h"
+#include "io/syscalls.h"
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool is_power_of_two(uint32_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/*
+ * What the file says it needs (Linux 6.1 and later, some file systems); else a page. The file
+ * system's block is never divided: ext4 and XFS would lock the whole file for such a write.
+ */
+static bool align(int fd, const struct stat *status, berth_direct *direct)
+{
+    uint32_t block_nbytes = BERTH_DIRECT_BLOCK_NBYTES;
+    uint32_t memory_alignment = BERTH_DIRECT_BLOCK_NBYTES;
+#ifdef STATX_DIOALIGN
+    struct statx told;
+
+    if (berth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 &&
+        (told.stx_mask & STATX_DIOALIGN)) {
+        if (!is_power_of_two(told.stx_dio_offset_align)) /* 0: not of this file */
+            return false;
+        block_nbytes = larger(block_nbytes, told.stx_dio_offset_align);
+        memory_alignment = told.stx_dio_mem_align;
+    }
+#endif
+    if (status->st_blksize > 0 && status->st_blksize <= BERTH_DIRECT_MOST_BLOCK_NBYTES)
+        block_nbytes = larger(block_nbytes, (uint32_t)status->st_blksize);
+    direct->block_nbytes = block_nbytes;
+    direct->memory_alignment = memory_alignment;
+    return is_power_of_two(block_nbytes) && block_nbytes <= BERTH_DIRECT_MOST_BLOCK_NBYTES &&
+           is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
+}
+
+static int open_again(int fd)
+{
+    char path[32];
+    int again;
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    do
+        again = berth_system.open(path, O_WRONLY | O_DIRECT | O_CLOEXEC, 0);
+    while (again < 0 && errno == EINTR);
+    return again;
+}
+
+bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
+{
+    struct stat first, second;
+
+    *direct = (berth_direct){.fd = -1};
+    *reason = "the file cannot be opened a second time";
+    if (berth_system.fstat(fd, &first) < 0)
+        return false;
+    if (!align(fd, &first, direct)) {
+        *reason = "the file system has no direct writes";
+        return false;
+    }
+    direct->fd = open_again(fd);
+    if (direct->fd < 0) {
+        if (errno == EINVAL || errno == EOPNOTSUPP)
+            *reason = "the file system has no direct writes";
+        return false;
+    }
+    if (berth_system.fstat(direct->fd, &second) == 0 && first.st_dev == second.st_dev &&
+        first.st_ino == second.st_ino)
+        return true;
+    berth_direct_close(direct);
+    return false;
+}
+
+void berth_direct_close(berth_direct *direct)
+{
+    berth_file_close(direct->fd);
+    direct->fd = -1;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A run while it runs: what its workers share. */
+#ifndef BERTH_SAVE_RUN_STATE_H
+#define BERTH_SAVE_RUN_STATE_H
+
+#include "save/held.h"
+#include "save/output.h"
+#include "save/run.h"
+
+typedef struct berth_run_state {
+    berth_image image;
+    berth_held held;
+    const berth_output *output;
+    const berth_run_settings *settings;
+    uint64_t begin, end; /* of the part of the file that is being written */
+    uint64_t tile_nbytes;
+    uint32_t block_nbytes; /* 1: any range can be written */
+    unsigned n_workers;
+    size_t buffer_nbytes; /* of one worker: the tile, and scratch behind it */
+    uint8_t *allocated;
+    uint8_t *buffers; /* in it, aligned */
+    /*
+     * With blocks: the bytes of the block in which the tail begins that lie before the tail. They
+     * are rendered with the data, as their CRCs are asked for by the tail, and written with it.
+     */
+    uint8_t *carry;
+    berth_range carried;
+    _Atomic uint64_t done_nbytes;
+    _Atomic uint64_t n_requests;
+    _Atomic uint64_t lent_nbytes;
+} berth_run_state;
+
+/* A task of the pool. */
+int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* One tile: rendered and written, with what waits for a CRC, or waited for the one of this tile. */
+#include <string.h>
+
+#include "config/error.h"
+#include "save/run_state.h"
+#include "save/shortage.h"
+
+/* Says it again with the record, and with what is missing where room was short (W1). */
+static int fail_write(berth_run_state *run, const berth_error *failed, uint64_t offset,
+                      berth_error *error)
+{
+    const berth_output *output = run->output;
+    const berth_plan *plan = run->image.plan;
+    uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
+    size_t i = berth_plan_find(plan, at);
+    const char *name = i < plan->n_records ? berth_plan_name(plan, i) : NULL;
+
+    if (failed->code == BERTH_E_NO_SPACE)
+        return berth_fail_shortage(
+            error, failed->system_errno, name, at,
+            berth_shortage(output->room ? output->room(output->context) : UINT64_MAX, plan->nbytes,
+                           atomic_load(&run->done_nbytes)));
+    if (failed->code == BERTH_E_CALLBACK)
+        berth_fail_errno(error, failed->system_errno, name, at, "the sink failed");
+    else if (failed->system_errno)
+        berth_fail_errno(error, failed->system_errno, name, at, "cannot write");
+    else
+        berth_fail(error, failed->code, name, at, "%s", failed->message);
+    error->code = failed->code;
+    return error->code;
+}
+
+/* In one request where the output takes pieces. */
+static int write_pieces(berth_run_state *run, struct iovec *pieces, size_t n_pieces,
+                        uint64_t offset, berth_error *error)
+{
+    const berth_output *output = run->output;
+    berth_error failed;
+
+    berth_error_clear(&failed);
+    if (n_pieces > 1 && output->write_pieces) {
+        atomic_fetch_add(&run->n_requests, 1);
+        if (output->write_pieces(output->context, pieces, n_pieces, offset, &failed) < 0)
+            return fail_write(run, &failed, offset, error);
+        return 0;
+    }
+    for (size_t i = 0; i < n_pieces; i++) {
+        atomic_fetch_add(&run->n_requests, 1);
+        if (output->write(output->context, pieces[i].iov_base, pieces[i].iov_len, offset, &failed) <
+            0)
+            return fail_write(run, &failed, offset, error);
+        offset += pieces[i].iov_len;
+    }
+    return 0;
+}
+
+/* The tile's bytes [begin, end). What is padding is not counted. */
+static int write_range(berth_run_state *run, const berth_tile *tile, uint64_t begin, uint64_t end,
+                       berth_error *error)
+{
+    struct iovec pieces[BERTH_MOST_PIECES];
+    uint64_t total = run->image.plan->nbytes;
+
+    if (begin == end)
+        return 0;
+    if (run->settings->cancelled && atomic_load(run->settings->cancelled))
+        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    size_t n_pieces = berth_tile_pieces(tile, begin, end, pieces);
+    if (write_pieces(run, pieces, n_pieces, begin, error) < 0)
+        return error->code;
+    atomic_fetch_add(&run->done_nbytes, (end < total ? end : total) - begin);
+    return 0;
+}
+
+/* All of the tile but its gaps, and then its seam. */
+static int write_tile(berth_run_state *run, const berth_tile *tile, berth_error *error)
+{
+    const berth_seam *seam = &tile->seam;
+    uint64_t at = tile->offset;
+
+    for (size_t i = 0; i < tile->n_gaps; i++) {
+        const berth_range *gap = &tile->gaps[i];
+        if (write_range(run, tile, at, gap->offset, error) < 0)
+            return error->code;
+        at = gap->offset + gap->nbytes;
+    }
+    if (write_range(run, tile, at, tile->offset + tile->nbytes, error) < 0 || seam->nbytes == 0)
+        return error->code;
+    const berth_tile alone = {
+        .offset = seam->offset, .nbytes = seam->nbytes, .bytes = (uint8_t *)(uintptr_t)seam->bytes};
+    return write_range(run, &alone, seam->offset, seam->offset + seam->nbytes, error);
+}
+
+/* ---- whole blocks ---- */
+
+/* What others kept aside for the CRC that this tile completed. */
+static int write_held(berth_run_state *run, size_t i, berth_error *error)
+{
+    berth_held_slot *slot;
+
+    while ((slot = berth_held_take(&run->held, &run->image, i)) != NULL) {
+        const berth_tile blocks = {.offset = slot->range.offset,
+                                   .nbytes = (size_t)slot->range.nbytes,
+                                   .bytes = slot->bytes};
+        uint64_t end = blocks.offset + blocks.nbytes;
+        int status = write_range(run, &blocks, blocks.offset, end, error);
+        berth_held_free(&run->held, slot);
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+/* The end of the file is padded with zeros. */
+static uint64_t pad(const berth_run_state *run, const berth_tile *tile)
+{
+    uint64_t end = tile->offset + tile->nbytes;
+    uint64_t mask = run->block_nbytes - 1;
+    uint64_t padded = (end + mask) & ~mask;
+
+    memset(tile->bytes + tile->nbytes, 0, (size_t)(padded - end));
+    return padded;
+}
+
+static int write_blocks(berth_run_state *run, berth_tile *tile, berth_error *error)
+{
+    uint64_t end = pad(run, tile);
+    berth_range kept = {.offset = tile->offset};
+
+    if (tile->waits_for != BERTH_NO_RECORD &&
+        berth_held_keep(&run->held, &run->image, tile, &kept, error) < 0)
+        return error->code;
+    if (write_range(run, tile, tile->offset, kept.offset, error) < 0 ||
+        write_range(run, tile, kept.offset + kept.nbytes, end, error) < 0)
+        return error->code;
+    if (tile->completed == BERTH_NO_RECORD)
+        return 0;
+    return write_held(run, tile->completed, error);
+}
+
+/* Renders the tile but what is carried into its beginning. */
+static int render(berth_run_state *run, berth_tile *tile, berth_error *error)
+{
+    const berth_range *carried = &run->carried;
+
+    if (carried->nbytes == 0 || tile->offset != carried->offset)
+        return berth_image_render(&run->image, tile, error);
+    berth_tile rest = {.offset = tile->offset + carried->nbytes,
+                       .nbytes = tile->nbytes - (size_t)carried->nbytes,
+                       .bytes = tile->bytes + carried->nbytes,
+                       .scratch = tile->scratch};
+    memcpy(tile->bytes, run->carry, (size_t)carried->nbytes);
+    tile->waits_for = tile->completed = BERTH_NO_RECORD; /* every CRC is known */
+    return berth_image_render(&run->image, &rest, error);
+}
+
+/* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
+int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    berth_run_state *run = context;
+    uint8_t *buffer = run->buffers + worker * run->buffer_nbytes;
+    uint64_t index = run->begin / run->tile_nbytes + task;
+    uint64_t begin = index * run->tile_nbytes;
+    uint64_t rest = run->end - begin;
+    uint64_t end = begin + (rest < run->tile_nbytes ? rest : run->tile_nbytes);
+    if (begin < run->begin)
+        begin = run->begin;
+    berth_tile tile;
+    tile.offset = begin;
+    tile.nbytes = (size_t)(end - begin);
+    tile.bytes = buffer;
+    tile.scratch = buffer + run->tile_nbytes;
+    tile.n_lent = 0;
+
+    if (render(run, &tile, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < tile.n_lent; i++)
+        atomic_fetch_add(&run->lent_nbytes, tile.lent[i].range.nbytes);
+    return run->block_nbytes > 1 ? write_blocks(run, &tile, error) : write_tile(run, &tile, error);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Outputs that take whole blocks only, as direct writes do: the same image, each block once. */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "save/held.h"
+#include "save/run.h"
+#include "tests/save/records.h"
+
+#define BLOCK 512u
+#define MEMORY_ALIGNMENT 8u
+
+/* Memory that takes nothing but whole blocks from aligned pieces, and each only once. */
+typedef struct strict {
+    uint8_t *bytes;
+    uint8_t *n_writes; /* of each block */
+    uint64_t nbytes;   /* padded */
+    atomic_uint n_bad;
+    _Atomic uint64_t read_last_at; /* for tests: the end of what was written last */
+} strict;
+
+static int write_strict_pieces(void *context, struct iovec *pieces, size_t n_pieces,
+                               uint64_t offset, berth_error *error)
+{
+    strict *memory = context;
+
+    (void)error;
+    for (size_t i = 0; i < n_pieces; i++) {
+        uint64_t n = pieces[i].iov_len;
+        if (n == 0 || offset % BLOCK || n % BLOCK || offset + n > memory->nbytes ||
+            (uintptr_t)pieces[i].iov_base % MEMORY_ALIGNMENT) {
+            atomic_fetch_add(&memory->n_bad, 1);
+            return 0;
+        }
+        memcpy(memory->bytes + offset, pieces[i].iov_base, n);
+        for (uint64_t block = offset / BLOCK; block < (offset + n) / BLOCK; block++)
+            if (++memory->n_writes[block] != 1)
+                atomic_fetch_add(&memory->n_bad, 1);
+        offset += n;
+    }
+    atomic_store(&memory->read_last_at, offset);
+    return 0;
+}
+
+static int write_strict(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                        berth_error *error)
+{
+    struct iovec piece = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = nbytes};
+
+    return write_strict_pieces(context, &piece, 1, offset, error);
+}
+
+static int read_strict(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                       berth_error *error)
+{
+    (void)error;
+    memcpy(buffer, ((strict *)context)->bytes + offset, nbytes);
+    return 0;
+}
+
+static void strict_begin(strict *memory, uint64_t nbytes)
+{
+    *memory = (strict){.nbytes = (nbytes + BLOCK - 1) / BLOCK * BLOCK};
+    memory->bytes = malloc(memory->nbytes);
+    memory->n_writes = calloc(memory->nbytes / BLOCK, 1);
+    memset(memory->bytes, 0xEE, memory->nbytes);
+}
+
+static void strict_end(strict *memory)
+{
+    free(memory->bytes);
+    free(memory->n_writes);
+}
+
+static berth_output strict_output(strict *memory)
+{
+    return (berth_output){.write = write_strict,
+                          .write_pieces = write_strict_pieces,
+                          .read = read_strict,
+                          .context = memory,
+                          .takes_any_memory = true,
+                          .block_nbytes = BLOCK,
+                          .memory_alignment = MEMORY_ALIGNMENT};
+}
+
+static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
+                           const char *assignments)
+{
+    struct berth_config config;
+    berth_plan *plan = NULL;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    berth_config_unpatch(&error);
+    berth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    cr_assert(plan, "%s", error.message);
+    return plan;
+}
+
+static void check_written(const berth_plan *plan, const strict *memory, const uint8_t *expected,
+                          const berth_run_settings *settings)
+{
+    cr_assert_eq(memory->n_bad, 0, "%u writes are no whole blocks, or written twice",
+                 memory->n_bad);
+    for (uint64_t i = 0; i < memory->nbytes; i++)
+        cr_assert_eq(memory->bytes[i], i < plan->nbytes ? expected[i] : 0,
+                     "byte %llu of %llu, tiles of %llu, %u workers", (unsigned long long)i,
+                     (unsigned long long)plan->nbytes, (unsigned long long)settings->tile_nbytes,
+                     settings->n_workers);
+    for (uint64_t i = 0; i < memory->nbytes / BLOCK; i++)
+        cr_assert_eq(memory->n_writes[i], 1);
+}
+
+static berth_run_facts run(const berth_plan *plan, const uint8_t *expected,
+                           const berth_run_settings *settings)
+{
+    berth_run_facts facts;
+    berth_error error;
+    strict memory;
+
+    strict_begin(&memory, plan->nbytes);
+    const berth_output output = strict_output(&memory);
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, settings, &facts, &error), 0, "%s", error.message);
+    cr_assert_eq(facts.moved_nbytes, plan->nbytes, "padding is not counted");
+    check_written(plan, &memory, expected, settings);
+    strict_end(&memory);
+    return facts;
+}
+
+/* Tiles of one block and more, also sizes that are cut down to blocks; lent ranges and none. */
+static berth_run_facts check_all_runs(const berth_plan *plan, const uint8_t *expected)
+{
+    static const uint64_t tiles[] = {1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 1u << 20};
+    static const unsigned workers[] = {0, 1, 2, 4, 8};
+    berth_run_facts seen = {0};
+
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        for (size_t j = 0; j < sizeof workers / sizeof *workers; j++)
+            for (size_t least = 1; least <= 1u << 20; least <<= 20) {
+                const berth_run_settings settings = {.n_workers = workers[j],
+                                                     .tile_nbytes = tiles[i],
+                                                     .least_lent_nbytes = least,
+                                                     .read_back = true};
+                berth_run_facts facts = run(plan, expected, &settings);
+                cr_assert(least == 1 || facts.lent_nbytes == 0);
+                cr_assert_leq(facts.n_kept_most, workers[j] * (size_t)BERTH_HELD_SLOTS_PER_WORKER);
+                seen.lent_nbytes += facts.lent_nbytes;
+                seen.n_kept += facts.n_kept;
+            }
+    return seen;
+}
+
+static void check_samples(uint32_t alignment, bool compute_crc32)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    char assignments[128];
+    composed file;
+
+    sample_records(bytes, records);
+    compose(&file, records, N_SAMPLES, alignment, compute_crc32);
+    snprintf(assignments, sizeof assignments, "save.storage_alignment=%u save.compute_crc32=%s",
+             alignment, compute_crc32 ? "on" : "off");
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, assignments);
+    check_all_runs(plan, file.bytes);
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
+
+Test(blocks, give_the_composed_file_whatever_the_tiles_and_workers)
+{
+    check_samples(64, true);
+}
+
+Test(blocks, give_the_same_without_crcs_and_at_other_alignments)
+{
+    check_samples(64, false);
+    check_samples(1, true);
+    check_samples(4096, true);
+}
+
+/* Every position of a descriptor at the border of a block and of a tile, first and last bytes. */
+Test(blocks, hold_descriptors_that_straddle_them)
+{
+    uint8_t *bytes = sample_bytes(4 * BLOCK);
+
+    for (size_t nbytes = 2 * BLOCK; nbytes < 2 * BLOCK + 600; nbytes += nbytes % 64 ? 1 : 8) {
+        const berth_new_record records[] = {
+            {.name = "data.pkl", .nbytes = nbytes, .data = bytes},
+            {.name = "data/0", .nbytes = 1, .data = bytes + 1},
+            {.name = "data/1", .nbytes = nbytes, .data = bytes + 2},
+        };
+        composed file;
+        compose(&file, records, 3, 1, true);
+        berth_plan *plan = plan_of(records, 3, BERTH_RECORDS_COMPLETE, "save.storage_alignment=1");
+        for (unsigned n_workers = 1; n_workers <= 4; n_workers += 3)
+            for (uint64_t tile = BLOCK; tile <= 2 * BLOCK; tile += BLOCK) {
+                const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile};
+                run(plan, file.bytes, &settings);
+            }
+        berth_plan_free(plan);
+        free(file.bytes);
+    }
+    free(bytes);
+}
+
+/* With the id and the directory, which begin inside a block; a run of one tile is the measure. */
+Test(blocks, hold_the_tail_that_depends_on_all_before_it)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+
+    sample_records(bytes, records);
+    for (size_t n = 1; n <= N_SAMPLES; n++) {
+        berth_plan *plan = plan_of(records, n, 0, "");
+        berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+        berth_output output = berth_output_of_memory(&memory);
+        const berth_run_settings settings = {.tile_nbytes = plan->nbytes};
+        berth_run_facts facts;
+        berth_error error;
+        berth_error_clear(&error);
+        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0);
+        check_all_runs(plan, memory.bytes);
+        free(memory.bytes);
+        berth_plan_free(plan);
+    }
+    free(bytes);
+}
+
+/* ---- what is lent ---- */
+
+Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
+{
+    _Alignas(BLOCK) static uint8_t bytes[40 * BLOCK + 1];
+    berth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .least_lent_nbytes = BLOCK};
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7 + i / 251);
+    for (size_t shift = 0; shift <= 1; shift++) {
+        const berth_new_record records[] = {
+            {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+            {.name = "data/0", .nbytes = 40 * BLOCK, .data = bytes + shift},
+        };
+        composed file;
+        compose(&file, records, 2, BLOCK, true);
+        berth_plan *plan =
+            plan_of(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
+        berth_run_facts facts = run(plan, file.bytes, &settings);
+        cr_assert_eq(facts.lent_nbytes, shift ? 0 : 40 * BLOCK);
+        berth_plan_free(plan);
+        free(file.bytes);
+    }
+}
+
+/* ---- what is kept aside ---- */
+
+typedef struct slow {
+    const uint8_t *bytes;
+    strict *memory;
+    uint64_t until; /* the first tile's data is given when this byte has been reached */
+} slow;
+
+static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    const slow *from = context;
+
+    if (offset == 0)
+        while (atomic_load(&from->memory->read_last_at) < from->until)
+            usleep(100);
+    memcpy(buffer, from->bytes + offset, nbytes);
+    return 0;
+}
+
+/*
+ * The first of many tiles is rendered last: the block with the descriptor waits, alone, until it
+ * is; nothing else does.
+ */
+Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout = 60)
+{
+    uint8_t *bytes = sample_bytes(20 * BLOCK);
+    berth_new_record records[] = {
+        {.name = "data.pkl", .nbytes = 10 * BLOCK + 30, .data = bytes},
+        {.name = "data/0", .nbytes = 8 * BLOCK, .data = bytes + 1},
+    };
+    berth_run_facts facts;
+    berth_error error;
+    composed file;
+    strict memory;
+
+    compose(&file, records, 2, 64, true);
+    for (unsigned n_workers = 2; n_workers <= 4; n_workers++) {
+        const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = BLOCK};
+        strict_begin(&memory, file.nbytes);
+        slow from = {.bytes = bytes, .memory = &memory, .until = file.places[1].data_offset};
+        records[0].data = NULL;
+        records[0].read = read_slowly;
+        records[0].context = &from;
+        berth_plan *plan = plan_of(records, 2, BERTH_RECORDS_COMPLETE, "");
+        const berth_output output = strict_output(&memory);
+        berth_error_clear(&error);
+        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+        check_written(plan, &memory, file.bytes, &settings);
+        cr_assert_eq(facts.n_kept, 1);
+        cr_assert_eq(facts.n_kept_most, 1);
+        berth_plan_free(plan);
+        strict_end(&memory);
+    }
+    free(file.bytes);
+    free(bytes);
+}
+
+/* ---- memory ---- */
+
+/* All buffers together stay below the bound, whatever was asked for, down to what is needed. */
+Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
+{
+    uint8_t *bytes = sample_bytes(1u << 20);
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 1u << 20, .data = bytes}};
+    composed file;
+
+    compose(&file, records, 1, 64, true);
+    berth_plan *plan = plan_of(records, 1, BERTH_RECORDS_COMPLETE, "");
+    for (uint64_t bound = 16 * 1024; bound <= 4u << 20; bound *= 2)
+        for (unsigned n_workers = 0; n_workers <= 16; n_workers += 4)
+            for (uint64_t tile = BLOCK; tile <= 1u << 20; tile *= 16) {
+                const berth_run_settings settings = {
+                    .n_workers = n_workers, .tile_nbytes = tile, .memory_nbytes = bound};
+                berth_run_facts facts = run(plan, file.bytes, &settings);
+                cr_assert_leq(facts.memory_nbytes, bound, "%u workers, tiles of %llu", n_workers,
+                              (unsigned long long)tile);
+            }
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
