@@ -9,6 +9,7 @@
 #include <argp.h>
 #include <berth.h>
 #include <jansson.h>
+#include <stdio.h>
 
 /* Exit codes: yes; broken, differs or not found; usage or trouble. A signal gives 128 + its number.
  */
@@ -57,8 +58,10 @@ error_t take_positional(int key, char *word, struct argp_state *state, positiona
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
-/* The same for trouble of the command's own. Returns EXIT_TROUBLE. */
+/* The same for trouble of the command's own, in one line. Returns EXIT_TROUBLE. */
 int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Names come from strangers' files: control characters never reach the terminal. */
+void print_name(FILE *out, const char *name);
 /* EXIT_NO if the error is about what a file says, EXIT_TROUBLE if about reaching it. */
 int exit_code(const berth_error *error);
 /* Flushes stdout: `code`, or trouble if something could not be written. */

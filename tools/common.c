@@ -110,15 +110,27 @@ int fail(const berth_error *error)
 
 int trouble(const char *format, ...)
 {
+    char text[1024];
     va_list arguments;
 
     fflush(stdout);
-    fputs("berth: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    fputs("berth: ", stderr);
+    print_name(stderr, text);
     fputc('\n', stderr);
     return EXIT_TROUBLE;
+}
+
+void print_name(FILE *out, const char *name)
+{
+    for (; *name; name++) {
+        unsigned char byte = (unsigned char)*name, next = (unsigned char)name[1];
+        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
+        fputc(byte < 0x20 || byte == 0x7f || is_control ? '?' : byte, out);
+        name += is_control;
+    }
 }
 
 int finish_output(int code)

@@ -77,17 +77,6 @@ static json_t *tensor_json(const berth_named_tensor *named)
                      "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
-/* Names come from the file: control characters never reach the terminal. */
-static void print_name(const char *name)
-{
-    for (; *name; name++) {
-        unsigned char byte = (unsigned char)*name, next = (unsigned char)name[1];
-        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
-        putchar(byte < 0x20 || byte == 0x7f || is_control ? '?' : byte);
-        name += is_control;
-    }
-}
-
 static void print_tensor(const berth_named_tensor *named)
 {
     char shape[256];
@@ -100,7 +89,7 @@ static void print_tensor(const berth_named_tensor *named)
     else
         printf("%14" PRIu64, named->offset);
     printf("  %-7s ", device_of(named->tensor));
-    print_name(named->name);
+    print_name(stdout, named->name);
     putchar('\n');
 }
 
@@ -154,7 +143,7 @@ static int list_records(const char *path, const common *options)
         else {
             printf("%14" PRIu64 "  %14" PRIu64 "  %08x  %-8s  ", record.offset, record.nbytes,
                    record.crc32, record.method ? "deflated" : "stored");
-            print_name(record.name);
+            print_name(stdout, record.name);
             putchar('\n');
         }
     }

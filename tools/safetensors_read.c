@@ -36,7 +36,8 @@ typedef struct range {
 
 static int bad(const safetensors_file *file, const char *name, const char *why)
 {
-    fprintf(stderr, "berth: %s: %s%s%s\n", file->path, name, name[0] ? ": " : "", why);
+    trouble("%s: %.200s%s%s%s", file->path, name, strlen(name) > 200 ? "..." : "",
+            name[0] ? ": " : "", why);
     return EXIT_NO;
 }
 

@@ -16,6 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
     (void)check_opening(bytes, nbytes, "load.check=none load.unknown_globals=inert");
     (void)check_opening(bytes, nbytes, "load.check=headers load.calculate_storage_offsets=off");
     (void)check_opening(bytes, nbytes, "load.check=data load.mmap=off load.unknown_globals=inert");
+    check_by_reads(bytes, nbytes, "load.check=directory");
+    check_by_reads(bytes, nbytes, "load.check=headers load.calculate_storage_offsets=off");
     check_readings(bytes, nbytes, "load.unknown_globals=refuse");
     return 0;
 }

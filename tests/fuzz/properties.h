@@ -83,9 +83,26 @@ static bool is_clean_text(const char *text)
     return !is_set || mbsrtowcs(NULL, &at, 0, &(mbstate_t){0}) != (size_t)-1;
 }
 
-/* Memory, not a pool: what is counted must not depend on threads. */
-static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
-                     berth_checkpoint **opened, berth_error *error)
+struct span {
+    const uint8_t *bytes;
+    size_t nbytes;
+};
+
+static int read_span(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    const struct span *span = context;
+
+    MUST(offset <= span->nbytes && nbytes <= span->nbytes - offset, "a read beyond the file");
+    memcpy(buffer, span->bytes + offset, nbytes);
+    return 0;
+}
+
+/*
+ * Memory, not a pool: what is counted must not depend on threads. `span`: if not NULL, the bytes
+ * come by reads of a few at a time.
+ */
+static int open_as(const uint8_t *bytes, size_t nbytes, struct span *span, const char *options,
+                   berth_checkpoint **opened, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
     berth_call call = {.config = config};
@@ -94,13 +111,21 @@ static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
     MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
              berth_config_apply(config, options, error) == 0,
          "%s", error->message);
-    int result = berth_open_memory(bytes, nbytes, &call, opened, error);
+    berth_source source = {.nbytes = nbytes, .name = "memory", .read = read_span, .context = span};
+    int result = span ? berth_open_source(&source, &call, opened, error)
+                      : berth_open_memory(bytes, nbytes, &call, opened, error);
     berth_config_free(config);
     /* F5: a failure is a sentence of one line; a success leaves none. */
     MUST((result < 0) == (*opened == NULL) && result == (int)error->code, "%d", result);
     MUST((result < 0) == (error->message[0] != 0), "%s", error->message);
     MUST(is_clean_text(error->message), "not one line of UTF-8: %s", error->message);
     return result;
+}
+
+static int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
+                     berth_checkpoint **opened, berth_error *error)
+{
+    return open_as(bytes, nbytes, NULL, options, opened, error);
 }
 
 static void check_bytes(const berth_named_tensor *named, const uint8_t *data, const uint8_t *read,
@@ -263,6 +288,31 @@ static bool check_opening(const uint8_t *bytes, size_t nbytes, const char *optio
     berth_close(checkpoint);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
     return opened;
+}
+
+/*
+ * However the bytes come, it is the same reading; and with every header looked at, the same
+ * sentence. (With fewer, the first storage's is looked at only where the head has it.)
+ */
+static inline void check_by_reads(const uint8_t *bytes, size_t nbytes, const char *options)
+{
+    struct span span = {bytes, nbytes};
+    berth_checkpoint *whole, *pieces;
+    berth_error error, other_error;
+    char text[256];
+
+    snprintf(text, sizeof text, "%s load.head_nbytes=1", options);
+    (void)open_with(bytes, nbytes, options, &whole, &error);
+    (void)open_as(bytes, nbytes, &span, text, &pieces, &other_error);
+    if (strstr(options, "load.check=headers"))
+        MUST(strcmp(error.message, other_error.message) == 0, "%s, by reads: %s", error.message,
+             other_error.message);
+    if (whole && pieces) {
+        check_same_reading(whole, pieces);
+        walk(pieces, nbytes);
+    }
+    berth_close(whole);
+    berth_close(pieces);
 }
 
 /*
