@@ -814,7 +814,8 @@ BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoi
 
 /* One tensor of the list. Text lives until the next call on this checkpoint. */
 typedef struct berth_named_tensor {
-    const char *name; /* short, "a.0.b"; or the path where two tensors have that name */
+    const char *name; /* short, "a.0.b"; or the path where two tensors have that name, or where it
+                         is empty, begins as a path does, holds a NUL or what is no UTF-8 */
     const char *path; /* "['a'][0]['b']" */
     const berth_tensor *tensor;
     const berth_value *value; /* the node met there: TENSOR, PARAMETER, SUBCLASS */

@@ -17,8 +17,10 @@ void berth_names_free(berth_names *names);
 /* Tensors in walk order; the parts of sparse and nested ones apart. */
 size_t berth_names_count(const berth_names *names);
 const berth_value *berth_names_value(const berth_names *names, size_t i);
-/* Text of entry i: the short name ("a.0.b"; the path if ambiguous), and the path
- * ("['a'][0]['b']"). Allocated with berth_allocate, the caller releases. */
+/* Text of entry i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
+ * path, or holds NULs or surrogates), and the path ("['a'][0]['b']"). Allocated with
+ * berth_allocate, the caller releases.
+ */
 int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
                      berth_error *error);
 

@@ -196,6 +196,24 @@ void berth_out_entry(struct names_out *out, const berth_names *names, uint32_t e
  */
 #define LONGEST_NAME_NBYTES ((size_t)16 << 20)
 
+/*
+ * Whether a short name can stand for its tensor: a NUL would end it early, and surrogates are no
+ * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
+ * does is read as one.
+ */
+static bool can_be_said(const struct names_out *out, const struct names_entry *entry)
+{
+    if (out->nbytes == 0 || !out->text)
+        return entry->parent == UINT32_MAX;
+    if (out->text[0] == '[' || out->text[0] == '.')
+        return false;
+    for (size_t i = 0; i < out->nbytes; i++)
+        if (out->text[i] == '\0' || ((uint8_t)out->text[i] == 0xed && i + 1 < out->nbytes &&
+                                     (uint8_t)out->text[i + 1] >= 0xa0))
+            return false;
+    return true;
+}
+
 int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
                      berth_error *error)
 {
@@ -208,6 +226,11 @@ int berth_names_text(const berth_names *names, size_t i, char **name, char **pat
     struct names_out short_out = {.limit = LONGEST_NAME_NBYTES};
     struct names_out path_out = {.limit = LONGEST_NAME_NBYTES};
     berth_out_entry(&short_out, names, entry, shared);
+    if (!shared && !short_out.failed && !short_out.cut &&
+        !can_be_said(&short_out, &names->entries[entry])) {
+        short_out.nbytes = 0;
+        berth_out_entry(&short_out, names, entry, true);
+    }
     berth_out_entry(&path_out, names, entry, true);
     if (short_out.failed || path_out.failed || short_out.cut || path_out.cut) {
         berth_release(short_out.text);

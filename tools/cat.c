@@ -59,7 +59,25 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
     return code == EXIT_YES ? finish_output(code) : code;
 }
 
-static int cat(berth_checkpoint *checkpoint, const char *name)
+/* What to ask for instead of a value that is no tensor. */
+static const char *hint(berth_kind kind)
+{
+    switch (kind) {
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return "; `berth ls` lists the tensors that it is made of";
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+        return "; `berth ls` lists the tensors in it";
+    default:
+        return "";
+    }
+}
+
+static int cat(berth_checkpoint *checkpoint, const char *file, const char *name)
 {
     berth_error error;
     const berth_value *value = berth_find(checkpoint, name, &error);
@@ -68,9 +86,10 @@ static int cat(berth_checkpoint *checkpoint, const char *name)
         return fail(&error);
     const berth_tensor *tensor = berth_value_tensor(value);
     if (!tensor)
-        return trouble("%s is a %s, no tensor", name, berth_kind_name(berth_value_kind(value)));
+        return trouble("%s: \"%s\" is not a strided tensor but of kind %s%s", file, name,
+                       berth_kind_name(berth_value_kind(value)), hint(berth_value_kind(value)));
     if (tensor->flags & BERTH_META)
-        return trouble("%s is on the meta device: it has no elements", name);
+        return trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
     return write_elements(checkpoint, tensor);
 }
 
@@ -98,7 +117,7 @@ int run_cat(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat(checkpoint, options.words.words[1]);
+    int code = cat(checkpoint, options.words.words[0], options.words.words[1]);
     berth_close(checkpoint);
     if (options.common.stats)
         print_stats(&stats);

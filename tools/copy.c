@@ -68,7 +68,7 @@ static bool small_record(berth_archive *archive, const char *name, char *text, s
 }
 
 /* The layout of the copy: where nobody set an alignment, that of the file. */
-static int choose_alignment(copy *c, berth_config *config, berth_error *error)
+static int choose_alignment(copy *c, const char *in, berth_config *config, berth_error *error)
 {
     char text[24], assignment[64];
 
@@ -76,8 +76,16 @@ static int choose_alignment(copy *c, berth_config *config, berth_error *error)
         return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
     if (!small_record(c->archive, ".storage_alignment", text, sizeof text))
         return 0;
+    /* Digits only: the text is the file's, and assignments are separated by spaces. */
+    if (!text[0] || text[strspn(text, "0123456789")] != '\0')
+        strcpy(text, "0");
     snprintf(assignment, sizeof assignment, "save.storage_alignment=%s", text);
-    return berth_config_apply(config, assignment, error);
+    if (berth_config_apply(config, assignment, error) < 0)
+        snprintf(error->message, sizeof error->message,
+                 "%.300s: .storage_alignment: its alignment, %s, is none that Berth writes; set "
+                 "another one, as with --set save.storage_alignment=64",
+                 in, text);
+    return error->code;
 }
 
 static int collect(copy *c, berth_error *error)
@@ -125,28 +133,65 @@ static bool changes_byteorder(copy *c)
     return strcmp(wanted, recorded) != 0;
 }
 
-/* Another byte order needs to know what the elements are: through the values. */
-static int copy_values(const char *in, const char *out, const berth_call *call, berth_error *error)
-{
-    berth_checkpoint *checkpoint;
-    int code = berth_open(in, NULL, &checkpoint, error);
-
-    if (code < 0)
-        return code;
-    code = berth_save(out, berth_root(checkpoint), call, error);
-    berth_close(checkpoint);
-    return code;
-}
-
-static int copy_records(copy *c, const char *out, berth_call *call, berth_error *error)
+/* What is written as values is laid out as the records are: by the file's own alignment. */
+static berth_config *layout_of(copy *c, const char *in, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
 
+    if (config && choose_alignment(c, in, config, error) < 0) {
+        berth_config_free(config);
+        config = NULL;
+    }
+    return config;
+}
+
+static int save_values(copy *c, const char *in, outfile *file, berth_call *call)
+{
+    berth_checkpoint *checkpoint = NULL;
+    berth_error error;
+    berth_config *config = layout_of(c, in, &error);
+    int code = config ? berth_open(in, NULL, &checkpoint, &error) : (int)error.code;
+
+    if (code == 0) {
+        call->config = config;
+        code = berth_save_fd(file->fd, berth_archive_name(c->archive), berth_root(checkpoint), call,
+                             &error);
+        if (code < 0) {
+            char cause[sizeof error.message];
+            memcpy(cause, error.message, sizeof cause);
+            snprintf(error.message, sizeof error.message, "%.200s: %.400s", file->path, cause);
+        }
+    }
+    berth_close(checkpoint);
+    berth_config_free(config);
+    return code < 0 ? fail(&error) : 0;
+}
+
+/*
+ * Another byte order needs to know what the elements are: through the values. Into a descriptor,
+ * for only so the archive keeps its name.
+ */
+static int copy_values(copy *c, const char *in, const char *out, berth_call *call)
+{
+    outfile file;
+    int told = outfile_open(&file, out);
+
+    if (!told)
+        told = save_values(c, in, &file, call);
+    if (!told)
+        told = outfile_commit(&file);
+    outfile_close(&file);
+    return told;
+}
+
+static int copy_records(copy *c, const char *in, const char *out, berth_call *call,
+                        berth_error *error)
+{
+    berth_config *config = layout_of(c, in, error);
+
     if (!config)
         return error->code;
-    int code = choose_alignment(c, config, error);
-    if (code == 0)
-        code = collect(c, error);
+    int code = collect(c, error);
     if (code == 0) {
         call->config = config;
         code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
@@ -180,11 +225,14 @@ int run_copy(int argc, char **argv)
     if (berth_archive_open(options.words.words[0], NULL, &c.archive, &error) < 0)
         return fail(&error);
     progress_begin(&bar, "copy", &options.common, &call, &stats);
-    int code = changes_byteorder(&c)
-                   ? copy_values(options.words.words[0], options.words.words[1], &call, &error)
-                   : copy_records(&c, options.words.words[1], &call, &error);
+    const char *in = options.words.words[0], *out = options.words.words[1];
+    int told = EXIT_YES;
+    if (changes_byteorder(&c))
+        told = copy_values(&c, in, out, &call);
+    else if (copy_records(&c, in, out, &call, &error) < 0)
+        told = fail(&error);
     progress_end(&bar);
-    int told = tell_stats(&options.common, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    told = tell_stats(&options.common, &stats, told);
     free(c.sources);
     free(c.records);
     berth_archive_close(c.archive);

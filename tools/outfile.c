@@ -3,20 +3,63 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/command.h"
 
-/* A symbolic link is followed: what it points to is replaced, not the link. */
+/* What a link says, from the folder that the link is in. NULL: no memory, or errno. */
+static char *read_link(const char *link)
+{
+    const char *slash = strrchr(link, '/');
+    char target[PATH_MAX], *path = NULL;
+    ssize_t n = readlink(link, target, sizeof target - 1);
+
+    if (n < 0)
+        return NULL;
+    target[n] = '\0';
+    int folder_nbytes = slash && target[0] != '/' ? (int)(slash - link) + 1 : 0;
+    return asprintf(&path, "%.*s%s", folder_nbytes, link, target) < 0 ? NULL : path;
+}
+
+/*
+ * F4: a symbolic link is followed: what it points to is replaced, not the link, also where there is
+ * nothing yet. NULL: errno tells why not.
+ */
 static char *resolve(const char *path)
 {
-    char *real = realpath(path, NULL);
+    enum { MOST_LINKS = 40 };
+    char *at = strdup(path);
+    struct stat status;
 
-    return real ? real : strdup(path);
+    for (int i = 0; at && lstat(at, &status) == 0 && S_ISLNK(status.st_mode); i++) {
+        char *next = i < MOST_LINKS ? read_link(at) : NULL;
+        int failure = i < MOST_LINKS ? errno : ELOOP;
+        free(at);
+        at = next;
+        errno = failure;
+    }
+    return at;
+}
+
+/* F4: the name that saves give their temporaries, so that the next one removes a leftover. */
+static char *temporary_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    unsigned long long random;
+    char *name = NULL;
+
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random ||
+        asprintf(&name, "%.*s.berth-%016llx.tmp", slash ? (int)(slash - path) + 1 : 0, path,
+                 random) < 0)
+        return NULL;
+    return name;
 }
 
 /* The mode of the file to be replaced, else what the umask leaves of 0666. */
@@ -34,22 +77,19 @@ int outfile_open(outfile *file, const char *path)
 
     *file = (outfile){.fd = -1, .path = resolve(path)};
     if (!file->path)
-        return trouble("out of memory");
+        return trouble("%s: the link cannot be followed: %s", path, strerror(errno));
     if (stat(file->path, &status) == 0 && !S_ISREG(status.st_mode))
         return trouble("%s: not a regular file", path);
-    for (unsigned i = 0; i < 100; i++) {
-        free(file->temporary);
-        if (asprintf(&file->temporary, "%s.%ld-%u.tmp", file->path, (long)getpid(), i) < 0) {
-            file->temporary = NULL;
-            return trouble("out of memory");
-        }
-        file->fd =
-            open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (file->fd >= 0 || errno != EEXIST)
-            break;
-    }
+    if (access(file->path, W_OK) != 0 && errno != ENOENT)
+        return trouble("%s: cannot be replaced: %s", path, strerror(errno));
+    file->temporary = temporary_name(file->path);
+    if (!file->temporary)
+        return trouble("%s: no name for a temporary file: %s", path, strerror(errno));
+    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file->fd < 0)
-        return trouble("%s: %s", path, strerror(errno));
+        return trouble("%s: no temporary file can be created in its folder: %s", path,
+                       strerror(errno));
+    (void)flock(file->fd, LOCK_EX | LOCK_NB); /* or a save takes it for a leftover */
     keep_mode(file);
     return 0;
 }
@@ -108,12 +148,10 @@ int outfile_commit(outfile *file)
         return trouble("%s: %s", file->path, strerror(errno));
     if (signal_code(0))
         return cancelled(file->path);
+    if (rename(file->temporary, file->path) != 0)
+        return trouble("%s: %s", file->path, strerror(errno));
     file->fd = -1;
-    if (close(fd) != 0 || rename(file->temporary, file->path) != 0) {
-        trouble("%s: %s", file->path, strerror(errno));
-        unlink(file->temporary);
-        return EXIT_TROUBLE;
-    }
+    close(fd); /* what could fail here was told by fsync */
     free(file->temporary);
     file->temporary = NULL;
     return sync_folder(file);
