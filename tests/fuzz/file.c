@@ -3,6 +3,8 @@
  * Whole files: any bytes, opened in every way, asked for everything, saved again. As a Criterion
  * program it replays tests/data; as a fuzzer (-DBERTH_FUZZER -fsanitize=fuzzer) it changes them,
  * and makes the sums of what it changed right again, so that it gets behind them.
+ * A fuzzer is built of this file and all sources of the rooms (config, format, io, save, load),
+ * with clang -D_GNU_SOURCE -DBERTH_FUZZER -fsanitize=fuzzer,address,undefined -I. … -ldeflate -lz.
  */
 #include "tests/fuzz/properties.h"
 

@@ -3,6 +3,8 @@
  * Pickles: any bytes as the data.pkl of an archive that has just the storages that they name, so
  * that whatever the pickle reader accepts goes all the way. As a Criterion program it replays a
  * few; as a fuzzer (-DBERTH_FUZZER -fsanitize=fuzzer) it makes its own.
+ * A fuzzer is built of this file and all sources of the rooms (config, format, io, save, load),
+ * with clang -D_GNU_SOURCE -DBERTH_FUZZER -fsanitize=fuzzer,address,undefined -I. … -ldeflate -lz.
  */
 #include "tests/fuzz/properties.h"
 
