@@ -281,6 +281,16 @@ static json_t *report_json(const save_bench *bench)
         rounds_json(bench));
 }
 
+/* One object, also with --stats. */
+static int print_report(const save_bench *bench)
+{
+    json_t *report = report_json(bench);
+
+    if (bench->options->common.stats)
+        json_object_set_new(report, "stats", stats_json(last_stats(bench)));
+    return print_json(report);
+}
+
 static int report_text(const save_bench *bench)
 {
     double seconds = median_of(bench, total_of), least, most;
@@ -330,8 +340,8 @@ int run_bench_save(int argc, char **argv)
              bench_tensors_fill(&bench.tensors) == 0)
         code = run_rounds(&bench);
     if (code == EXIT_YES)
-        code = options.common.json ? print_json(report_json(&bench)) : report_text(&bench);
-    if (code == EXIT_YES && options.common.stats)
+        code = options.common.json ? print_report(&bench) : report_text(&bench);
+    if (code == EXIT_YES && options.common.stats && !options.common.json)
         print_stats(last_stats(&bench));
     bench_tensors_free(&bench.tensors);
     free(bench.rounds);
