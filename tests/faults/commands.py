@@ -12,7 +12,7 @@ TEMPORARY = re.compile(r"^\.berth-[0-9a-f]{16}\.tmp$")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
 
 # Saves in several tiles, so that there are several writes to be killed at.
-TILES = ["--set", "io.chunk_nbytes=262144"]
+TILES = ["--set", "io.chunk_nbytes=65536" if LONG else "io.chunk_nbytes=262144"]
 THREADS = {1: ["--set", "io.threads=1"], 4: ["--set", "io.threads=4"]}
 DIRECT = ["--set", "save.method=direct"]
 

@@ -113,7 +113,7 @@ class Disk:
 
 @unittest.skipUnless(may_mount(), "loop mounts are not allowed here")
 class DiskTest(unittest.TestCase):
-    LEAST = 150 if LONG else 38
+    LEAST = 340 if LONG else 38
 
     def setUp(self):
         self.n_points = 0

@@ -96,9 +96,11 @@ static bool has_faults(enum fault_row row)
     return false;
 }
 
-/* A row that saving calls has its errnos above. */
+/* A new row of the system-call table gets a stand-in, and one that saving calls its errnos. */
 Test(save_faults, no_row_is_forgotten)
 {
+    fault_set(FAULT_open, 0, 0, false);
+    cr_assert_null(fault_row_without(), "%s: no stand-in in inject.h", fault_row_without());
     for (size_t i = 0; i < N_SCENES; i++) {
         int status;
         if (!scene_begin(&scenes[i]))
@@ -139,23 +141,27 @@ static void try_all(bool for_ever)
 /* W1, W2, W3, W6, W8 */
 Test(save_faults, any_single_fault_leaves_the_old_file_or_the_new_one, .timeout = 600)
 {
+    bool direct = direct_works();
+
     try_all(false);
-    check_points(1, n_points_of[1], 700);
-    check_points(2, n_points_of[2], 50);
-    check_points(3, n_points_of[3], 100);
-    check_points(6, n_points_of[6], 650);
-    check_points(8, n_points_of[8], 130);
+    check_points(1, n_points_of[1], direct ? 960 : 600);
+    check_points(2, n_points_of[2], direct ? 450 : 280);
+    check_points(3, n_points_of[3], direct ? 205 : 170);
+    check_points(6, n_points_of[6], direct ? 1150 : 740);
+    check_points(8, n_points_of[8], direct ? 430 : 190);
 }
 
 /* W1, W2, W3, W6, W8 */
 Test(save_faults, faults_that_stay_leave_the_old_file_or_the_new_one, .timeout = 600)
 {
+    bool direct = direct_works();
+
     try_all(true);
-    check_points(1, n_points_of[1], 590);
-    check_points(2, n_points_of[2], 42);
-    check_points(3, n_points_of[3], 68);
-    check_points(6, n_points_of[6], 640);
-    check_points(8, n_points_of[8], 110);
+    check_points(1, n_points_of[1], direct ? 820 : 500);
+    check_points(2, n_points_of[2], direct ? 390 : 250);
+    check_points(3, n_points_of[3], direct ? 135 : 110);
+    check_points(6, n_points_of[6], direct ? 1090 : 700);
+    check_points(8, n_points_of[8], direct ? 375 : 160);
 }
 
 /* W1 */
@@ -225,6 +231,8 @@ static bool is_direct(const scene *tried)
 /* A refused request is made again through the page cache, wherever it comes, and all after it. */
 Test(save_faults, a_refused_direct_write_is_repeated_buffered)
 {
+    if (!direct_works())
+        cr_skip_test("no direct writes in this file system");
     for (size_t i = 0; i < N_SCENES; i++) {
         unsigned before = n_points;
         if (!is_direct(&scenes[i]) || !scene_begin(&scenes[i]))
@@ -347,6 +355,8 @@ Test(save_faults, data_is_synced_before_the_rename_and_the_folder_after_it)
 /* W2: the last block is padded inside a size that is rounded up, and cut before the sync. */
 Test(save_faults, direct_writes_are_cut_before_they_are_synced)
 {
+    if (!direct_works())
+        cr_skip_test("no direct writes in this file system");
     cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=full", FAULT_fsync, 0), "twtsrs");
     cr_assert_str_eq(order_of(PARALLEL DIRECT "save.durability=file", FAULT_fsync, 0), "twtdr");
     cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=none", FAULT_fsync, 0), "twtr");
@@ -358,7 +368,8 @@ Test(save_faults, a_failed_sync_is_never_repeated)
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=full", FAULT_fsync, 1), "wsu");
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=file", FAULT_fdatasync, 1), "wdu");
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=full", FAULT_fsync, 2), "wsrs");
-    cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=full", FAULT_fsync, 1), "twtsu");
+    if (direct_works())
+        cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=full", FAULT_fsync, 1), "twtsu");
 }
 
 /* ---- memory ---- */

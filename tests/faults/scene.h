@@ -35,14 +35,14 @@ typedef struct scene {
     bool values;   /* a tree, with views and a tied tensor, instead of records */
 } scene;
 
-static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+static inline int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
 {
     (void)fd, (void)mode, (void)offset, (void)nbytes;
     errno = EOPNOTSUPP;
     return -1;
 }
 
-static int save_some(const char *to, size_t nbytes, berth_error *error)
+static inline int save_some(const char *to, size_t nbytes, berth_error *error)
 {
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = nbytes, .data = bytes},
@@ -51,12 +51,12 @@ static int save_some(const char *to, size_t nbytes, berth_error *error)
     return berth_save_records(to, "archive", records, 3, 0, NULL, error);
 }
 
-static int save_records(const char *to, berth_error *error)
+static inline int save_records(const char *to, berth_error *error)
 {
     return save_some(to, N_BYTES, error);
 }
 
-static int save_values(const char *to, berth_error *error)
+static inline int save_values(const char *to, berth_error *error)
 {
     const int64_t shape[] = {40, 100}, stride[] = {1, 40};
     berth_tree *tree = berth_tree_new(error);
@@ -83,7 +83,7 @@ static int save_values(const char *to, berth_error *error)
     return status;
 }
 
-static int save(const scene *tried, const char *to, berth_error *error)
+static inline int save(const scene *tried, const char *to, berth_error *error)
 {
     if (tried->values)
         return save_values(to, error);
@@ -91,7 +91,7 @@ static int save(const scene *tried, const char *to, berth_error *error)
 }
 
 /* On a page, so that direct writes may take them from where they lie. */
-static uint8_t *aligned_bytes(void)
+static inline uint8_t *aligned_bytes(void)
 {
     uint8_t *sample = sample_bytes(N_LARGE_BYTES);
     void *aligned = NULL;
@@ -102,7 +102,7 @@ static uint8_t *aligned_bytes(void)
     return aligned;
 }
 
-static void scene_set_up(void)
+static inline void scene_set_up(void)
 {
     folder = test_folder_new();
     path = test_path(folder, "model.pt");
@@ -114,7 +114,7 @@ static void scene_set_up(void)
     memset(n_points_of, 0, sizeof n_points_of);
 }
 
-static void scene_tear_down(void)
+static inline void scene_tear_down(void)
 {
     fault_clear();
     free(path), free(link_path), free(leftover_path), free(bytes), free(expected);
@@ -134,7 +134,7 @@ static inline void check_points(unsigned line, unsigned n, unsigned least)
 }
 
 /* Makes the file that the scene's saves must give. False: not part of this build. */
-static bool scene_begin(const scene *tried)
+static inline bool scene_begin(const scene *tried)
 {
     berth_error error;
 
@@ -152,7 +152,22 @@ static bool scene_begin(const scene *tried)
     return true;
 }
 
-static bool holds(const void *what, size_t nbytes)
+/* Whether saves that ask for it are written past the page cache here: not on tmpfs. */
+static inline bool direct_works(void)
+{
+    berth_stats stats;
+    berth_error error;
+    const berth_call call = {.stats = &stats};
+    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
+
+    cr_assert_eq(berth_config_patch("save.method=direct", &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_records(path, NULL, &record, 1, 0, &call, &error), 0, "%s",
+                 error.message);
+    berth_config_unpatch(NULL);
+    return strcmp(stats.method, "direct") == 0;
+}
+
+static inline bool holds(const void *what, size_t nbytes)
 {
     size_t n;
     uint8_t *file = test_read_file(path, &n);
@@ -161,7 +176,7 @@ static bool holds(const void *what, size_t nbytes)
     return same;
 }
 
-static void prepare_folder(const scene *tried)
+static inline void prepare_folder(const scene *tried)
 {
     (void)unlink(path);
     if (tried->replaces)
@@ -171,7 +186,7 @@ static void prepare_folder(const scene *tried)
 }
 
 /* Nothing but the link, the target if it is there, and the leftover if it could not be removed. */
-static void check_nothing_left(const scene *tried, bool with_target, const char *about)
+static inline void check_nothing_left(const scene *tried, bool with_target, const char *about)
 {
     bool leftover = access(leftover_path, F_OK) == 0;
 
@@ -181,8 +196,8 @@ static void check_nothing_left(const scene *tried, bool with_target, const char 
 }
 
 /* Old or new, never both, never neither; and never less than what was said. */
-static void check_outcome(const scene *tried, int status, const berth_error *error,
-                          const char *about)
+static inline void check_outcome(const scene *tried, int status, const berth_error *error,
+                                 const char *about)
 {
     const char *to = tried->through_link ? link_path : path;
 
