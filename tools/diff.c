@@ -5,31 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/diff.h"
 
 typedef struct diff_options {
     common common;
     positional words;
 } diff_options;
 
-/* One tensor or other value of a file, under its path. */
-typedef struct item {
-    char *path;
-    size_t number;              /* in the order of the walk */
-    const berth_tensor *tensor; /* or NULL: */
-    const berth_value *value;   /* another value; its text is made when it is needed */
-} item;
-
 typedef struct side {
     const char *file;
     berth_checkpoint *checkpoint;
-    item *items;
-    size_t n, capacity;
-    size_t long_nbytes; /* of long paths */
 } side;
 
 typedef struct comparison {
-    uint8_t *buffer; /* CHUNK_NBYTES of each side, once there is a tensor to compare */
+    side left, right;
+    uint8_t *buffer;    /* CHUNK_NBYTES of each side, once there is a tensor to compare */
+    size_t long_nbytes; /* of long paths that were told */
     bool json;
     json_t *differences;
     size_t n_differences;
@@ -46,75 +37,21 @@ static error_t parse(int key, char *word, struct argp_state *state)
     return take_positional(key, word, state, &options->words);
 }
 
-static int add(side *s, const char *path, const berth_tensor *tensor, const berth_value *value)
+/* Tells one difference. 0, or EXIT_TROUBLE after telling. */
+static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
+                  const char *b)
 {
-    int code = count_long_name(&s->long_nbytes, strlen(path));
+    char *path = pair_path(walk);
+    int code = path ? count_long_name(&c->long_nbytes, strlen(path)) : trouble("out of memory");
 
-    if (code)
-        return code;
-    if (s->n == s->capacity) {
-        size_t capacity = s->capacity ? s->capacity * 2 : 64;
-        item *items = realloc(s->items, capacity * sizeof *items);
-        if (!items)
-            return trouble("out of memory");
-        s->items = items;
-        s->capacity = capacity;
-    }
-    s->items[s->n] = (item){strdup(path), s->n, tensor, value};
-    return s->items[s->n++].path ? 0 : trouble("out of memory");
-}
-
-static int add_leaf(void *context, const char *path, const berth_value *value)
-{
-    return add(context, path, NULL, value);
-}
-
-static int compare_items(const void *left, const void *right)
-{
-    const item *a = left, *b = right;
-    int order = strcmp(a->path, b->path);
-
-    return order ? order : (a->number > b->number) - (a->number < b->number);
-}
-
-static int open_side(side *s, const char *file)
-{
-    berth_named_tensor named;
-    berth_error error;
-
-    s->file = file;
-    if (berth_open(file, NULL, &s->checkpoint, &error) < 0)
-        return fail(&error);
-    for (size_t i = 0; i < berth_tensor_count(s->checkpoint); i++) {
-        if (berth_tensor_at(s->checkpoint, i, &named, &error) < 0)
-            return fail(&error);
-        int code = add(s, named.path, named.tensor, NULL);
-        if (code)
-            return code;
-    }
-    int code = walk_leaves(berth_root(s->checkpoint), add_leaf, s);
-    if (s->n)
-        qsort(s->items, s->n, sizeof *s->items, compare_items);
-    return code;
-}
-
-static void close_side(side *s)
-{
-    for (size_t i = 0; i < s->n; i++)
-        free(s->items[i].path);
-    free(s->items);
-    berth_close(s->checkpoint);
-}
-
-/* Tells one difference. */
-static void differ(comparison *c, const char *path, const char *what, const char *a, const char *b)
-{
     c->n_differences++;
-    if (c->json)
+    if (!code && c->json)
         json_array_append_new(c->differences, json_pack("{s:s,s:s,s:s,s:s}", "path", path, "what",
                                                         what, "a", a, "b", b));
-    else
-        printf("%s: %s: %s | %s\n", path, what, a, b);
+    else if (!code)
+        printf("%s: %s: %s | %s\n", *path ? path : "the value itself", what, a, b);
+    free(path);
+    return code;
 }
 
 static bool same_shape(const berth_tensor *a, const berth_tensor *b)
@@ -152,8 +89,7 @@ static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
 }
 
 /* 0 and *at, the first element that differs, or -1; or an exit code. */
-static int compare_bytes(comparison *c, const side *left, const berth_tensor *a, const side *right,
-                         const berth_tensor *b, int64_t *at)
+static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b, int64_t *at)
 {
     int64_t numel = berth_tensor_numel(a), chunk = elements_per(a, CHUNK_NBYTES);
     size_t item_nbytes = berth_dtype_nbytes(a->dtype);
@@ -172,8 +108,8 @@ static int compare_bytes(comparison *c, const side *left, const berth_tensor *a,
         uint8_t *other = buffer + (size_t)chunk * item_nbytes;
         memset(buffer, 0, (size_t)n * item_nbytes);
         memset(other, 0, (size_t)n * item_nbytes);
-        if (read_elements(left->checkpoint, a, first, n, buffer, &error) < 0 ||
-            read_elements(right->checkpoint, b, first, n, other, &error) < 0)
+        if (read_elements(c->left.checkpoint, a, first, n, buffer, &error) < 0 ||
+            read_elements(c->right.checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
         else
             *at = first_difference(buffer, other, n, item_nbytes);
@@ -189,8 +125,8 @@ static int compare_bytes(comparison *c, const side *left, const berth_tensor *a,
  * compared, for a file of a kilobyte can have 2^60 of them (P3). The first element that differs has
  * index 0 there, so its place among all follows from its place among the rest.
  */
-static int compare_distinct(comparison *c, const side *left, const berth_tensor *a,
-                            const side *right, const berth_tensor *b, int64_t *at)
+static int compare_distinct(comparison *c, const berth_tensor *a, const berth_tensor *b,
+                            int64_t *at)
 {
     int64_t shape[BERTH_MAX_RANK] = {0};
     berth_tensor ours = *a, theirs = *b;
@@ -199,7 +135,7 @@ static int compare_distinct(comparison *c, const side *left, const berth_tensor 
     for (int32_t i = 0; i < a->rank; i++)
         shape[i] = a->stride[i] == 0 && b->stride[i] == 0 && a->shape[i] > 1 ? 1 : a->shape[i];
     ours.shape = theirs.shape = shape;
-    int code = compare_bytes(c, left, &ours, right, &theirs, at);
+    int code = compare_bytes(c, &ours, &theirs, at);
     if (code || *at < 0)
         return code;
     for (int32_t i = a->rank; i-- > 0; step *= a->shape[i]) {
@@ -216,40 +152,39 @@ static void quantizer_text(const berth_tensor *tensor, char *text, size_t nbytes
              (int)tensor->qscheme, tensor->scale, tensor->zero_point, tensor->axis);
 }
 
-static int compare_tensors(comparison *c, const side *left, const item *a, const side *right,
-                           const item *b)
+static int compare_elements(comparison *c, const pair_walk *walk, const berth_tensor *a,
+                            const berth_tensor *b)
+{
+    char place[64], total[64];
+    int64_t at;
+    int code = compare_distinct(c, a, b, &at);
+
+    if (code || at < 0)
+        return code;
+    snprintf(place, sizeof place, "first at element %" PRId64, at);
+    snprintf(total, sizeof total, "of %" PRId64, berth_tensor_numel(a));
+    return differ(c, walk, "bytes", place, total);
+}
+
+static int compare_tensors(comparison *c, const pair_walk *walk, const berth_tensor *a,
+                           const berth_tensor *b)
 {
     char a_text[256], b_text[256];
-    int64_t at;
 
-    if (a->tensor->dtype != b->tensor->dtype) {
-        differ(c, a->path, "dtype", berth_dtype_name(a->tensor->dtype),
-               berth_dtype_name(b->tensor->dtype));
-        return 0;
+    if (a->dtype != b->dtype)
+        return differ(c, walk, "dtype", berth_dtype_name(a->dtype), berth_dtype_name(b->dtype));
+    if (!same_shape(a, b)) {
+        shape_text(a, a_text, sizeof a_text);
+        shape_text(b, b_text, sizeof b_text);
+        return differ(c, walk, "shape", a_text, b_text);
     }
-    if (!same_shape(a->tensor, b->tensor)) {
-        shape_text(a->tensor, a_text, sizeof a_text);
-        shape_text(b->tensor, b_text, sizeof b_text);
-        differ(c, a->path, "shape", a_text, b_text);
-        return 0;
-    }
-    if ((a->tensor->flags | b->tensor->flags) & BERTH_META) {
-        if ((a->tensor->flags ^ b->tensor->flags) & BERTH_META)
-            differ(c, a->path, "device", a->tensor->flags & BERTH_META ? "meta" : "has elements",
-                   b->tensor->flags & BERTH_META ? "meta" : "has elements");
-        return 0;
-    }
-    quantizer_text(a->tensor, a_text, sizeof a_text);
-    quantizer_text(b->tensor, b_text, sizeof b_text);
-    if (strcmp(a_text, b_text))
-        differ(c, a->path, "quantizer", a_text, b_text);
-    int code = compare_distinct(c, left, a->tensor, right, b->tensor, &at);
-    if (!code && at >= 0) {
-        snprintf(a_text, sizeof a_text, "first at element %" PRId64, at);
-        snprintf(b_text, sizeof b_text, "of %" PRId64, berth_tensor_numel(a->tensor));
-        differ(c, a->path, "bytes", a_text, b_text);
-    }
-    return code;
+    if ((a->flags ^ b->flags) & BERTH_META)
+        return differ(c, walk, "device", a->flags & BERTH_META ? "meta" : "has elements",
+                      b->flags & BERTH_META ? "meta" : "has elements");
+    quantizer_text(a, a_text, sizeof a_text);
+    quantizer_text(b, b_text, sizeof b_text);
+    int code = strcmp(a_text, b_text) ? differ(c, walk, "quantizer", a_text, b_text) : 0;
+    return code || (a->flags & BERTH_META) ? code : compare_elements(c, walk, a, b);
 }
 
 /* Equal by their bytes where they have some; no text is made of what may be long. 1: unknown. */
@@ -272,15 +207,14 @@ static int compare_text(const berth_value *a, const berth_value *b)
 }
 
 /* 1: the same, 0: not, -1: an error was told. */
-static int same_storage(const side *left, const berth_storage *a, const side *right,
-                        const berth_storage *b)
+static int same_storage(const comparison *c, const berth_storage *a, const berth_storage *b)
 {
     berth_error error;
 
     if (berth_storage_nbytes(a) != berth_storage_nbytes(b))
         return 0;
-    const void *ours = berth_storage_data(left->checkpoint, a, &error);
-    const void *theirs = ours ? berth_storage_data(right->checkpoint, b, &error) : NULL;
+    const void *ours = berth_storage_data(c->left.checkpoint, a, &error);
+    const void *theirs = ours ? berth_storage_data(c->right.checkpoint, b, &error) : NULL;
     if (!theirs) {
         fail(&error);
         return -1;
@@ -301,61 +235,64 @@ static void shorten(char *text)
     memcpy(text + at, "...", 4);
 }
 
-static int compare_values(comparison *c, const side *left, const item *a, const side *right,
-                          const item *b)
+static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
+                          const berth_value *b)
 {
-    berth_storage *ours = berth_value_storage(a->value), *theirs = berth_value_storage(b->value);
+    berth_storage *ours = berth_value_storage(a), *theirs = berth_value_storage(b);
 
-    if (!compare_text(a->value, b->value))
+    if (!compare_text(a, b))
         return 0;
     if (ours && theirs && berth_storage_nbytes(ours) == berth_storage_nbytes(theirs)) {
-        int same = same_storage(left, ours, right, theirs);
-        if (same == 0)
-            differ(c, a->path, "bytes", "of a storage", "of a storage");
-        return same < 0 ? EXIT_TROUBLE : 0;
+        int same = same_storage(c, ours, theirs);
+        if (same != 0)
+            return same < 0 ? EXIT_TROUBLE : 0;
+        return differ(c, walk, "bytes", "of a storage", "of a storage");
     }
-    char *a_text = leaf_text(a->value), *b_text = leaf_text(b->value);
-    bool made = a_text && b_text;
-    if (made && strcmp(a_text, b_text)) {
+    char *a_text = leaf_text(a), *b_text = leaf_text(b);
+    int code = a_text && b_text ? 0 : trouble("out of memory");
+    if (!code && strcmp(a_text, b_text)) {
         shorten(a_text);
         shorten(b_text);
-        differ(c, a->path, "value", a_text, b_text);
+        code = differ(c, walk, "value", a_text, b_text);
     }
     free(a_text);
     free(b_text);
-    return made ? 0 : trouble("out of memory");
-}
-
-static int compare_pair(comparison *c, const side *left, const item *a, const side *right,
-                        const item *b)
-{
-    if (a->tensor && b->tensor)
-        return compare_tensors(c, left, a, right, b);
-    if (a->value && b->value)
-        return compare_values(c, left, a, right, b);
-    const char *other = berth_kind_name(berth_value_kind(a->value ? a->value : b->value));
-    differ(c, a->path, "kind", a->tensor ? "tensor" : other, b->tensor ? "tensor" : other);
-    return 0;
-}
-
-/* Both lists are sorted by path. */
-static int compare_sides(comparison *c, const side *left, const side *right)
-{
-    size_t i = 0, j = 0;
-    int code = 0;
-
-    while ((i < left->n || j < right->n) && !code) {
-        int order = i == left->n    ? 1
-                    : j == right->n ? -1
-                                    : strcmp(left->items[i].path, right->items[j].path);
-        if (order < 0)
-            differ(c, left->items[i++].path, "only in", left->file, "");
-        else if (order > 0)
-            differ(c, right->items[j++].path, "only in", "", right->file);
-        else
-            code = compare_pair(c, left, &left->items[i++], right, &right->items[j++]);
-    }
     return code;
+}
+
+static int compare_pair(void *context, const pair_walk *walk, const berth_value *a,
+                        const berth_value *b)
+{
+    const berth_tensor *ours = berth_value_tensor(a), *theirs = berth_value_tensor(b);
+
+    if (ours && theirs)
+        return compare_tensors(context, walk, ours, theirs);
+    if (ours || theirs)
+        return differ(context, walk, "kind", berth_kind_name(berth_value_kind(a)),
+                      berth_kind_name(berth_value_kind(b)));
+    return compare_values(context, walk, plain_value(a), plain_value(b));
+}
+
+static int tell_only(void *context, const pair_walk *walk, bool in_left)
+{
+    comparison *c = context;
+
+    return differ(c, walk, "only in", in_left ? c->left.file : "", in_left ? "" : c->right.file);
+}
+
+static int compare_sides(comparison *c)
+{
+    const pair_visitor visitor = {compare_pair, tell_only, c};
+
+    return walk_pairs(berth_root(c->left.checkpoint), berth_root(c->right.checkpoint), &visitor);
+}
+
+static int open_side(side *s, const char *file)
+{
+    berth_error error;
+
+    s->file = file;
+    return berth_open(file, NULL, &s->checkpoint, &error) < 0 ? fail(&error) : 0;
 }
 
 static int tell(comparison *c, bool quiet)
@@ -380,28 +317,28 @@ int run_diff(int argc, char **argv)
         parse,
         "A B",
         "Compare two checkpoints: names, dtypes, shapes and bytes of their tensors (NaNs by their "
-        "bits), and all other values. Layout, strides and sharing do not matter. Exit code 1 if "
-        "they differ.",
+        "bits), and all other values and attributes. Layout, strides, sharing, the order of keys, "
+        "and whether a list is a tuple or a tensor a Parameter do not matter. Exit code 1 if they "
+        "differ.",
         children,
         NULL,
         NULL};
     diff_options options = {.words = {.least = 2, .most = 2}};
     comparison c = {0};
-    side left = {0}, right = {0};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     c.json = options.common.json;
     c.differences = json_array();
-    int code = open_side(&left, options.words.words[0]);
+    int code = open_side(&c.left, options.words.words[0]);
     if (!code)
-        code = open_side(&right, options.words.words[1]);
+        code = open_side(&c.right, options.words.words[1]);
     if (!code)
-        code = compare_sides(&c, &left, &right);
+        code = compare_sides(&c);
     if (!code)
         code = tell(&c, options.common.quiet);
     free(c.buffer);
     json_decref(c.differences);
-    close_side(&left);
-    close_side(&right);
+    berth_close(c.left.checkpoint);
+    berth_close(c.right.checkpoint);
     return code;
 }

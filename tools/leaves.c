@@ -193,7 +193,12 @@ static void print_quoted(FILE *out, const char *text, size_t nbytes)
             fprintf(out, "\\x%02x", c);
         else if (c == 0xc2 && i + 1 < nbytes && (unsigned char)text[i + 1] < 0xa0)
             fprintf(out, "\\x%02x", (unsigned char)text[++i]);
-        else
+        else if (c == 0xed && i + 2 < nbytes && (unsigned char)text[i + 1] >= 0xa0) {
+            /* a surrogate, which is no UTF-8 */
+            fprintf(out, "\\u%04x",
+                    0xd000u | ((unsigned)text[i + 1] & 0x3f) << 6 | ((unsigned)text[i + 2] & 0x3f));
+            i += 2;
+        } else
             fputc(c, out);
     }
     fputc('\'', out);
@@ -217,6 +222,15 @@ static void print_int(FILE *out, const berth_value *value)
     }
     const uint8_t *bytes = berth_value_bigint(value, &nbytes);
     print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
+}
+
+/* 5.0 is not 5. */
+static void print_float(FILE *out, double number)
+{
+    char text[40];
+
+    snprintf(text, sizeof text, "%.17g", number);
+    fprintf(out, strpbrk(text, ".en") ? "%s" : "%s.0", text);
 }
 
 static void print_ints(FILE *out, const char *before, const int64_t *ints, int32_t n)
@@ -276,7 +290,7 @@ static void print_single(FILE *out, const berth_value *value)
         print_int(out, value);
         break;
     case BERTH_KIND_FLOAT:
-        fprintf(out, "%.17g", berth_value_float(value));
+        print_float(out, berth_value_float(value));
         break;
     case BERTH_KIND_COMPLEX:
         fprintf(out, "(%.17g%+.17gj)", berth_value_float(value), berth_value_imaginary(value));
@@ -288,7 +302,8 @@ static void print_single(FILE *out, const berth_value *value)
     case BERTH_KIND_BYTES:
     case BERTH_KIND_BYTEARRAY:
         bytes = berth_value_bytes(value, &nbytes);
-        print_hex(out, "bytes 0x", bytes, nbytes);
+        print_hex(out, berth_value_kind(value) == BERTH_KIND_BYTES ? "bytes 0x" : "bytearray 0x",
+                  bytes, nbytes);
         break;
     case BERTH_KIND_DTYPE:
         fprintf(out, "torch.%s", berth_dtype_name(berth_value_dtype(value)));

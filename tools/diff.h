@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A walk over two values side by side, for `berth diff`. */
+#ifndef BERTH_TOOLS_DIFF_H
+#define BERTH_TOOLS_DIFF_H
+
+#include "tools/command.h"
+
+typedef struct pair_walk pair_walk;
+
+/* What is told on the way; not 0 stops the walk. */
+typedef struct pair_visitor {
+    /* Two values that are no containers, or not of one sort, or whose shapes are to be compared. */
+    int (*both)(void *context, const pair_walk *walk, const berth_value *a, const berth_value *b);
+    /* An item that only one of two containers has. */
+    int (*only)(void *context, const pair_walk *walk, bool in_left);
+    void *context;
+} pair_visitor;
+
+/*
+ * Walks both in step, without recursion: items by key or index, attributes, and the parts of
+ * tensors. What was compared once is not compared again, however often and by whatever way it is
+ * met: equality is transitive, so values that were compared form classes (Hopcroft and Karp), and
+ * time is linear also where the two sides share their containers differently (P3). Returns what
+ * the visitor returned, or EXIT_TROUBLE after telling why.
+ */
+int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor);
+
+/* The path of what is being told, as ['a'][0]; allocated, NULL without memory. */
+char *pair_path(const pair_walk *walk);
+
+/* What a Parameter or a tensor with attributes is around; or the value itself. */
+const berth_value *plain_value(const berth_value *value);
+
+#endif

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Two values side by side: each pair of containers once, no recursion (P3). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/diff.h"
+
+#define ABSENT SIZE_MAX
+
+/* What can be walked in step with its like: a dict with an OrderedDict, a list with a tuple. */
+typedef enum family { NO_FAMILY, MAPPINGS, SEQUENCES, SETS, TENSORS, SPARSE, NESTED, CALLS } family;
+
+/* Item i of the left goes with item j of the right. */
+typedef struct match {
+    size_t i, j;
+} match;
+
+/* Steps after the items. */
+enum { STEP_STATE, STEP_CALLABLE, STEP_SCALES, STEP_ZERO_POINTS, N_STEPS };
+
+/* Two values that are being walked. */
+typedef struct frame {
+    const berth_value *a, *b;
+    family kin;
+    match *matches; /* of mappings and sets; else item i goes with item i */
+    size_t n;       /* items, matched or not */
+    size_t next;    /* the item or, from n on, step that comes next; the one before is walked */
+} frame;
+
+struct pair_walk {
+    const pair_visitor *visitor;
+    frame *frames;
+    size_t n_frames, frame_capacity;
+    /* Classes of equal values: each node points to another of its class, or to itself. */
+    const berth_value **nodes;
+    uint32_t *parents;
+    size_t n_nodes, node_capacity;
+    uint32_t *slots; /* by hash: node + 1 */
+    size_t n_slots;
+    size_t long_nbytes; /* of long keys */
+};
+
+const berth_value *plain_value(const berth_value *value)
+{
+    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
+           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = berth_value_inner(value);
+    return value;
+}
+
+static family family_of(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+        return MAPPINGS;
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+        return SEQUENCES;
+    case BERTH_KIND_SET:
+        return SETS;
+    case BERTH_KIND_TENSOR:
+        return TENSORS;
+    case BERTH_KIND_SPARSE:
+        return SPARSE;
+    case BERTH_KIND_NESTED:
+        return NESTED;
+    case BERTH_KIND_CALL:
+        return CALLS;
+    default:
+        return NO_FAMILY;
+    }
+}
+
+/* Attributes of a value or of the tensor that it is around. */
+static const berth_value *state_of(const berth_value *value)
+{
+    while (value && !berth_value_state(value) && berth_value_kind(value) != BERTH_KIND_CALL)
+        value = berth_value_inner(value);
+    return value ? berth_value_state(value) : NULL;
+}
+
+/* ---- classes ---- */
+
+static size_t slot_of(const pair_walk *w, const berth_value *value)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15u;
+    size_t at = (size_t)(hash >> 20) & (w->n_slots - 1);
+
+    while (w->slots[at] && w->nodes[w->slots[at] - 1] != value)
+        at = (at + 1) & (w->n_slots - 1);
+    return at;
+}
+
+static bool grow_classes(pair_walk *w)
+{
+    size_t capacity = w->node_capacity ? w->node_capacity * 2 : 64;
+    const berth_value **nodes = realloc(w->nodes, capacity * sizeof *nodes);
+    w->nodes = nodes ? nodes : w->nodes;
+    uint32_t *parents = realloc(w->parents, capacity * sizeof *parents);
+    w->parents = parents ? parents : w->parents;
+    uint32_t *slots = calloc(capacity * 2, sizeof *slots);
+
+    if (!nodes || !parents || !slots || capacity > UINT32_MAX) {
+        free(slots);
+        return false;
+    }
+    free(w->slots);
+    w->slots = slots;
+    w->n_slots = capacity * 2;
+    w->node_capacity = capacity;
+    for (size_t i = 0; i < w->n_nodes; i++)
+        w->slots[slot_of(w, w->nodes[i])] = (uint32_t)i + 1;
+    return true;
+}
+
+/* The class of a value, by the node that stands for it; false without memory. */
+static bool class_of(pair_walk *w, const berth_value *value, uint32_t *root)
+{
+    if (w->n_nodes == w->node_capacity && !grow_classes(w))
+        return false;
+    size_t at = slot_of(w, value);
+    if (!w->slots[at]) {
+        w->nodes[w->n_nodes] = value;
+        w->parents[w->n_nodes] = (uint32_t)w->n_nodes;
+        w->slots[at] = (uint32_t)++w->n_nodes;
+    }
+    uint32_t node = w->slots[at] - 1;
+    while (w->parents[node] != node)
+        node = w->parents[node] = w->parents[w->parents[node]];
+    *root = node;
+    return true;
+}
+
+/* 1 if two values are to be compared, 0 if they are known to be of one class, -1: no memory. */
+static int unite(pair_walk *w, const berth_value *a, const berth_value *b)
+{
+    uint32_t left, right;
+
+    if (!class_of(w, a, &left) || !class_of(w, b, &right))
+        return -1;
+    if (left == right)
+        return 0;
+    w->parents[left] = right;
+    return 1;
+}
+
+/* ---- matching keys ---- */
+
+typedef struct named_item {
+    const char *text;
+    size_t nbytes;
+    char *made; /* text of a key that is no str */
+    size_t i;
+} named_item;
+
+static const berth_value *key_of(const berth_value *container, size_t i)
+{
+    return berth_value_kind(container) == BERTH_KIND_SET ? berth_value_item(container, i)
+                                                         : berth_value_key(container, i);
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    const named_item *a = left, *b = right;
+    size_t n = a->nbytes < b->nbytes ? a->nbytes : b->nbytes;
+
+    if (!a->made != !b->made)
+        return a->made ? 1 : -1;
+    int order = n ? memcmp(a->text, b->text, n) : 0;
+    return order ? order : (a->nbytes > b->nbytes) - (a->nbytes < b->nbytes);
+}
+
+static int compare_items(const void *left, const void *right)
+{
+    const named_item *a = left, *b = right;
+    int order = compare_names(a, b);
+
+    return order ? order : (a->i > b->i) - (a->i < b->i); /* texts of long tuples are cut */
+}
+
+static void free_names(named_item *names, size_t n)
+{
+    for (size_t i = 0; names && i < n; i++)
+        free(names[i].made);
+    free(names);
+}
+
+/* The keys of a container in the order of their texts; NULL after telling. */
+static named_item *sorted_names(pair_walk *w, const berth_value *container, size_t n)
+{
+    named_item *names = calloc(n + 1, sizeof *names);
+    bool told = false;
+    size_t i;
+
+    for (i = 0; names && i < n; i++) {
+        const berth_value *key = key_of(container, i);
+        named_item *name = &names[i];
+        name->i = i;
+        if (berth_value_kind(key) == BERTH_KIND_STR)
+            name->text = berth_value_text(key, &name->nbytes);
+        else if ((name->text = name->made = leaf_text(key)))
+            name->nbytes = strlen(name->made);
+        told = name->text && count_long_name(&w->long_nbytes, name->nbytes);
+        if (!name->text || told)
+            break;
+    }
+    if (!names || i < n) {
+        free_names(names, n);
+        if (!told)
+            trouble("out of memory");
+        return NULL;
+    }
+    qsort(names, n, sizeof *names, compare_items);
+    return names;
+}
+
+/* 0, or EXIT_TROUBLE after telling. */
+static int match_keys(pair_walk *w, frame *f)
+{
+    size_t n = berth_value_count(f->a), m = berth_value_count(f->b), i = 0, j = 0;
+    named_item *left = sorted_names(w, f->a, n), *right = left ? sorted_names(w, f->b, m) : NULL;
+    int code = left && right ? 0 : EXIT_TROUBLE;
+
+    if (!code && !(f->matches = calloc(n + m + 1, sizeof *f->matches)))
+        code = trouble("out of memory");
+    while (!code && (i < n || j < m)) {
+        int order = i == n ? 1 : j == m ? -1 : compare_names(&left[i], &right[j]);
+        f->matches[f->n++] =
+            (match){order <= 0 ? left[i].i : ABSENT, order >= 0 ? right[j].i : ABSENT};
+        i += order <= 0;
+        j += order >= 0;
+    }
+    free_names(left, n);
+    free_names(right, m);
+    return code;
+}
+
+/* ---- frames ---- */
+
+static int push(pair_walk *w, const berth_value *a, const berth_value *b, family kin)
+{
+    if (w->n_frames == w->frame_capacity) {
+        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
+        frame *frames = realloc(w->frames, capacity * sizeof *frames);
+        if (!frames)
+            return trouble("out of memory");
+        w->frames = frames;
+        w->frame_capacity = capacity;
+    }
+    frame *f = &w->frames[w->n_frames++];
+    *f = (frame){.a = a, .b = b, .kin = kin};
+    if (kin == MAPPINGS || kin == SETS)
+        return match_keys(w, f);
+    if (kin == TENSORS)
+        return 0;
+    size_t n = berth_value_count(plain_value(a)), m = berth_value_count(plain_value(b));
+    f->n = n > m ? n : m;
+    return 0;
+}
+
+static const berth_value *step_of(const berth_value *value, size_t step)
+{
+    const berth_tensor *tensor = berth_value_tensor(value);
+
+    switch (step) {
+    case STEP_STATE:
+        return state_of(value);
+    case STEP_CALLABLE:
+        return berth_value_kind(value) == BERTH_KIND_CALL ? berth_value_inner(value) : NULL;
+    case STEP_SCALES:
+        return tensor ? tensor->scales : NULL;
+    default:
+        return tensor ? tensor->zero_points : NULL;
+    }
+}
+
+/* Child `at` of a frame on both sides; NULL where a side has none. */
+static void child_of(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+{
+    match m = {at, at};
+
+    if (at >= f->n) {
+        *a = step_of(f->a, at - f->n);
+        *b = step_of(f->b, at - f->n);
+        return;
+    }
+    if (f->matches)
+        m = f->matches[at];
+    *a = m.i == ABSENT ? NULL : berth_value_item(plain_value(f->a), m.i);
+    *b = m.j == ABSENT ? NULL : berth_value_item(plain_value(f->b), m.j);
+}
+
+/* ---- paths ---- */
+
+static const char *part_name(const berth_value *value, size_t i)
+{
+    static const char *const names[][4] = {
+        [BERTH_SPARSE_COO] = {"indices", "values", "", ""},
+        [BERTH_SPARSE_CSR] = {"crow_indices", "col_indices", "values", ""},
+        [BERTH_SPARSE_CSC] = {"ccol_indices", "row_indices", "values", ""},
+        [BERTH_SPARSE_BSR] = {"crow_indices", "col_indices", "values", ""},
+        [BERTH_SPARSE_BSC] = {"ccol_indices", "row_indices", "values", ""},
+    };
+    static const char *const nested[4] = {"buffer", "sizes", "strides", "storage_offsets"};
+
+    if (berth_value_kind(value) == BERTH_KIND_NESTED)
+        return nested[i & 3];
+    return names[berth_value_layout(value)][i & 3];
+}
+
+static bool print_step(FILE *out, const frame *f, size_t at)
+{
+    static const char *const steps[N_STEPS] = {"__dict__", "callable", "scales", "zero_points"};
+
+    if (at >= f->n || f->kin == SPARSE || f->kin == NESTED) {
+        fprintf(out, ".%s", at >= f->n ? steps[at - f->n] : part_name(plain_value(f->a), at));
+        return true;
+    }
+    if (!f->matches) {
+        fprintf(out, "[%zu]", at);
+        return true;
+    }
+    match m = f->matches[at];
+    char *text = leaf_text(m.i == ABSENT ? key_of(f->b, m.j) : key_of(f->a, m.i));
+    if (text)
+        fprintf(out, "[%s]", text);
+    free(text);
+    return text != NULL;
+}
+
+char *pair_path(const pair_walk *w)
+{
+    char *path = NULL;
+    size_t nbytes;
+    FILE *out = open_memstream(&path, &nbytes);
+    bool done = out != NULL;
+
+    for (size_t i = 0; done && i < w->n_frames; i++)
+        done = print_step(out, &w->frames[i], w->frames[i].next - 1);
+    if (out && fclose(out) != 0)
+        done = false;
+    if (!done) {
+        free(path);
+        path = NULL;
+    }
+    return path;
+}
+
+/* ---- the walk ---- */
+
+/* Tells two values, and enters them if there is more inside. */
+static int visit(pair_walk *w, const berth_value *a, const berth_value *b)
+{
+    const pair_visitor *visitor = w->visitor;
+
+    if (!a || !b)
+        return a || b ? visitor->only(visitor->context, w, a != NULL) : 0;
+    family kin = family_of(plain_value(a));
+    if (kin == NO_FAMILY || kin != family_of(plain_value(b)))
+        return visitor->both(visitor->context, w, a, b);
+    int first = unite(w, a, b);
+    if (first <= 0)
+        return first < 0 ? trouble("out of memory") : 0;
+    int code = 0;
+    if (kin == TENSORS || kin == SPARSE)
+        code = visitor->both(visitor->context, w, a, b);
+    return code ? code : push(w, a, b, kin);
+}
+
+int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor)
+{
+    pair_walk w = {.visitor = visitor};
+    int code = visit(&w, a, b);
+
+    while (!code && w.n_frames) {
+        frame *top = &w.frames[w.n_frames - 1];
+        if (top->next == top->n + N_STEPS) {
+            free(top->matches);
+            w.n_frames--;
+            continue;
+        }
+        child_of(top, top->next++, &a, &b);
+        /* Equal items of sets were found by their texts. */
+        if (top->kin != SETS || !a || !b)
+            code = visit(&w, a, b);
+    }
+    while (w.n_frames)
+        free(w.frames[--w.n_frames].matches);
+    free(w.frames);
+    free(w.nodes);
+    free(w.parents);
+    free(w.slots);
+    return code;
+}
