@@ -3,7 +3,6 @@
 #include "config/options.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -19,7 +19,7 @@ BERTH_DTYPE_MAP(CHECK_ROW)
 _Static_assert((int)ROW_COUNT == (int)BERTH_DTYPE_COUNT,
                "dtypes.def has other dtypes than berth.h");
 
-enum dtype_sort { PLAIN, COMPLEX, QUANTIZED, NEVER };
+enum { PLAIN, QUANTIZED };
 
 struct dtype_names {
     const char *name;
@@ -40,7 +40,7 @@ static const struct dtype_names names[BERTH_DTYPE_COUNT] = {{"untyped", 1},
 };
 
 static const struct dtype_facts facts[BERTH_DTYPE_COUNT] = {
-    {NULL, 1, 1, NEVER},
+    {NULL, 1, 1, PLAIN},
 #define DTYPE(name, storage_class, swap_nbytes, elements, sort)                                    \
     {storage_class, swap_nbytes, elements, sort},
 #include "format/dtypes.def"
@@ -105,17 +105,7 @@ bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype
     return false;
 }
 
-bool berth_dtype_can_save(berth_dtype dtype)
-{
-    return facts[row(dtype)].sort != NEVER;
-}
-
 bool berth_dtype_is_quantized(berth_dtype dtype)
 {
     return facts[row(dtype)].sort == QUANTIZED;
-}
-
-bool berth_dtype_is_complex(berth_dtype dtype)
-{
-    return facts[row(dtype)].sort == COMPLEX;
 }

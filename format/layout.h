@@ -13,7 +13,6 @@
 #define BERTH_ZIP_LOCAL_NBYTES 30           /* local header without name and extra fields */
 #define BERTH_ZIP_CENTRAL_NBYTES 46         /* central directory entry without name and extra */
 #define BERTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
-#define BERTH_MAX_ALIGNMENT_WRITE 32768     /* power of two; the extra field has 16 bits */
 #define BERTH_MAX_ALIGNMENT_READ 65536
 
 /* One record's place. All offsets are bytes from the start of the file. */

@@ -4,7 +4,6 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/value.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -54,8 +54,9 @@ static int find_storage_class(bool cuda, const char *name, size_t nbytes)
     return (cuda ? FIRST_CUDA_STORAGE : FIRST_STORAGE) + (int)dtype;
 }
 
-int berth_global_find(const char *module, size_t module_nbytes, const char *name,
-                      size_t name_nbytes)
+/* The number of a global, or -1. */
+static int find_global(const char *module, size_t module_nbytes, const char *name,
+                       size_t name_nbytes)
 {
     for (int i = 0; i < N_ROWS; i++) {
         if (same_text(rows[i].name, name, name_nbytes) &&
@@ -72,7 +73,8 @@ int berth_global_find(const char *module, size_t module_nbytes, const char *name
     return dtype >= 0 ? dtype : find_storage_class(false, name, name_nbytes);
 }
 
-berth_known berth_global_known(int number)
+/* What the number means. */
+static berth_known known_global(int number)
 {
     if (number < N_ROWS)
         return rows[number];
@@ -120,7 +122,7 @@ bool berth_unpickle_known(const berth_unpickler *unpickler, const berth_value *v
     for (; unpickler->global_index[i]; i = (i + 1) % sizeof unpickler->global_index) {
         int number = unpickler->global_index[i] - 1;
         if (unpickler->globals[number] == value) {
-            *known = berth_global_known(number);
+            *known = known_global(number);
             return true;
         }
     }
@@ -140,7 +142,7 @@ static bool is_dotted_name(const char *text, size_t nbytes)
 
 static berth_value *make_known_global(berth_unpickler *unpickler, int number)
 {
-    berth_known known = berth_global_known(number);
+    berth_known known = known_global(number);
     if (known.what == BERTH_IS_DTYPE)
         return berth_dtype_value(unpickler->tree, (berth_dtype)known.number);
     if (known.what == BERTH_IS_QSCHEME)
@@ -170,8 +172,8 @@ static berth_value *unknown_global(berth_unpickler *unpickler, const berth_argum
 
 berth_value *berth_unpickle_global(berth_unpickler *unpickler, const berth_argument *argument)
 {
-    int number = berth_global_find(argument->text, argument->text_nbytes, argument->name,
-                                   argument->name_nbytes);
+    int number =
+        find_global(argument->text, argument->text_nbytes, argument->name, argument->name_nbytes);
     if (number < 0)
         return unknown_global(unpickler, argument);
     if (!unpickler->globals[number]) {

@@ -82,12 +82,6 @@ struct berth_known {
 /* More than there are globals. */
 #define BERTH_MAX_GLOBALS 255
 
-/* The number of a global, or -1. */
-int berth_global_find(const char *module, size_t module_nbytes, const char *name,
-                      size_t name_nbytes);
-/* What the number means. */
-berth_known berth_global_known(int number);
-
 /* ---- the machine ---- */
 
 /*
@@ -177,9 +171,6 @@ bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *cons
 berth_value *berth_unpickle_resolve(berth_unpickler *unpickler, berth_value *slot);
 /* The storage that a persistent id names (P5). */
 berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id);
-/* A tensor of a storage node as _rebuild_tensor does; NULL: error or tree has failed. */
-berth_value *berth_unpickle_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
-                                   berth_value *const *arguments);
 
 /* The items of a tuple as an array. At most 8 are asked for. */
 size_t berth_unpickle_items(const berth_value *tuple, berth_value *items[8]);
@@ -189,9 +180,11 @@ static inline uintptr_t berth_slot_tag(const berth_value *slot)
     return (uintptr_t)slot & BERTH_TAG_BITS;
 }
 
-#define BERTH_CALLABLE(module, name, build, arguments)                                             \
-    berth_value *berth_build_##build(berth_unpickler *unpickler, const berth_known *known,         \
-                                     berth_value *const *items, size_t n);
+/* The builder of one row, a berth_builder. */
+#define BERTH_BUILDER(name)                                                                        \
+    berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
+                                    berth_value *const *items, size_t n)
+#define BERTH_CALLABLE(module, name, build, arguments) BERTH_BUILDER(build);
 #include "format/pickle_globals.def"
 
 #endif

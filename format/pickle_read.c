@@ -5,9 +5,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "config/memory.h"
 #include "format/pickle_machine.h"
 
 const char *berth_unpickle_opcode(const berth_unpickler *unpickler)

@@ -218,11 +218,7 @@ berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *call
 
 /* ---- values that are no tensors ---- */
 
-#define BUILDER(name)                                                                              \
-    berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
-                                    berth_value *const *items, size_t n)
-
-BUILDER(ordered_dict)
+BERTH_BUILDER(ordered_dict)
 {
     (void)known;
     if (n == 0)
@@ -230,19 +226,19 @@ BUILDER(ordered_dict)
     return berth_ordered_dict_from(unpickler->tree, items[0]);
 }
 
-BUILDER(counter)
+BERTH_BUILDER(counter)
 {
     (void)known;
     return berth_counter_from(unpickler->tree, n ? items[0] : NULL);
 }
 
-BUILDER(set)
+BERTH_BUILDER(set)
 {
     (void)known;
     return berth_set_from(unpickler->tree, n ? items[0] : NULL);
 }
 
-BUILDER(size)
+BERTH_BUILDER(size)
 {
     (void)known, (void)n;
     return berth_size_from(unpickler->tree, items[0]);
@@ -254,7 +250,7 @@ static double number_of(const berth_value *value)
     return berth_value_int(value, &integer) ? (double)integer : berth_value_float(value);
 }
 
-BUILDER(complex)
+BERTH_BUILDER(complex)
 {
     (void)known, (void)n;
     return berth_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
@@ -276,7 +272,7 @@ static bool is_device_type(const char *type)
 }
 
 /* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
-BUILDER(device)
+BERTH_BUILDER(device)
 {
     size_t nbytes;
     const char *text = berth_value_text(items[0], &nbytes);
@@ -316,7 +312,7 @@ static berth_value *refuse_encoding(berth_unpickler *unpickler, const berth_know
     return NULL;
 }
 
-BUILDER(encode)
+BERTH_BUILDER(encode)
 {
     (void)n;
     if (!is_latin1(items[1]))
@@ -325,7 +321,7 @@ BUILDER(encode)
 }
 
 /* bytearray(), bytearray(bytes), and as Python before 3.8 wrote it, bytearray(text, 'latin-1'). */
-BUILDER(bytearray)
+BERTH_BUILDER(bytearray)
 {
     berth_value *bytes = n ? items[0] : NULL;
     if (n == 2 ? !is_latin1(items[1]) : n == 1 && berth_value_kind(bytes) != BERTH_KIND_BYTES)
@@ -337,7 +333,7 @@ BUILDER(bytearray)
     return berth_bytearray_from(unpickler->tree, bytes);
 }
 
-BUILDER(layout)
+BERTH_BUILDER(layout)
 {
     static const struct {
         const char *name;

@@ -7,10 +7,6 @@
 
 #include "format/pickle_machine.h"
 
-#define BUILDER(name)                                                                              \
-    berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
-                                    berth_value *const *items, size_t n)
-
 /* Order of the arguments that all strided tensors share. */
 enum { STORAGE, OFFSET, SIZE, STRIDE };
 
@@ -41,17 +37,15 @@ static bool read_shape(berth_unpickler *unpickler, berth_tensor *tensor, berth_v
     return false;
 }
 
-berth_value *berth_unpickle_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
-                                   berth_value *const *arguments)
+/* A tensor of a storage node as _rebuild_tensor does; NULL: error or tree has failed. */
+static berth_value *make_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
+                                berth_value *const *arguments)
 {
     tensor->storage = berth_value_storage(arguments[STORAGE]);
     tensor->storage_offset = int_of(arguments[OFFSET]);
     if (!read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
         return NULL;
-    berth_value *value = berth_tensor_adopt(unpickler->tree, tensor);
-    if (value && tensor->storage->element == BERTH_DTYPE_NONE)
-        tensor->storage->element = tensor->dtype;
-    return value;
+    return berth_tensor_adopt(unpickler->tree, tensor);
 }
 
 /* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
@@ -84,22 +78,22 @@ static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
     return true;
 }
 
-BUILDER(tensor_v1)
+BERTH_BUILDER(tensor_v1)
 {
     (void)known, (void)n;
     berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
-    return berth_unpickle_tensor(unpickler, &tensor, items);
+    return make_tensor(unpickler, &tensor, items);
 }
 
-BUILDER(tensor_v2)
+BERTH_BUILDER(tensor_v2)
 {
     berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[4])};
     if (n > 6 && !read_metadata(unpickler, known, items[6], &tensor.flags))
         return NULL;
-    return berth_unpickle_tensor(unpickler, &tensor, items);
+    return make_tensor(unpickler, &tensor, items);
 }
 
-BUILDER(tensor_v3)
+BERTH_BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = berth_value_dtype(items[6]), .flags = grad_flag(items[4])};
     if (berth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
@@ -110,10 +104,10 @@ BUILDER(tensor_v3)
     }
     if (n > 7 && !read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;
-    return berth_unpickle_tensor(unpickler, &tensor, items);
+    return make_tensor(unpickler, &tensor, items);
 }
 
-BUILDER(meta)
+BERTH_BUILDER(meta)
 {
     (void)known, (void)n;
     berth_tensor tensor = {.dtype = berth_value_dtype(items[0]),
@@ -158,7 +152,7 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
     }
 }
 
-BUILDER(qtensor)
+BERTH_BUILDER(qtensor)
 {
     (void)n;
     berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[5])};
@@ -169,13 +163,13 @@ BUILDER(qtensor)
                             known->module, known->name);
         return NULL;
     }
-    return berth_unpickle_tensor(unpickler, &tensor, items);
+    return make_tensor(unpickler, &tensor, items);
 }
 
 /* ---- tensors of several parts ---- */
 
 /* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
-BUILDER(sparse)
+BERTH_BUILDER(sparse)
 {
     berth_value *parts[8];
     const int64_t *shape;
@@ -202,13 +196,13 @@ BUILDER(sparse)
     return berth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
 }
 
-BUILDER(nested)
+BERTH_BUILDER(nested)
 {
     (void)known, (void)n;
     return berth_nested(unpickler->tree, items);
 }
 
-BUILDER(parameter)
+BERTH_BUILDER(parameter)
 {
     (void)known, (void)n;
     return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
@@ -242,7 +236,7 @@ static berth_value *with_state(berth_unpickler *unpickler, const berth_known *kn
     return berth_subclass(unpickler->tree, tensor, state);
 }
 
-BUILDER(parameter_with_state)
+BERTH_BUILDER(parameter_with_state)
 {
     berth_value *parameter = berth_build_parameter(unpickler, known, items, n);
     return parameter ? with_state(unpickler, known, parameter, items[3]) : NULL;
@@ -260,7 +254,7 @@ bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *cons
            type.number == BERTH_DTYPE_NONE;
 }
 
-BUILDER(from_type_v2)
+BERTH_BUILDER(from_type_v2)
 {
     berth_known function;
     (void)n;
@@ -302,7 +296,7 @@ static int build_pending(berth_unpickler *unpickler, berth_pending *pending, ber
             berth_parameter(unpickler->tree, pending->tensor, berth_value_bool(items[0]));
     } else {
         berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
-        pending->value = berth_unpickle_tensor(unpickler, &tensor, items);
+        pending->value = make_tensor(unpickler, &tensor, items);
     }
     return pending->value ? 0 : berth_unpickle_fail_tree(unpickler, "BUILD");
 }

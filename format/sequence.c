@@ -2,7 +2,6 @@
 /* Values in a row: list, tuple, torch.Size; and shapes made of them. */
 #include "format/node.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* ---- tuple ---- */

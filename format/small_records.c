@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "format/small_records.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "config/error.h"

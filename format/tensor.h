@@ -45,9 +45,6 @@ int berth_dtype_elements(berth_dtype dtype);
 const char *berth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
 /* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
 bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
-/* Whether torch.save can write a tensor of it: all but NONE and int1 … int7, uint1 … uint7. */
-bool berth_dtype_can_save(berth_dtype dtype);
 bool berth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
-bool berth_dtype_is_complex(berth_dtype dtype);
 
 #endif

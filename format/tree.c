@@ -4,7 +4,6 @@
 #include "config/memory.h"
 #include "format/node.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values: the scalars, the singletons, and what every kind is asked. */
-#include "config/error.h"
 #include "format/node.h"
 
 #include <string.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which bytes of the file belong to which entry (Z7). */
 #include <inttypes.h>
-#include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"

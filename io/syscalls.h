@@ -11,8 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <stdio.h> /* renameat */
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>

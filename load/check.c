@@ -40,7 +40,8 @@ static const char *name_storage(storage_name *name, const berth_storage *storage
     return name->text;
 }
 
-uint32_t berth_alignment(const berth_checkpoint *checkpoint)
+/* The alignment that the layout of this file uses. */
+static uint32_t alignment_of(const berth_checkpoint *checkpoint)
 {
     return checkpoint->storage_alignment ? (uint32_t)checkpoint->storage_alignment
                                          : DEFAULT_ALIGNMENT;
@@ -62,8 +63,7 @@ static int step(struct walk *walk, const char *record, uint64_t nbytes, berth_er
     size_t name_nbytes = strlen(checkpoint->archive) + 1 + strlen(record);
     uint64_t cursor = walk->place.next_offset;
 
-    if (berth_layout_place(cursor, name_nbytes, nbytes, berth_alignment(checkpoint), &walk->place) <
-        0)
+    if (berth_layout_place(cursor, name_nbytes, nbytes, alignment_of(checkpoint), &walk->place) < 0)
         return berth_fail(error, BERTH_E_ARCHIVE, record, cursor,
                           "%llu bytes cannot be placed here", (ull)nbytes);
     return 0;
@@ -111,7 +111,7 @@ static int fail_data(const struct walk *walk, const char *record, uint64_t at, b
                       "the layout puts its data here, at the first multiple of %lu after the "
                       "header; its local header puts it at byte %llu; "
                       "load.calculate_storage_offsets=off reads it there",
-                      (unsigned long)berth_alignment(walk->checkpoint), (ull)at);
+                      (unsigned long)alignment_of(walk->checkpoint), (ull)at);
 }
 
 /* ---- computing ---- */

@@ -96,8 +96,6 @@ int berth_small_take(berth_checkpoint *checkpoint, int which, const uint8_t *byt
 
 /* ---- check.c: the file against the layout and the directory ---- */
 
-/* The alignment that the layout of this file uses. */
-uint32_t berth_alignment(const berth_checkpoint *checkpoint);
 /* Places all storages by the layout; the first header is expected at `cursor`. */
 int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
 /* Compares what the small records' headers say with the layout. */

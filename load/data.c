@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/memory.h"
 #include "format/tensor.h"
 #include "load/checkpoint.h"
 

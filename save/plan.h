@@ -75,7 +75,5 @@ const char *berth_plan_full_name(const berth_plan *plan, size_t i);
 const char *berth_plan_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`; n_records from the directory on. */
 size_t berth_plan_find(const berth_plan *plan, uint64_t offset);
-/* Whether save.byteorder is not this machine's. */
-bool berth_plan_is_foreign(const struct berth_config *config);
 
 #endif

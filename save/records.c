@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/memory.h"
 #include "format/tensor.h"
 #include "format/value.h"
 #include "save/plan.h"
@@ -20,7 +19,8 @@ static bool is_big(const struct berth_config *config)
     return config->save_byteorder == BERTH_BYTEORDER_BIG;
 }
 
-bool berth_plan_is_foreign(const struct berth_config *config)
+/* Whether save.byteorder is not this machine's. */
+static bool is_foreign(const struct berth_config *config)
 {
     return is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
@@ -137,7 +137,7 @@ static int check_given(const berth_new_record *records, size_t n_records, uint32
     if (!records[0].name || strcmp(records[0].name, NAME_PICKLE) != 0)
         return berth_fail(error, BERTH_E_ARGUMENT, records[0].name, BERTH_NO_OFFSET,
                           "the first record must be " NAME_PICKLE);
-    if (berth_plan_is_foreign(config))
+    if (is_foreign(config))
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "records are written as they are, they cannot be turned to "
                           "save.byteorder=%s",
@@ -191,7 +191,7 @@ static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
 static int fill_from_value(berth_plan *plan, const berth_value *value,
                            const struct berth_config *config, berth_error *error)
 {
-    bool foreign = berth_plan_is_foreign(config);
+    bool foreign = is_foreign(config);
 
     if (berth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tools/command.h"

@@ -3,8 +3,6 @@
  * Checkpoint to safetensors: 8 bytes of header length, a JSON header padded with spaces to 8, the
  * tensors one after the other (https://huggingface.co/docs/safetensors, "Format").
  */
-#include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +61,6 @@ typedef struct conversion {
     berth_checkpoint *checkpoint;
     const char *in;
     bool tensors_only;
-    bool quiet;
     entry *entries;
     size_t n_entries;
     size_t n_left_out;

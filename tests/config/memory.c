@@ -4,7 +4,6 @@
 
 #include <berth.h>
 #include <criterion/criterion.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/support.h"

@@ -3,7 +3,6 @@
 #include <berth.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/options.h"

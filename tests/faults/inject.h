@@ -21,9 +21,7 @@
       (folder, path, flags, mode))                                                                 \
     X(int, close, (int fd), (fd))                                                                  \
     X(int, dup, (int fd), (fd))                                                                    \
-    X(off_t, lseek, (int fd, off_t offset, int whence), (fd, offset, whence))                      \
     X(int, poll, (struct pollfd * fds, nfds_t n, int milliseconds), (fds, n, milliseconds))        \
-    X(int, stat, (const char *path, struct stat *status), (path, status))                          \
     X(int, fstat, (int fd, struct stat *status), (fd, status))                                     \
     X(int, fstatat, (int folder, const char *path, struct stat *status, int flags),                \
       (folder, path, status, flags))                                                               \
@@ -50,7 +48,6 @@
     X(ssize_t, getrandom, (void *buffer, size_t nbytes, unsigned flags), (buffer, nbytes, flags))  \
     X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
     X(int, munmap, (void *address, size_t nbytes), (address, nbytes))                              \
-    X(int, madvise, (void *address, size_t nbytes, int advice), (address, nbytes, advice))         \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 
@@ -59,7 +56,6 @@
     X(pread, (int fd, void *buffer, size_t nbytes, off_t offset), (fd, buffer, nbytes, offset))    \
     X(pwrite, (int fd, const void *buffer, size_t nbytes, off_t offset),                           \
       (fd, buffer, nbytes, offset))                                                                \
-    X(read, (int fd, void *buffer, size_t nbytes), (fd, buffer, nbytes))                           \
     X(write, (int fd, const void *buffer, size_t nbytes), (fd, buffer, nbytes))
 
 enum fault_row {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* P4: what can be a key of a dict, which keys are equal, and that all of it is linear (P3). */
-#include "config/error.h"
 #include "format/value.h"
 #include "tests/support/support.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The memory of a tree (P3), its failure, its storages (T3). */
-#include "config/error.h"
 #include "format/value.h"
 #include "tests/support/support.h"
 

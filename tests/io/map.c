@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
 #include "config/options.h"
 #include "io/syscalls.h"
 #include "tests/support/support.h"

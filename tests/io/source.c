@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
 #include "io/syscalls.h"
 #include "tests/support/support.h"
 

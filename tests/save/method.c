@@ -3,7 +3,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <linux/magic.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "config/error.h"

@@ -6,6 +6,7 @@
 #ifndef TESTS_SAVE_RECORDS_H
 #define TESTS_SAVE_RECORDS_H
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

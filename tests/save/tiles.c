@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "config/error.h"
-#include "format/tensor.h"
 #include "format/value.h"
 #include "save/run.h"
 #include "tests/save/records.h"
