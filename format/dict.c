@@ -146,8 +146,8 @@ int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (!tree)
         return BERTH_E_ARGUMENT;
     if (!is_dict(dict))
-        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no dict",
-                               berth_kind_name((berth_kind)dict->kind));
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
+                               berth_kind_phrase((berth_kind)dict->kind));
     if (dict->flags & BERTH_NODE_USED)
         return berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                                "a dict that something was built from grows afterwards");
@@ -213,8 +213,8 @@ berth_value *berth_counter_from(berth_tree *tree, berth_value *dict)
         berth_tree_fail(tree, BERTH_E_PICKLE,
                         dict->kind == BERTH_KIND_DICT
                             ? "a dict that something was built from is used again by Counter"
-                            : "a Counter made from a %s, not a dict",
-                        berth_kind_name((berth_kind)dict->kind));
+                            : "a Counter made from %s, not a dict",
+                        berth_kind_phrase((berth_kind)dict->kind));
         return NULL;
     }
     dict->flags |= BERTH_NODE_USED;
@@ -249,8 +249,8 @@ berth_value *berth_ordered_dict_from(berth_tree *tree, berth_value *items)
         berth_tree_fail(tree, BERTH_E_PICKLE,
                         items->kind == BERTH_KIND_LIST
                             ? "a list that something was built from is used again by OrderedDict"
-                            : "an OrderedDict made from a %s, not a list",
-                        berth_kind_name((berth_kind)items->kind));
+                            : "an OrderedDict made from %s, not a list",
+                        berth_kind_phrase((berth_kind)items->kind));
         return NULL;
     }
     items->flags |= BERTH_NODE_USED;

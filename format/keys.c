@@ -316,8 +316,8 @@ static struct keyed *next_unready(berth_tree *tree, struct keyed *node, const ch
         berth_value *item = tuple->items[node->hash];
         struct keyed *keyed = keyed_of(item);
         if (!is_hashable(item)) {
-            berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a %s cannot be %s",
-                            berth_kind_name((berth_kind)item->kind), what);
+            berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                            berth_kind_phrase((berth_kind)item->kind), what);
             return NULL;
         }
         node->hash++;
@@ -361,8 +361,8 @@ static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what
 bool berth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
     if (!is_hashable(value)) {
-        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a %s cannot be %s",
-                        berth_kind_name((berth_kind)value->kind), what);
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                        berth_kind_phrase((berth_kind)value->kind), what);
         return false;
     }
     struct keyed *keyed = keyed_of(value);

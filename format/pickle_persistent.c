@@ -132,8 +132,8 @@ berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *
     berth_value *items[8];
     size_t wanted = unpickler->rules->stream ? N_ITEMS : N_ITEMS - 1;
     if (berth_value_kind(id) != BERTH_KIND_TUPLE) {
-        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id that is a %s, not a tuple",
-                            berth_kind_name(berth_value_kind(id)));
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id that is %s, not a tuple",
+                            berth_kind_phrase(berth_value_kind(id)));
         return NULL;
     }
     size_t n = berth_unpickle_items(id, items);

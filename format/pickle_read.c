@@ -192,9 +192,9 @@ static int append(berth_unpickler *unpickler, berth_value *list, berth_value *co
                   size_t n)
 {
     if (berth_value_kind(list) != BERTH_KIND_LIST)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to a %s: only to lists",
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
                                    berth_unpickle_opcode(unpickler),
-                                   berth_kind_name(berth_value_kind(list)));
+                                   berth_kind_phrase(berth_value_kind(list)));
     if (berth_list_extend(list, items, n) < 0)
         return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
     return 0;
@@ -207,8 +207,8 @@ static int set_items(berth_unpickler *unpickler, berth_value *dict, berth_value 
     const char *opcode = berth_unpickle_opcode(unpickler);
     berth_kind kind = berth_value_kind(dict);
     if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on a %s: only on dicts", opcode,
-                                   berth_kind_name(kind));
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
+                                   berth_kind_phrase(kind));
     if (n % 2 != 0)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
                                    opcode, n);

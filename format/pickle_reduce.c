@@ -187,13 +187,13 @@ berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *call
     berth_value *items[8];
     const char *opcode = berth_unpickle_opcode(unpickler);
     if (berth_value_kind(arguments) != BERTH_KIND_TUPLE) {
-        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with a %s for arguments, not a tuple",
-                            opcode, berth_kind_name(berth_value_kind(arguments)));
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
+                            opcode, berth_kind_phrase(berth_value_kind(arguments)));
         return NULL;
     }
     if (berth_value_kind(callable) != BERTH_KIND_GLOBAL) {
-        berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of a %s, which is no known function",
-                            opcode, berth_kind_name(berth_value_kind(callable)));
+        berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
+                            opcode, berth_kind_phrase(berth_value_kind(callable)));
         return NULL;
     }
     if (!berth_unpickle_known(unpickler, callable, &known))

@@ -325,16 +325,16 @@ int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_va
     berth_kind kind = berth_value_kind(slot);
     if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
         return berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
-                                   "BUILD of a %s: only OrderedDicts, and tensors and Parameters "
+                                   "BUILD of %s: only OrderedDicts, and tensors and Parameters "
                                    "of old files, take a state",
-                                   berth_kind_name(kind));
+                                   berth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT && berth_value_kind(state) != BERTH_KIND_DICT)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                    "BUILD of an OrderedDict wants a dict, got %s",
                                    berth_kind_name(berth_value_kind(state)));
     if (berth_value_state(slot))
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s that has a state",
-                                   berth_kind_name(kind));
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
+                                   berth_kind_phrase(kind));
     if (berth_value_set_state(slot, state) < 0)
         return berth_unpickle_fail_tree(unpickler, "BUILD");
     return 0;

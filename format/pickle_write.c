@@ -318,8 +318,8 @@ static void open_slot(berth_emitter *emitter, const berth_value *value, uint32_t
 {
     if (slot && *slot == BERTH_MEMO_OPEN)
         berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                   "a %s contains itself: torch.load(weights_only=True) cannot read that",
-                   berth_kind_name(berth_value_kind(value)));
+                   "%s contains itself: torch.load(weights_only=True) cannot read that",
+                   berth_kind_phrase(berth_value_kind(value)));
     else if (slot)
         *slot = BERTH_MEMO_OPEN;
 }

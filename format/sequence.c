@@ -108,16 +108,16 @@ int berth_list_extend(berth_value *list, berth_value *const *items, size_t n)
         return list_extend(tree, (struct list_node *)list, items, n);
     if (list->kind == BERTH_KIND_SET)
         return set_extend(tree, (struct dict_node *)list, items, n);
-    return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no list",
-                           berth_kind_name((berth_kind)list->kind));
+    return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
+                           berth_kind_phrase((berth_kind)list->kind));
 }
 
 int berth_list_append(berth_value *list, berth_value *item)
 {
     berth_tree *tree = berth_value_tree(list);
     if (tree && list->kind != BERTH_KIND_LIST)
-        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no list",
-                               berth_kind_name((berth_kind)list->kind));
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
+                               berth_kind_phrase((berth_kind)list->kind));
     return berth_list_extend(list, &item, 1);
 }
 
@@ -125,8 +125,8 @@ int berth_set_add(berth_value *set, berth_value *item)
 {
     berth_tree *tree = berth_value_tree(set);
     if (tree && set->kind != BERTH_KIND_SET)
-        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s is no set",
-                               berth_kind_name((berth_kind)set->kind));
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
+                               berth_kind_phrase((berth_kind)set->kind));
     return berth_list_extend(set, &item, 1);
 }
 
@@ -141,8 +141,8 @@ berth_value *berth_set_from(berth_tree *tree, berth_value *list)
         berth_tree_fail(tree, BERTH_E_PICKLE,
                         list->kind == BERTH_KIND_LIST
                             ? "a list that something was built from is used again by set"
-                            : "a set made from a %s, not a list",
-                        berth_kind_name((berth_kind)list->kind));
+                            : "a set made from %s, not a list",
+                        berth_kind_phrase((berth_kind)list->kind));
         return NULL;
     }
     list->flags |= BERTH_NODE_USED;
@@ -177,8 +177,8 @@ static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64
     if (item->kind == BERTH_KIND_INT)
         berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
     else
-        berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is a %s, not an int", i,
-                        berth_kind_name((berth_kind)item->kind));
+        berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is %s, not an int", i,
+                        berth_kind_phrase((berth_kind)item->kind));
     return false;
 }
 
@@ -202,8 +202,8 @@ bool berth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *ra
         return false;
     if (value->kind != BERTH_KIND_TUPLE && value->kind != BERTH_KIND_SIZE &&
         value->kind != BERTH_KIND_LIST) {
-        berth_tree_fail(tree, BERTH_E_TENSOR, "a %s for a shape, not a tuple of ints",
-                        berth_kind_name((berth_kind)value->kind));
+        berth_tree_fail(tree, BERTH_E_TENSOR, "%s for a shape, not a tuple of ints",
+                        berth_kind_phrase((berth_kind)value->kind));
         return false;
     }
     size_t n;
@@ -247,8 +247,8 @@ berth_value *berth_size_from(berth_tree *tree, berth_value *tuple)
     if (!tree || !berth_tree_owns(tree, tuple, "the items of a torch.Size"))
         return NULL;
     if (tuple->kind != BERTH_KIND_TUPLE) {
-        berth_tree_fail(tree, BERTH_E_PICKLE, "a torch.Size made from a %s, not a tuple",
-                        berth_kind_name((berth_kind)tuple->kind));
+        berth_tree_fail(tree, BERTH_E_PICKLE, "a torch.Size made from %s, not a tuple",
+                        berth_kind_phrase((berth_kind)tuple->kind));
         return NULL;
     }
     const int64_t *shape;

@@ -133,8 +133,8 @@ berth_value *berth_bytes_from_latin1(berth_tree *tree, berth_value *value)
     if (!tree || !berth_tree_owns(tree, value, "the text"))
         return NULL;
     if (value->kind != BERTH_KIND_STR) {
-        berth_tree_fail(tree, BERTH_E_PICKLE, "bytes made from a %s, not a str",
-                        berth_kind_name((berth_kind)value->kind));
+        berth_tree_fail(tree, BERTH_E_PICKLE, "bytes made from %s, not a str",
+                        berth_kind_phrase((berth_kind)value->kind));
         return NULL;
     }
     struct text_node *text = (struct text_node *)value;
@@ -160,8 +160,8 @@ berth_value *berth_bytearray_from(berth_tree *tree, berth_value *bytes)
     if (!bytes || !berth_tree_owns(tree, bytes, "the bytes"))
         return NULL;
     if (bytes->kind != BERTH_KIND_BYTES) {
-        berth_tree_fail(tree, BERTH_E_PICKLE, "a bytearray made from a %s, not bytes",
-                        berth_kind_name((berth_kind)bytes->kind));
+        berth_tree_fail(tree, BERTH_E_PICKLE, "a bytearray made from %s, not bytes",
+                        berth_kind_phrase((berth_kind)bytes->kind));
         return NULL;
     }
     struct wrap_node *node = berth_node_new(tree, BERTH_KIND_BYTEARRAY, BERTH_WRAP_NBYTES);

@@ -9,38 +9,46 @@ berth_kind berth_value_kind(const berth_value *value)
     return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
 }
 
+const char *berth_kind_phrase(berth_kind kind)
+{
+    static const char *const phrases[] = {
+        [BERTH_KIND_NONE] = "None",
+        [BERTH_KIND_BOOL] = "a bool",
+        [BERTH_KIND_INT] = "an int",
+        [BERTH_KIND_FLOAT] = "a float",
+        [BERTH_KIND_COMPLEX] = "a complex",
+        [BERTH_KIND_STR] = "a str",
+        [BERTH_KIND_BYTES] = "bytes",
+        [BERTH_KIND_BYTEARRAY] = "a bytearray",
+        [BERTH_KIND_LIST] = "a list",
+        [BERTH_KIND_TUPLE] = "a tuple",
+        [BERTH_KIND_DICT] = "a dict",
+        [BERTH_KIND_ORDERED_DICT] = "an OrderedDict",
+        [BERTH_KIND_COUNTER] = "a Counter",
+        [BERTH_KIND_SET] = "a set",
+        [BERTH_KIND_SIZE] = "a torch.Size",
+        [BERTH_KIND_DEVICE] = "a torch.device",
+        [BERTH_KIND_DTYPE] = "a torch.dtype",
+        [BERTH_KIND_QSCHEME] = "a torch.qscheme",
+        [BERTH_KIND_LAYOUT] = "a torch.layout",
+        [BERTH_KIND_STORAGE] = "a storage",
+        [BERTH_KIND_TENSOR] = "a tensor",
+        [BERTH_KIND_SPARSE] = "a sparse tensor",
+        [BERTH_KIND_NESTED] = "a nested tensor",
+        [BERTH_KIND_PARAMETER] = "a Parameter",
+        [BERTH_KIND_SUBCLASS] = "a tensor with attributes",
+        [BERTH_KIND_GLOBAL] = "a global",
+        [BERTH_KIND_CALL] = "an object",
+    };
+    return (size_t)kind < sizeof(phrases) / sizeof(*phrases) ? phrases[kind] : "unknown";
+}
+
 const char *berth_kind_name(berth_kind kind)
 {
-    static const char *const names[] = {
-        [BERTH_KIND_NONE] = "None",
-        [BERTH_KIND_BOOL] = "bool",
-        [BERTH_KIND_INT] = "int",
-        [BERTH_KIND_FLOAT] = "float",
-        [BERTH_KIND_COMPLEX] = "complex",
-        [BERTH_KIND_STR] = "str",
-        [BERTH_KIND_BYTES] = "bytes",
-        [BERTH_KIND_BYTEARRAY] = "bytearray",
-        [BERTH_KIND_LIST] = "list",
-        [BERTH_KIND_TUPLE] = "tuple",
-        [BERTH_KIND_DICT] = "dict",
-        [BERTH_KIND_ORDERED_DICT] = "OrderedDict",
-        [BERTH_KIND_COUNTER] = "Counter",
-        [BERTH_KIND_SET] = "set",
-        [BERTH_KIND_SIZE] = "torch.Size",
-        [BERTH_KIND_DEVICE] = "torch.device",
-        [BERTH_KIND_DTYPE] = "torch.dtype",
-        [BERTH_KIND_QSCHEME] = "torch.qscheme",
-        [BERTH_KIND_LAYOUT] = "torch.layout",
-        [BERTH_KIND_STORAGE] = "storage",
-        [BERTH_KIND_TENSOR] = "tensor",
-        [BERTH_KIND_SPARSE] = "sparse tensor",
-        [BERTH_KIND_NESTED] = "nested tensor",
-        [BERTH_KIND_PARAMETER] = "Parameter",
-        [BERTH_KIND_SUBCLASS] = "tensor with attributes",
-        [BERTH_KIND_GLOBAL] = "global",
-        [BERTH_KIND_CALL] = "object",
-    };
-    return (size_t)kind < sizeof(names) / sizeof(*names) ? names[kind] : "unknown";
+    const char *phrase = berth_kind_phrase(kind);
+    if (strncmp(phrase, "a ", 2) == 0)
+        return phrase + 2;
+    return strncmp(phrase, "an ", 3) == 0 ? phrase + 3 : phrase;
 }
 
 /* ---- making ---- */
@@ -208,8 +216,8 @@ berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_val
         !berth_tree_owns(tree, arguments, "the arguments"))
         return NULL;
     if (arguments->kind != BERTH_KIND_TUPLE) {
-        berth_tree_fail(tree, BERTH_E_ARGUMENT, "the arguments are a %s, not a tuple",
-                        berth_kind_name((berth_kind)arguments->kind));
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "the arguments are %s, not a tuple",
+                        berth_kind_phrase((berth_kind)arguments->kind));
         return NULL;
     }
     struct call_node *node = berth_node_new(tree, BERTH_KIND_CALL, sizeof(*node));
@@ -352,8 +360,8 @@ int berth_value_set_state(berth_value *value, berth_value *state)
         return tree->error.code;
     berth_value **place = state_place(value);
     if (!place)
-        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s has no attributes",
-                               berth_kind_name((berth_kind)value->kind));
+        return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s has no attributes",
+                               berth_kind_phrase((berth_kind)value->kind));
     *place = state;
     return 0;
 }

@@ -38,6 +38,9 @@ struct berth_storage {
 int berth_tree_fail(berth_tree *tree, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The name of a kind as a sentence takes it: "an int", "a tensor", "None". */
+const char *berth_kind_phrase(berth_kind kind);
+
 /* Memory of the tree: freed with it. NULL when there is none, and the tree has failed. */
 void *berth_tree_allocate(berth_tree *tree, size_t nbytes);
 

@@ -134,8 +134,8 @@ static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
     if (is_plain(inner) || (berth_value_kind(inner) == other && is_plain(berth_value_inner(inner))))
         return true;
-    berth_tree_fail(tree, BERTH_E_ARGUMENT, "a %s around a %s", berth_kind_name(kind),
-                    berth_kind_name(berth_value_kind(inner)));
+    berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s around %s", berth_kind_phrase(kind),
+                    berth_kind_phrase(berth_value_kind(inner)));
     return false;
 }
 
@@ -251,8 +251,8 @@ static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64
         return false;
     for (int i = 0; i < n; i++)
         if (!(tensors[i] = berth_value_tensor(parts[i]))) {
-            berth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a sparse tensor is a %s, no tensor",
-                            i, berth_kind_name(berth_value_kind(parts[i])));
+            berth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a sparse tensor is %s, no tensor", i,
+                            berth_kind_phrase(berth_value_kind(parts[i])));
             return false;
         }
     int64_t numel;
@@ -328,8 +328,8 @@ berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4])
     const berth_tensor *tensors[4];
     for (int i = 0; i < 4; i++)
         if (!(tensors[i] = berth_value_tensor(parts[i]))) {
-            berth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a nested tensor is a %s, no tensor",
-                            i, berth_kind_name(berth_value_kind(parts[i])));
+            berth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a nested tensor is %s, no tensor", i,
+                            berth_kind_phrase(berth_value_kind(parts[i])));
             return NULL;
         }
     if (!nested_agrees(tensors[1], tensors[2], tensors[3])) {

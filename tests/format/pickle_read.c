@@ -261,7 +261,7 @@ Test(pickle_read, items_go_only_into_their_containers)
     refuses("EMPTY_TUPLE MARK 1 !APPENDS STOP", BERTH_E_PICKLE,
             "APPENDS to a tuple: only to lists");
     refuses("EMPTY_LIST 1 2 !SETITEM STOP", BERTH_E_PICKLE, "SETITEM on a list: only on dicts");
-    refuses("NONE MARK 1 2 !SETITEMS STOP", BERTH_E_PICKLE, "SETITEMS on a None: only on dicts");
+    refuses("NONE MARK 1 2 !SETITEMS STOP", BERTH_E_PICKLE, "SETITEMS on None: only on dicts");
 }
 
 /* ---- where it is told ---- */

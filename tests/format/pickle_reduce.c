@@ -106,11 +106,11 @@ Test(pickle_reduce, unknown_globals_become_inert_on_request)
 Test(pickle_reduce, inert_objects_take_no_items)
 {
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 !APPEND STOP", BERTH_E_PICKLE,
-               "APPEND to a object: only to lists");
+               "APPEND to an object: only to lists");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 2 !SETITEM STOP", BERTH_E_PICKLE,
-               "SETITEM on a object: only on dicts");
+               "SETITEM on an object: only on dicts");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-               "REDUCE of a object, which is no known function");
+               "REDUCE of an object, which is no known function");
 }
 
 Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_inert)

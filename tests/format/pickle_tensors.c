@@ -252,7 +252,7 @@ Test(pickle_tensors, shapes_of_odd_items_or_rank)
 {
     refuses(V2 FLOATS "0 NONE TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS "TUPLE !REDUCE STOP",
             BERTH_E_TENSOR,
-            "torch._utils _rebuild_tensor_v2: item 0 of a shape is a None, "
+            "torch._utils _rebuild_tensor_v2: item 0 of a shape is None, "
             "not an int");
     struct pickle pickle = {0};
     assemble(&pickle, V2 FLOATS "0 MARK ");
@@ -480,7 +480,7 @@ Test(pickle_tensors, build_takes_only_what_has_a_state)
             "BUILD of an OrderedDict wants a dict, got None");
     refuses(
         "GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE EMPTY_DICT BUILD EMPTY_DICT !BUILD STOP",
-        BERTH_E_PICKLE, "BUILD of a OrderedDict that has a state");
+        BERTH_E_PICKLE, "BUILD of an OrderedDict that has a state");
 }
 
 /* Files of torchvision from 2017 hold Parameters that are built in two steps. */

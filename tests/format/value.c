@@ -173,7 +173,7 @@ Test(value, bytes_from_latin1_text)
     expect_failure(berth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
                    "latin1 text with a character above 255");
     expect_failure(berth_bytes_from_latin1(tree, berth_none(tree)), BERTH_E_PICKLE,
-                   "bytes made from a None, not a str");
+                   "bytes made from None, not a str");
 }
 
 Test(value, lists_and_tuples_keep_their_items)
@@ -316,7 +316,7 @@ Test(value, shapes_that_are_none_are_refused)
     expect_failure(berth_size_from(tree, berth_tuple(tree, &item, 1)), BERTH_E_TENSOR,
                    "item 0 of a shape is beyond 64 bits");
     cr_assert_not(berth_value_as_shape(berth_none(tree), &shape, &rank));
-    expect_failure(NULL, BERTH_E_TENSOR, "a None for a shape, not a tuple of ints");
+    expect_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");
     expect_failure(berth_size_from(tree, berth_list(tree)), BERTH_E_PICKLE,
                    "a torch.Size made from a list, not a tuple");
 }
@@ -361,7 +361,7 @@ Test(value, globals_and_calls)
     cr_assert_eq(berth_value_set_state(call, state), 0);
     cr_assert_eq(berth_value_state(call), state);
     expect_failure(berth_call_value(tree, global, item, false), BERTH_E_ARGUMENT,
-                   "the arguments are a int, not a tuple");
+                   "the arguments are an int, not a tuple");
 }
 
 Test(value, facts_of_one_word)
