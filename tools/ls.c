@@ -66,20 +66,21 @@ static json_t *tensor_json(const berth_named_tensor *named)
     const berth_tensor *tensor = named->tensor;
     bool meta = named->offset == BERTH_NO_OFFSET;
 
-    return json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:s,s:b,s:b}", "name",
-                     json_text(named->name), "dtype", berth_dtype_name(tensor->dtype), "shape",
-                     json_ints(tensor->shape, tensor->rank), "stride",
-                     json_ints(tensor->stride, tensor->rank), "storage",
-                     tensor->storage ? json_text(berth_storage_key(tensor->storage)) : json_null(),
-                     "storage_offset", (json_int_t)tensor->storage_offset, "offset",
-                     meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
-                     (json_int_t)berth_tensor_nbytes(tensor), "device", device_of(tensor),
-                     "requires_grad", named->requires_grad, "parameter", named->parameter);
+    return json_pack(
+        "{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:o,s:b,s:b}", "name", json_text(named->name), "dtype",
+        berth_dtype_name(tensor->dtype), "shape", json_ints(tensor->shape, tensor->rank), "stride",
+        json_ints(tensor->stride, tensor->rank), "storage",
+        tensor->storage ? json_text(berth_storage_key(tensor->storage)) : json_null(),
+        "storage_offset", (json_int_t)tensor->storage_offset, "offset",
+        meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
+        (json_int_t)berth_tensor_nbytes(tensor), "device", json_text(device_of(tensor)),
+        "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
 static void print_tensor(const berth_named_tensor *named)
 {
     char shape[256];
+    size_t n = strlen(device_of(named->tensor));
 
     shape_text(named->tensor, shape, sizeof shape);
     printf("%-13s %-20s %12" PRIu64 "  ", berth_dtype_name(named->tensor->dtype), shape,
@@ -88,7 +89,9 @@ static void print_tensor(const berth_named_tensor *named)
         printf("%14s", "-");
     else
         printf("%14" PRIu64, named->offset);
-    printf("  %-7s ", device_of(named->tensor));
+    fputs("  ", stdout);
+    print_name(stdout, device_of(named->tensor)); /* also the file's own text */
+    printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
     print_name(stdout, named->name);
     putchar('\n');
 }
