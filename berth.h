@@ -629,6 +629,7 @@ BERTH_API int berth_save_fd(int fd, const char *archive_name, const berth_value 
 BERTH_API int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
                                 const berth_value *value, const berth_call *call,
                                 berth_error *error);
+/* Frees what berth_save_memory gave. NULL: nothing. */
 BERTH_API void berth_free(void *bytes);
 
 /* ---- records: the container level ---- */
@@ -678,17 +679,22 @@ BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archiv
 /*
  * A save that a thread of its own carries out. Two events: *staged*, nothing of the caller's
  * memory is read any more, it may change its tensors; and *done*, what the return of berth_save
- * means: as durable as save.durability says. What must live how long:
- *   until begin returns   path, archive_name, *call and its config, *sink, names and the array of
- *                         records
- *   until staged          the tensors' bytes and those of records, unchanged; the tree or
- * checkpoint of the value, which may grow meanwhile but is saved as it was at begin until done the
- * contexts of sink and progress, call->stats until berth_job_free  the job Several jobs may run at
- * once, also on one path: each is whole, the last one to end stays. Each has its own workers and
- * buffers; io.threads and io.memory_nbytes bound each of them. Where nothing else is said, a job's
- * functions may be called from any threads at once. The sink and the progress function are called
- * by the job, maybe before begin has returned; they may cancel it, but neither wait for it nor free
- * it. A process that ends, ends its jobs: then paths hold what they held.
+ * means: as durable as save.durability says.
+ *
+ * What must live how long:
+ * - until begin returns: path, archive_name, *call and its config, *sink, the array of records and
+ *   their names
+ * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
+ *   which may grow meanwhile but is saved as it was at begin
+ * - until done: the contexts of sink and progress, call->stats
+ * - until berth_job_free: the job
+ *
+ * Several jobs may run at once, also on one path: each is whole, the last one to end stays. Each
+ * has its own workers and buffers; io.threads and io.memory_nbytes bound each of them. Where
+ * nothing else is said, a job's functions may be called from any threads at once. The sink and the
+ * progress function are called by the job, maybe before begin has returned; they may cancel it, but
+ * neither wait for it nor free it. A process that ends, ends its jobs: then paths hold what they
+ * held.
  */
 typedef struct berth_job berth_job;
 
@@ -748,10 +754,13 @@ BERTH_API void berth_job_free(berth_job *job);
 /* What a save would write, before a byte is written. Immutable: any thread may ask. */
 typedef struct berth_plan berth_plan;
 
-/* Plans berth_save of `value` to `path` (only its name is looked at; NULL: "archive"). */
+/*
+ * Plans berth_save of `value` to `path` (only its name is looked at; NULL: "archive"). The
+ * plan is the caller's to free, and needs the value no more. NULL on failure.
+ */
 BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value,
                                       const berth_call *call, berth_error *error);
-BERTH_API void berth_plan_free(berth_plan *plan);
+BERTH_API void berth_plan_free(berth_plan *plan);             /* NULL: nothing */
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
 /* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no
@@ -804,11 +813,12 @@ BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
  * The value under a name ("model.0.weight": dict keys and list indices joined
  * by dots), or under a path ("['model'][0]['a.b']"). BERTH_E_NOT_FOUND says what is
  * near; BERTH_E_AMBIGUOUS names both paths. A tensor goes before other values of its
- * name; the empty name is the root.
+ * name; the empty name is the root. Any thread may ask.
  */
 BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                                         berth_error *error);
-/* Like berth_find, for tensors and Parameters; NULL if there is none, or no single one. */
+/* Like berth_find, for tensors and Parameters; NULL if there is none, or no single one. Why not,
+ * only berth_find says. */
 BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint,
                                                 const char *name);
 
@@ -869,6 +879,7 @@ typedef struct berth_info {
     bool calculated_offsets;
 } berth_info;
 
+/* Reads the directory, where load.check=none left it unread. */
 BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
                                     berth_error *error);
 
@@ -899,9 +910,10 @@ BERTH_API int berth_verify(const char *path, const berth_call *call, berth_verdi
  */
 BERTH_API int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
                                  berth_error *error);
-BERTH_API void berth_archive_close(berth_archive *archive);
+BERTH_API void berth_archive_close(berth_archive *archive);             /* NULL: nothing */
 BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
 BERTH_API size_t berth_archive_count(const berth_archive *archive);
+/* Record i in the directory's order. BERTH_E_NOT_FOUND: no such record. */
 BERTH_API int berth_archive_record(const berth_archive *archive, size_t i, berth_record *record);
 /* The record of a name without the top folder; BERTH_E_NOT_FOUND. */
 BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,

@@ -99,7 +99,10 @@ int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, 
     return error->code;
 }
 
-/* W2: never repeated. The kernel may have dropped the pages, and would then report success. */
+/*
+ * W5: before the rename, so that no power cut leaves the new name on old bytes. W2: never repeated.
+ * The kernel may have dropped the pages, and would then report success.
+ */
 static int sync_data(const berth_commit *commit, berth_error *error)
 {
     int result = 0;
@@ -153,7 +156,7 @@ int berth_commit_replace(berth_commit *commit, berth_error *error)
 {
     const berth_target *target = &commit->target;
 
-    /* F3: who has the old file open or mapped keeps it whole. */
+    /* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
     if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
         0) {
         berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");

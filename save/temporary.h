@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Temporary files of saves (F4): ".berth-<16 hex digits>.tmp" in the target's folder, locked with
- * flock while the save that owns them lives. One without a lock is a leftover of a killed save.
+ * flock while the save that owns them lives, so that saves of one path never meet in one (W7). One
+ * without a lock is a leftover of a killed save.
  */
 #ifndef BERTH_SAVE_TEMPORARY_H
 #define BERTH_SAVE_TEMPORARY_H
