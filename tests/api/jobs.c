@@ -1,77 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves that go on while the caller does: staged, done, progress, cancel. */
-#include <berth.h>
-#include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/api/job_scene.h"
 
-#define N_WEIGHTS 20000
-#define WEIGHTS_NBYTES (N_WEIGHTS * sizeof(float))
 #define OLD "the old file"
-#define SMALL_TILES "io.threads=4 io.chunk_nbytes=1000"
-
-static char *folder, *path;
-static float *weights;
-static int64_t steps[] = {1, -2, INT64_MAX};
-static berth_tree *tree;
-static berth_value *state;
-static uint8_t *expected; /* what berth_save_memory makes of it */
-static size_t expected_nbytes;
-
-static void add(const char *name, berth_tensor tensor, int64_t n)
-{
-    tensor.rank = 1;
-    tensor.shape = &n;
-    berth_dict_set(state, name, berth_tensor_value(tree, &tensor));
-}
-
-static void set_up(void)
-{
-    void *bytes;
-    berth_error error;
-
-    folder = test_folder_new();
-    path = test_path(folder, "archive.pt");
-    weights = malloc(WEIGHTS_NBYTES);
-    for (int i = 0; i < N_WEIGHTS; i++)
-        weights[i] = (float)i * 0.37f;
-    tree = berth_tree_new(NULL);
-    state = berth_ordered_dict(tree);
-    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weights, WEIGHTS_NBYTES, NULL);
-    add("weight", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, N_WEIGHTS);
-    add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
-    add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
-    berth_dict_set(state, "epoch", berth_int(tree, 7));
-    cr_assert_eq(berth_save_memory(&bytes, &expected_nbytes, NULL, state, NULL, &error), 0, "%s",
-                 error.message);
-    expected = bytes;
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-    free(weights);
-    free(path);
-    berth_free(expected);
-    test_folder_remove(folder);
-}
 
 TestSuite(jobs, .init = set_up, .fini = tear_down, .timeout = 60);
-
-static void patch(const char *assignments)
-{
-    berth_error error;
-
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-}
 
 static berth_job *begin(uint32_t flags, const berth_call *call)
 {
@@ -80,24 +20,6 @@ static berth_job *begin(uint32_t flags, const berth_call *call)
 
     cr_assert_eq(berth_save_begin(path, state, flags, call, &job, &error), 0, "%s", error.message);
     return job;
-}
-
-static void check_wait(berth_job *job, int code)
-{
-    berth_error error;
-
-    cr_assert_eq(berth_job_wait(job, &error), code, "%s", error.message);
-    cr_assert_eq((int)error.code, code);
-}
-
-static void check_file(const char *at, const void *content, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(at, &n);
-
-    cr_assert_eq(n, nbytes);
-    cr_assert_eq(memcmp(file, content, n), 0);
-    free(file);
 }
 
 /* ---- what is written ---- */

@@ -4,39 +4,28 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/options.h"
-#include "io/syscalls.h"
-#include "tests/support/support.h"
 
 #define NBYTES 20000
 
-static berth_error error;
-static char *folder, *path;
-static uint8_t bytes[NBYTES];
+#include "tests/io/small_file.h"
+
 static int fd;
 
-static void make_a_file(void)
+static void open_a_file(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "file");
-    for (size_t i = 0; i < NBYTES; i++)
-        bytes[i] = (uint8_t)(i * 7 + i / 251);
-    test_write_file(path, bytes, NBYTES);
+    make_a_file();
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    error = (berth_error){0};
 }
 
-static void remove_the_file(void)
+static void close_the_file(void)
 {
-    berth_system_restore();
     (void)close(fd);
-    free(path);
-    test_folder_remove(folder);
+    remove_the_file();
 }
-TestSuite(map, .init = make_a_file, .fini = remove_the_file);
+TestSuite(map, .init = open_a_file, .fini = close_the_file);
 
 Test(map, begins_at_any_byte)
 {

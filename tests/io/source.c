@@ -5,35 +5,14 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "io/syscalls.h"
-#include "tests/support/support.h"
 
 #define NBYTES 5000
 
-static berth_error error;
-static char *folder, *path;
-static uint8_t bytes[NBYTES];
+#include "tests/io/small_file.h"
+
 static int result_of_read;
 
-static void make_a_file(void)
-{
-    folder = test_folder_new();
-    path = test_path(folder, "file");
-    for (size_t i = 0; i < NBYTES; i++)
-        bytes[i] = (uint8_t)(i * 7 + i / 251);
-    test_write_file(path, bytes, NBYTES);
-    error = (berth_error){0};
-}
-
-static void remove_the_file(void)
-{
-    berth_system_restore();
-    free(path);
-    test_folder_remove(folder);
-}
 TestSuite(source, .init = make_a_file, .fini = remove_the_file);
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)

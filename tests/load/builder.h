@@ -330,4 +330,19 @@ static inline void expect_failure(const void *bytes, size_t nbytes, const char *
     cr_expect_str_eq(error.message, message, "%s: %s", options, error.message);
 }
 
+/* The elements of a tensor of n floats, at most 64. */
+static inline void expect_floats(berth_checkpoint *checkpoint, const char *name,
+                                 const float *expected, int64_t n)
+{
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    float elements[64];
+    berth_error error;
+
+    cr_assert_not_null(tensor, "%s", name);
+    cr_assert_eq(berth_tensor_numel(tensor), n);
+    cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error), 0, "%s",
+                 error.message);
+    cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
+}
+
 #endif

@@ -184,20 +184,6 @@ static void expect_refused(const char *name, const char *options, int code, cons
     free(bytes);
 }
 
-static void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected,
-                          int64_t n)
-{
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
-    float elements[64];
-    berth_error error;
-
-    cr_assert_not_null(tensor, "%s", name);
-    cr_assert_eq(berth_tensor_numel(tensor), n);
-    cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error), 0, "%s",
-                 error.message);
-    cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
-}
-
 static void expect_small(berth_checkpoint *checkpoint)
 {
     static const float base[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};

@@ -7,19 +7,7 @@
 #include "config/memory.h"
 #include "save/names.h"
 #include "save/plan.h"
-#include "tests/support/support.h"
-
-static struct berth_config config_of(const char *assignments)
-{
-    struct berth_config config;
-    berth_error error;
-
-    berth_error_clear(&error);
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
-    berth_config_unpatch(&error);
-    return config;
-}
+#include "tests/save/records.h"
 
 static berth_plan *plan_of(const char *archive, const berth_new_record *records, size_t n_records,
                            uint32_t flags, const char *assignments, berth_error *error)

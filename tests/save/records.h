@@ -6,10 +6,13 @@
 #ifndef TESTS_SAVE_RECORDS_H
 #define TESTS_SAVE_RECORDS_H
 
+#include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/error.h"
+#include "config/options.h"
 #include "format/checksum.h"
 #include "format/zip_write.h"
 #include "tests/support/support.h"
@@ -95,6 +98,19 @@ static inline void compose(composed *file, const berth_new_record *records, size
     size_t directory_nbytes = file->nbytes - directory_at;
     berth_zip_write_end(n_records, directory_at, directory_nbytes,
                         grow(file, BERTH_ZIP_END_NBYTES));
+}
+
+/* What is in force with these assignments. */
+static inline struct berth_config config_of(const char *assignments)
+{
+    struct berth_config config;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    berth_config_unpatch(&error);
+    return config;
 }
 
 #endif

@@ -13,18 +13,6 @@ static const uint64_t tile_sizes[] = {1,  2,   3,   7,   16,   30,   63,    64,
                                       65, 100, 127, 512, 4096, 5000, 20001, 1u << 20};
 #define N_TILE_SIZES (sizeof tile_sizes / sizeof *tile_sizes)
 
-static struct berth_config config_of(const char *assignments)
-{
-    struct berth_config config;
-    berth_error error;
-
-    berth_error_clear(&error);
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
-    berth_config_unpatch(&error);
-    return config;
-}
-
 static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
                            const char *assignments)
 {
