@@ -142,6 +142,11 @@ typedef int (*leaf_function)(void *context, const char *path, const berth_value 
  * returned, or EXIT_TROUBLE after telling that memory is gone.
  */
 int walk_leaves(const berth_value *root, leaf_function function, void *context);
+
+/* Tells a later way to a container with items: `path` leads to what `first` led to. */
+typedef int (*alias_function)(void *context, const char *path, const char *first);
+/* Like walk_leaves, for those. */
+int walk_aliases(const berth_value *root, alias_function function, void *context);
 /* A short text of a leaf, as Python would show it; allocated. */
 char *leaf_text(const berth_value *value);
 

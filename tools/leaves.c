@@ -14,10 +14,19 @@ typedef struct frame {
     size_t path_nbytes; /* length of the container's own path */
 } frame;
 
+/* A container that was entered, and its path, unless that is long. */
+typedef struct seen {
+    const berth_value *value;
+    char *path;
+} seen;
+
 typedef struct walk {
+    leaf_function leaf;   /* may be NULL */
+    alias_function alias; /* may be NULL */
+    void *context;
     frame *frames;
     size_t n_frames, frame_capacity;
-    const berth_value **seen; /* open addressing, a power of two */
+    seen *seen; /* open addressing, a power of two */
     size_t n_seen, seen_capacity;
     char *path;
     size_t path_nbytes, path_capacity;
@@ -54,7 +63,7 @@ static size_t slot_of(const walk *w, const berth_value *value)
     uint64_t hash = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15u;
     size_t at = (size_t)(hash >> 20) & (w->seen_capacity - 1);
 
-    while (w->seen[at] && w->seen[at] != value)
+    while (w->seen[at].value && w->seen[at].value != value)
         at = (at + 1) & (w->seen_capacity - 1);
     return at;
 }
@@ -68,22 +77,28 @@ static bool grow_seen(walk *w)
     if (!bigger.seen)
         return false;
     for (size_t i = 0; i < w->seen_capacity; i++)
-        if (w->seen[i])
-            bigger.seen[slot_of(&bigger, w->seen[i])] = w->seen[i];
+        if (w->seen[i].value)
+            bigger.seen[slot_of(&bigger, w->seen[i].value)] = w->seen[i];
     free(w->seen);
     *w = bigger;
     return true;
 }
 
-/* 1 if the container is met for the first time, 0 if not, -1 without memory. */
-static int enter_once(walk *w, const berth_value *value)
+/* 1 if the container is met for the first time, 0 if not, then *first is its path; -1: no memory.
+ */
+static int enter_once(walk *w, const berth_value *value, const char **first)
 {
+    enum { LONGEST = 1024 };
+
     if (w->n_seen * 2 >= w->seen_capacity && !grow_seen(w))
         return -1;
-    size_t at = slot_of(w, value);
-    if (w->seen[at])
+    seen *slot = &w->seen[slot_of(w, value)];
+    *first = slot->path ? slot->path : "...";
+    if (slot->value)
         return 0;
-    w->seen[at] = value;
+    if (w->alias && w->path_nbytes <= LONGEST && !(slot->path = strdup(w->path)))
+        return -1;
+    slot->value = value;
     w->n_seen++;
     return 1;
 }
@@ -134,25 +149,38 @@ static bool append_key(walk *w, const berth_value *container, size_t i)
     return done;
 }
 
-/* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
-static int visit(walk *w, const berth_value *value, leaf_function function, void *context)
+static bool is_entered(const berth_value *value)
 {
-    if (is_tensor(value))
-        return 0;
-    if (!is_container(berth_value_kind(value)) || berth_value_count(value) == 0) {
-        int code = count_long_name(&w->long_nbytes, w->path_nbytes);
-        return code ? code : function(context, w->path, value);
-    }
-    int first = enter_once(w, value);
-    if (first < 0 || (first && !push(w, value)))
-        return -1;
-    return 0;
+    return !is_tensor(value) && is_container(berth_value_kind(value)) &&
+           berth_value_count(value) > 0;
 }
 
-static int walk_all(walk *w, const berth_value *root, leaf_function function, void *context)
+/* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
+static int visit(walk *w, const berth_value *value)
 {
-    int verdict = append_path(w, "") ? visit(w, root, function, context) : -1;
+    const char *first_path;
 
+    if (is_tensor(value))
+        return 0;
+    if (!is_entered(value)) {
+        int code = count_long_name(&w->long_nbytes, w->path_nbytes);
+        return code ? code : w->leaf(w->context, w->path, value);
+    }
+    int first = enter_once(w, value, &first_path);
+    if (first < 0 || (first && !push(w, value)))
+        return -1;
+    if (first || !w->alias)
+        return 0;
+    int code = count_long_name(&w->long_nbytes, w->path_nbytes);
+    return code ? code : w->alias(w->context, w->path, first_path);
+}
+
+static int walk_all(walk *w, const berth_value *root)
+{
+    int verdict = append_path(w, "") ? 0 : -1;
+
+    if (verdict == 0 && (w->leaf || is_entered(root)))
+        verdict = visit(w, root);
     while (verdict == 0 && w->n_frames) {
         frame *top = &w->frames[w->n_frames - 1];
         w->path_nbytes = top->path_nbytes;
@@ -161,23 +189,38 @@ static int walk_all(walk *w, const berth_value *root, leaf_function function, vo
             continue;
         }
         size_t i = top->next++;
-        if (!append_key(w, top->container, i))
-            verdict = -1;
-        else
-            verdict = visit(w, berth_value_item(top->container, i), function, context);
+        const berth_value *item = berth_value_item(top->container, i);
+        if (!w->leaf && !is_entered(item))
+            continue;
+        verdict = append_key(w, top->container, i) ? visit(w, item) : -1;
     }
     return verdict;
 }
 
+static int finish(walk *w, const berth_value *root)
+{
+    int verdict = walk_all(w, root);
+
+    for (size_t i = 0; i < w->seen_capacity; i++)
+        free(w->seen[i].path);
+    free(w->frames);
+    free(w->seen);
+    free(w->path);
+    return verdict < 0 ? trouble("out of memory") : verdict;
+}
+
 int walk_leaves(const berth_value *root, leaf_function function, void *context)
 {
-    walk w = {.path_capacity = 0};
-    int verdict = walk_all(&w, root, function, context);
+    walk w = {.leaf = function, .context = context};
 
-    free(w.frames);
-    free(w.seen);
-    free(w.path);
-    return verdict < 0 ? trouble("out of memory") : verdict;
+    return finish(&w, root);
+}
+
+int walk_aliases(const berth_value *root, alias_function function, void *context)
+{
+    walk w = {.alias = function, .context = context};
+
+    return finish(&w, root);
 }
 
 /* ---- texts ---- */

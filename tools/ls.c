@@ -96,6 +96,17 @@ static void print_tensor(const berth_named_tensor *named)
     putchar('\n');
 }
 
+/* P3: a shared container is entered once; any later way to it is shown as what it is. */
+static int print_alias(void *context, const char *path, const char *first)
+{
+    (void)context;
+    printf("%-13s %-20s %12s  %14s  %-7s ", "alias of", *first ? first : "the whole", "-", "-",
+           "-");
+    print_name(stdout, path);
+    putchar('\n');
+    return 0;
+}
+
 static int list_tensors(berth_checkpoint *checkpoint, bool json)
 {
     json_t *array = json ? json_array() : NULL;
@@ -121,7 +132,10 @@ static int list_tensors(berth_checkpoint *checkpoint, bool json)
         else
             print_tensor(&named);
     }
-    return json ? print_json(array) : finish_output(EXIT_YES);
+    if (json)
+        return print_json(array);
+    code = walk_aliases(berth_root(checkpoint), print_alias, NULL);
+    return code ? code : finish_output(EXIT_YES);
 }
 
 static int list_records(const char *path, const common *options)
