@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/syscalls.h"
 
+#include <sys/ioctl.h>
+
 /* open is variadic: a row that tests replace needs a plain signature. */
 static int open_with_mode(const char *path, int flags, mode_t mode)
 {
@@ -16,6 +18,11 @@ static int openat_with_mode(int folder, const char *path, int flags, mode_t mode
 static int getrlimit_of(int resource, struct rlimit *limit)
 {
     return getrlimit((unsigned)resource, limit);
+}
+
+static int ioctl_of(int fd, unsigned long request, void *argument)
+{
+    return ioctl(fd, request, argument);
 }
 
 /* dup alone would leak the copy into programs that the process starts (F1). */

@@ -8,9 +8,14 @@
 #include "config/memory.h"
 #include "format/checksum.h"
 #include "format/zip_write.h"
+#include "io/pages.h"
 
-/* What is gathered is summed while it is still in the cache. */
-#define BLOCK_NBYTES ((size_t)256 * 1024)
+/*
+ * What is gathered is summed while it is still in the cache: copied and summed 8.0 GB/s in blocks
+ * of 16 KiB, 7.5 of 256 KiB, 7.0 of 1 MiB. A callback of the caller is not called so often.
+ */
+#define BLOCK_NBYTES ((size_t)16 * 1024)
+#define CALLBACK_BLOCK_NBYTES ((size_t)256 * 1024)
 
 int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_demand *demand,
                       bool in_order, berth_error *error)
@@ -77,7 +82,9 @@ static bool lend(const berth_image *image, berth_tile *tile, size_t i, const ber
         return false;
     const uint8_t *bytes =
         berth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
-    if (!bytes || ((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0)
+    if (!bytes || ((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0 ||
+        (demand->large_pages_only &&
+         !berth_pages_are_large(demand->pages, bytes, (size_t)(end - begin))))
         return false;
     *lent = (berth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
     tile->lent[tile->n_lent++] = *lent;
@@ -89,10 +96,11 @@ static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t
                   uint64_t end, uint32_t *crc32, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].place.data_offset;
+    size_t block = berth_content_memory(image->plan, i, 0) ? BLOCK_NBYTES : CALLBACK_BLOCK_NBYTES;
 
     for (uint64_t at = begin; at < end;) {
         uint8_t *out = tile->bytes + (at - tile->offset);
-        size_t n = end - at < BLOCK_NBYTES ? (size_t)(end - at) : BLOCK_NBYTES;
+        size_t n = end - at < block ? (size_t)(end - at) : block;
         if (berth_content_fetch(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
         if (image->sums)

@@ -27,6 +27,8 @@ typedef struct berth_demand {
     uint32_t block_nbytes;     /* a power of two; 1: any range will do */
     uint32_t memory_alignment; /* a power of two, at most block_nbytes */
     size_t least_lent_nbytes;  /* shorter ranges are copied; 0: all are */
+    bool large_pages_only;     /* others are copied */
+    int pages;                 /* to ask by (io/pages.h) */
 } berth_demand;
 
 typedef struct berth_image {

@@ -19,8 +19,9 @@ typedef struct berth_output {
     /* How large what is written here can grow; NULL where nobody knows. */
     uint64_t (*room)(void *context);
     void *context;
-    bool in_order;         /* offsets must follow each other */
-    bool takes_any_memory; /* bytes may come from where they lie, in pieces */
+    bool in_order;          /* offsets must follow each other */
+    bool takes_any_memory;  /* bytes may come from where they lie, in pieces */
+    bool wants_large_pages; /* bytes that lie in small ones are better copied to a large one */
     /* Positions, lengths and pieces are multiples of it, the last one padded; 0: any will do. */
     uint32_t block_nbytes;
     uint32_t memory_alignment; /* with blocks: of every piece */

@@ -144,6 +144,7 @@ berth_output berth_output_file_begin(berth_output_file *file, int fd, uint64_t n
     if (method->is_direct && begin_direct(file, nbytes)) {
         file->began_direct = true;
         file->reason = method->reason;
+        output.wants_large_pages = true;
         output.block_nbytes = file->direct.block_nbytes;
         output.memory_alignment = file->direct.memory_alignment;
     }

@@ -3,6 +3,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/pages.h"
 #include "io/pool.h"
 #include "save/readback.h"
 #include "save/run_state.h"
@@ -75,9 +76,7 @@ static uint64_t overhead_of(const berth_run_state *run)
 {
     uint64_t scratch = run->image.plan->most_header_nbytes;
 
-    if (run->block_nbytes == 1)
-        return scratch;
-    return round_up(scratch, run->block_nbytes) + berth_held_nbytes(1, run->block_nbytes);
+    return run->block_nbytes == 1 ? scratch : scratch + berth_held_nbytes(1, run->block_nbytes);
 }
 
 /*
@@ -127,47 +126,89 @@ static void fit(berth_run_state *run)
 
 /* ---- beginning and end ---- */
 
-/* One block of memory: the workers' buffers, what waits, what is carried. */
+/*
+ * What the device takes in one request is counted in pieces of memory that lie together: from large
+ * pages it goes in fewer and larger ones (measured on virtio: 2.4 GB/s from pages of 4 KiB, 3.9
+ * from 2 MiB). Only where the bound of memory leaves room to align them.
+ */
+static uint64_t align_of(const berth_run_state *run, uint64_t nbytes)
+{
+    uint64_t bound = run->settings->memory_nbytes;
+
+    if (run->block_nbytes > 1 && run->tile_nbytes >= BERTH_LARGE_PAGE_NBYTES &&
+        (bound == 0 || nbytes + BERTH_LARGE_PAGE_NBYTES <= bound))
+        return BERTH_LARGE_PAGE_NBYTES;
+    return run->block_nbytes;
+}
+
+static uint8_t *allocate_aligned(berth_run_state *run, uint64_t nbytes, berth_run_facts *facts,
+                                 berth_error *error)
+{
+    uint64_t align = align_of(run, nbytes);
+    uint64_t all;
+
+    if (!berth_add(nbytes, align - 1, &all) || all > SIZE_MAX) {
+        berth_fail_memory(error, UINT64_MAX);
+        return NULL;
+    }
+    run->allocated = berth_allocate((size_t)all);
+    if (!run->allocated) {
+        berth_fail_memory(error, all);
+        return NULL;
+    }
+    facts->memory_nbytes = all;
+    uint8_t *aligned =
+        run->allocated + (round_up((uintptr_t)run->allocated, align) - (uintptr_t)run->allocated);
+    if (align == BERTH_LARGE_PAGE_NBYTES)
+        berth_pages_make_large(aligned, (size_t)nbytes);
+    return aligned;
+}
+
+/* One block of memory: the workers' tiles, what waits, what is carried, the workers' scratch. */
 static int allocate_buffers(berth_run_state *run, berth_run_facts *facts, berth_error *error)
 {
     uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1;
-    uint64_t align = run->block_nbytes; /* of memory, too */
     uint64_t block_nbytes = run->block_nbytes > 1 ? run->block_nbytes : 0;
-    uint64_t held =
-        run->n_workers > 0 ? berth_held_nbytes(run->n_workers, (uint32_t)block_nbytes) : 0;
-    uint64_t one = round_up(run->tile_nbytes + run->image.plan->most_header_nbytes, align);
-    uint64_t all;
+    uint64_t held = berth_held_nbytes(run->n_workers, (uint32_t)block_nbytes);
+    uint64_t tiles, scratch, all;
 
-    if (!berth_multiply(one, n_buffers, &all) ||
-        !berth_add(all, held + block_nbytes + align - 1, &all) || all > SIZE_MAX)
+    if (!berth_multiply(run->tile_nbytes, n_buffers, &tiles) ||
+        !berth_multiply(run->image.plan->most_header_nbytes, n_buffers, &scratch) ||
+        !berth_add(tiles, scratch, &all) || !berth_add(all, held + block_nbytes, &all))
         return berth_fail_memory(error, UINT64_MAX);
-    run->allocated = berth_allocate((size_t)all);
-    if (!run->allocated)
-        return berth_fail_memory(error, all);
-    facts->memory_nbytes = all;
-    run->buffer_nbytes = (size_t)one;
-    run->buffers =
-        run->allocated + (round_up((uintptr_t)run->allocated, align) - (uintptr_t)run->allocated);
-    uint8_t *rest = run->buffers + one * n_buffers;
-    run->carry = rest + held;
-    return block_nbytes
-               ? berth_held_begin(&run->held, run->n_workers, run->block_nbytes, rest, error)
-               : 0;
+    run->buffers = allocate_aligned(run, all, facts, error);
+    if (!run->buffers)
+        return error->code;
+    run->carry = run->buffers + tiles + held;
+    run->scratch = run->carry + block_nbytes;
+    return block_nbytes ? berth_held_begin(&run->held, run->n_workers, run->block_nbytes,
+                                           run->buffers + tiles, error)
+                        : 0;
+}
+
+/* What may be written from where it lies. With blocks, only what is as good as a buffer of ours. */
+static berth_demand demand_of(berth_run_state *run)
+{
+    const berth_output *output = run->output;
+    size_t least = run->settings->least_lent_nbytes;
+    berth_demand demand = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
+
+    if (run->block_nbytes > 1)
+        demand.memory_alignment = output->memory_alignment;
+    if (output->takes_any_memory)
+        demand.least_lent_nbytes = least > 0 ? least : LEAST_LENT_NBYTES;
+    demand.large_pages_only = output->wants_large_pages;
+    if (demand.large_pages_only)
+        run->pages = berth_pages_open();
+    demand.pages = run->pages;
+    return demand;
 }
 
 static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *facts,
                  berth_error *error)
 {
-    const berth_output *output = run->output;
-    berth_demand demand = {.block_nbytes = run->block_nbytes,
-                           .memory_alignment =
-                               run->block_nbytes > 1 ? output->memory_alignment : 1};
-
     fit(run);
-    if (output->takes_any_memory) {
-        size_t least = run->settings->least_lent_nbytes;
-        demand.least_lent_nbytes = least > 0 ? least : LEAST_LENT_NBYTES;
-    }
+    const berth_demand demand = demand_of(run);
     if (berth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
         return error->code;
     return allocate_buffers(run, facts, error);
@@ -176,11 +217,10 @@ static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *
 /* Renders what lies before the tail in its first block: the last data, and all CRCs are known. */
 static int render_carried(berth_run_state *run, berth_error *error)
 {
-    uint8_t *scratch = run->buffers + run->tile_nbytes;
     berth_tile tile = {.offset = run->carried.offset,
                        .nbytes = (size_t)run->carried.nbytes,
                        .bytes = run->carry,
-                       .scratch = scratch};
+                       .scratch = run->scratch};
 
     run->image.in_order = true;
     return run->carried.nbytes > 0 ? berth_image_render(&run->image, &tile, error) : 0;
@@ -214,6 +254,7 @@ int berth_run(const berth_plan *plan, const berth_output *output,
     berth_run_state run = {.output = output,
                            .settings = settings,
                            .image.plan = plan,
+                           .pages = -1,
                            .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
 
     *facts = (berth_run_facts){0};
@@ -225,6 +266,7 @@ int berth_run(const berth_plan *plan, const berth_output *output,
     facts->n_kept = run.held.n_kept;
     facts->n_kept_most = run.held.n_used_most;
     berth_held_end(&run.held);
+    berth_pages_close(run.pages);
     berth_release(run.allocated);
     berth_image_end(&run.image);
     return error->code;

@@ -16,9 +16,10 @@ typedef struct berth_run_state {
     uint64_t tile_nbytes;
     uint32_t block_nbytes; /* 1: any range can be written */
     unsigned n_workers;
-    size_t buffer_nbytes; /* of one worker: the tile, and scratch behind it */
+    int pages;
     uint8_t *allocated;
-    uint8_t *buffers; /* in it, aligned */
+    uint8_t *buffers; /* in it, aligned: a tile for each worker */
+    uint8_t *scratch; /* in it: most_header_nbytes for each worker */
     /*
      * With blocks: the bytes of the block in which the tail begins that lie before the tail. They
      * are rendered with the data, as their CRCs are asked for by the tail, and written with it.

@@ -159,7 +159,6 @@ static int render(berth_run_state *run, berth_tile *tile, berth_error *error)
 int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     berth_run_state *run = context;
-    uint8_t *buffer = run->buffers + worker * run->buffer_nbytes;
     uint64_t index = run->begin / run->tile_nbytes + task;
     uint64_t begin = index * run->tile_nbytes;
     uint64_t rest = run->end - begin;
@@ -169,8 +168,8 @@ int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *e
     berth_tile tile;
     tile.offset = begin;
     tile.nbytes = (size_t)(end - begin);
-    tile.bytes = buffer;
-    tile.scratch = buffer + run->tile_nbytes;
+    tile.bytes = run->buffers + worker * run->tile_nbytes;
+    tile.scratch = run->scratch + worker * run->image.plan->most_header_nbytes;
     tile.n_lent = 0;
 
     if (render(run, &tile, error) < 0)

@@ -34,6 +34,7 @@
     X(ssize_t, readlinkat, (int folder, const char *path, char *text, size_t nbytes),              \
       (folder, path, text, nbytes))                                                                \
     X(int, getrlimit, (int resource, struct rlimit *limit), (resource, limit))                     \
+    X(int, ioctl, (int fd, unsigned long request, void *argument), (fd, request, argument))        \
     X(int, fallocate, (int fd, int mode, off_t offset, off_t nbytes), (fd, mode, offset, nbytes))  \
     X(int, ftruncate, (int fd, off_t nbytes), (fd, nbytes))                                        \
     X(int, sync_file_range, (int fd, off_t offset, off_t nbytes, unsigned flags),                  \
@@ -48,6 +49,7 @@
     X(ssize_t, getrandom, (void *buffer, size_t nbytes, unsigned flags), (buffer, nbytes, flags))  \
     X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
     X(int, munmap, (void *address, size_t nbytes), (address, nbytes))                              \
+    X(int, madvise, (void *address, size_t nbytes, int advice), (address, nbytes, advice))         \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 

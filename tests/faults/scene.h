@@ -17,6 +17,7 @@
 #define LEFTOVER ".berth-00000000000000aa.tmp"
 #define N_BYTES 30000
 #define N_LARGE_BYTES 300000
+#define LARGE_PAGE (2u << 20)
 
 static char *folder, *path, *link_path, *leftover_path;
 static uint8_t *bytes, *expected;
@@ -90,13 +91,14 @@ static inline int save(const scene *tried, const char *to, berth_error *error)
     return tried->large ? save_some(to, N_LARGE_BYTES, error) : save_records(to, error);
 }
 
-/* On a page, so that direct writes may take them from where they lie. */
+/* In a large page, if there are any, so that direct writes take them from where they lie. */
 static inline uint8_t *aligned_bytes(void)
 {
     uint8_t *sample = sample_bytes(N_LARGE_BYTES);
     void *aligned = NULL;
 
-    cr_assert_eq(posix_memalign(&aligned, 4096, N_LARGE_BYTES), 0);
+    cr_assert_eq(posix_memalign(&aligned, LARGE_PAGE, LARGE_PAGE), 0);
+    (void)madvise(aligned, LARGE_PAGE, MADV_HUGEPAGE);
     memcpy(aligned, sample, N_LARGE_BYTES);
     free(sample);
     return aligned;

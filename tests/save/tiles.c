@@ -209,8 +209,9 @@ static int read_sample(void *context, void *buffer, size_t nbytes, uint64_t offs
 
 static int refuse_to_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    (void)context, (void)buffer, (void)nbytes, (void)offset;
-    return EIO;
+    (void)context;
+    memset(buffer, 0, nbytes);
+    return offset == 0 ? EIO : 0; /* in one tile: another worker's would be as good */
 }
 
 Test(tiles, records_read_by_callback_give_the_same_file)

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/pages.h"
+
+#include <linux/types.h>
+#include <sys/ioctl.h>
+
+#include "io/file.h"
+#include "io/syscalls.h"
+
+/* PAGEMAP_SCAN of Linux 6.7 (<linux/fs.h>), which older headers have not. */
+struct scanned {
+    __u64 start, end, categories;
+};
+
+struct scan {
+    __u64 size, flags;
+    __u64 start, end, walk_end;
+    __u64 vec, vec_len, max_pages;
+    __u64 category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+
+#define SCAN _IOWR('f', 16, struct scan)
+#define IS_HUGE ((__u64)1 << 6)
+#define PAGE_NBYTES ((__u64)4096)
+
+int berth_pages_open(void)
+{
+    return berth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+}
+
+void berth_pages_close(int fd)
+{
+    berth_file_close(fd);
+}
+
+bool berth_pages_are_large(int fd, const void *bytes, size_t nbytes)
+{
+    struct scanned found = {0};
+    struct scan scan = {.size = sizeof scan,
+                        .start = (__u64)(uintptr_t)bytes & ~(PAGE_NBYTES - 1),
+                        .vec = (__u64)(uintptr_t)&found,
+                        .vec_len = 1,
+                        .category_mask = IS_HUGE,
+                        .return_mask = IS_HUGE};
+
+    scan.end = ((__u64)(uintptr_t)bytes + nbytes + PAGE_NBYTES - 1) & ~(PAGE_NBYTES - 1);
+    if (fd < 0 || berth_system.ioctl(fd, SCAN, &scan) != 1)
+        return false;
+    return found.start == scan.start && found.end == scan.end;
+}
+
+void berth_pages_make_large(void *bytes, size_t nbytes)
+{
+    /* Where the system has none, small ones do. */
+    (void)berth_system.madvise(bytes, nbytes & ~(BERTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
+}
