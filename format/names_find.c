@@ -42,8 +42,17 @@ static bool is_text_key(const berth_value *key)
     return berth_value_kind(key) == BERTH_KIND_STR || berth_value_int(key, &integer);
 }
 
+/* W6: what could not be written out for want of memory is an error, not another name. */
+static bool failed(const struct names_out *out, berth_error *error)
+{
+    if (out->failed)
+        (void)berth_fail_memory(error, out->nbytes + 32);
+    return out->failed;
+}
+
 /* The place of a key that is neither str nor int64, by its repr. */
-static size_t find_repr(const berth_value *dict, const char *text, size_t nbytes)
+static size_t find_repr(const berth_value *dict, const char *text, size_t nbytes,
+                        berth_error *error)
 {
     size_t n = berth_value_count(dict);
     for (size_t i = 0; i < n; i++) {
@@ -52,8 +61,8 @@ static size_t find_repr(const berth_value *dict, const char *text, size_t nbytes
             continue;
         struct names_out out = {.limit = nbytes};
         berth_out_repr(&out, key);
-        bool same =
-            !out.cut && !out.failed && out.nbytes == nbytes && memcmp(out.text, text, nbytes) == 0;
+        bool same = !out.cut && !failed(&out, error) && out.nbytes == nbytes &&
+                    memcmp(out.text, text, nbytes) == 0;
         berth_release(out.text);
         if (same)
             return i;
@@ -86,7 +95,8 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
 }
 
 /* The step that a short name's part means; up to two (a str key "1" and an int key 1). */
-static int find_steps(const berth_value *value, const char *text, size_t nbytes, uint32_t steps[3])
+static int find_steps(const berth_value *value, const char *text, size_t nbytes, uint32_t steps[3],
+                      berth_error *error)
 {
     int n = 0;
     int64_t integer;
@@ -95,7 +105,7 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
         i = read_int(text, nbytes, true, &integer) ? berth_dict_find_int(value, integer)
-                                                   : find_repr(value, text, nbytes);
+                                                   : find_repr(value, text, nbytes, error);
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
     } else if (read_int(text, nbytes, false, &integer) &&
@@ -177,13 +187,14 @@ static bool read_quoted(const char **at, const char *end, struct names_out *out)
 }
 
 /* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
-static bool read_item(const berth_value *value, const char **at, const char *end, uint32_t *index)
+static bool read_item(const berth_value *value, const char **at, const char *end, uint32_t *index,
+                      berth_error *error)
 {
     size_t found = SIZE_MAX;
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         struct names_out out = {.limit = SIZE_MAX};
-        if (read_quoted(at, end, &out) && !out.failed && is_dict(value))
+        if (read_quoted(at, end, &out) && !failed(&out, error) && is_dict(value))
             found = berth_dict_find_text(value, out.text, out.nbytes);
         berth_release(out.text);
         if (found == SIZE_MAX || *at == end || *(*at)++ != ']')
@@ -197,7 +208,8 @@ static bool read_item(const berth_value *value, const char **at, const char *end
         size_t nbytes = (size_t)(close - *at);
         bool number = read_int(*at, nbytes, true, &integer);
         if (is_dict(value))
-            found = number ? berth_dict_find_int(value, integer) : find_repr(value, *at, nbytes);
+            found =
+                number ? berth_dict_find_int(value, integer) : find_repr(value, *at, nbytes, error);
         else if (number && integer >= 0 && integer < BERTH_STEP_INNER)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
@@ -219,13 +231,13 @@ static bool read_attribute(const berth_value *value, const char **at, const char
 }
 
 /* The value of a path, or NULL. Follows any edge, also those that a walk does not enter again. */
-static const berth_value *find_path(const berth_value *root, const char *path)
+static const berth_value *find_path(const berth_value *root, const char *path, berth_error *error)
 {
     const berth_value *value = root;
     const char *at = path, *end = path + strlen(path);
     while (value && at < end) {
         uint32_t index;
-        bool found = *at == '['   ? read_item(value, &at, end, &index)
+        bool found = *at == '['   ? read_item(value, &at, end, &index, error)
                      : *at == '.' ? read_attribute(value, &at, end, &index)
                                   : false;
         value = found ? berth_step(value, index) : NULL;
@@ -268,7 +280,7 @@ static bool add_place(struct search *search, uint32_t parent, uint32_t index, si
 }
 
 /* Tries every end of the next step: keys hold dots themselves. */
-static bool expand(struct search *search, uint32_t i)
+static bool expand(struct search *search, uint32_t i, berth_error *error)
 {
     size_t from = search->places[i].at;
     if (from > search->nbytes)
@@ -277,7 +289,7 @@ static bool expand(struct search *search, uint32_t i)
         const char *dot = memchr(search->name + end, '.', search->nbytes - end);
         end = dot ? (size_t)(dot - search->name) : search->nbytes;
         uint32_t steps[3];
-        int n = find_steps(search->places[i].value, search->name + from, end - from, steps);
+        int n = find_steps(search->places[i].value, search->name + from, end - from, steps, error);
         for (int step = 0; step < n; step++)
             if (!add_place(search, i, steps[step], end + 1))
                 return false;
@@ -330,8 +342,10 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
     search.places[search.n++] = (struct place){.value = root};
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
-        whole = expand(&search, i);
-    if (search.n_found == 2) {
+        whole = expand(&search, i, error);
+    if (error->code != BERTH_OK) {
+        value = NULL;
+    } else if (search.n_found == 2) {
         struct names_out first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
         out_place(&first, &search, search.found[0]);
         out_place(&second, &search, search.found[1]);
@@ -416,7 +430,7 @@ static int fail_not_found(const berth_names *names, const char *name, berth_erro
 
 /* The next tensor of a name after place `after`, if its text is the name. */
 static uint32_t next_tensor(const berth_names *names, uint32_t after, uint64_t hash,
-                            const char *name)
+                            const char *name, berth_error *error)
 {
     for (uint32_t i = after; i < names->n_tensors; i++) {
         uint32_t entry = names->tensors[i];
@@ -424,10 +438,12 @@ static uint32_t next_tensor(const berth_names *names, uint32_t after, uint64_t h
             continue;
         struct names_out out = {.limit = SIZE_MAX};
         berth_out_entry(&out, names, entry, false);
-        bool same = out.text && !out.failed && strcmp(out.text, name) == 0;
+        bool same = !failed(&out, error) && out.text && strcmp(out.text, name) == 0;
         berth_release(out.text);
         if (same)
             return i;
+        if (error->code != BERTH_OK)
+            break;
     }
     return UINT32_MAX;
 }
@@ -439,15 +455,15 @@ static const berth_value *find_tensor(const berth_names *names, const char *name
     uint64_t hash = berth_name_hash(names, name, strlen(name));
     uint32_t first = berth_names_slot(names, hash);
     if (first != UINT32_MAX)
-        first = next_tensor(names, first, hash, name);
+        first = next_tensor(names, first, hash, name, error);
     if (first == UINT32_MAX)
         return NULL;
     const struct names_entry *entry = &names->entries[names->tensors[first]];
     if (!(entry->hash & BERTH_NAME_SHARED))
         return entry->value;
-    uint32_t second = next_tensor(names, first + 1, hash, name);
+    uint32_t second = next_tensor(names, first + 1, hash, name, error);
     if (second == UINT32_MAX)
-        return entry->value;
+        return error->code == BERTH_OK ? entry->value : NULL;
     struct names_out a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
     berth_out_entry(&a, names, names->tensors[first], true);
     berth_out_entry(&b, names, names->tensors[second], true);
@@ -463,12 +479,13 @@ const berth_value *berth_names_find(const berth_names *names, const char *name, 
     }
     if (!*name)
         return names->root;
-    const berth_value *value = *name == '[' || *name == '.' ? find_path(names->root, name) : NULL;
-    if (!value)
+    const berth_value *value =
+        *name == '[' || *name == '.' ? find_path(names->root, name, error) : NULL;
+    if (!value && error->code == BERTH_OK)
         value = find_tensor(names, name, error);
     if (!value && error->code == BERTH_OK)
         value = find_any(names->root, name, error);
     if (!value && error->code == BERTH_OK)
         fail_not_found(names, name, error);
-    return value;
+    return error->code == BERTH_OK ? value : NULL;
 }

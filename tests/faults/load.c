@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Every call into the system that opening, verifying and reading make fails in turn, once and for
- * ever (W6, F5): each is a clean error that names the file, or did not matter; nothing leaks, and
- * what is read is right.
+ * ever, and every allocation (W6, F5): each is a clean error that names the file, or did not
+ * matter; nothing leaks, and what is read is right.
  */
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/faults/scene.h"
 
-#include "tests/faults/inject.h"
-#include "tests/support/support.h"
+enum { N_ELEMENTS = 50000 };
 
-#define N_ELEMENTS 50000
-
-static char *folder, *path;
 static float *elements;
-static unsigned n_points;
 
 static void set_up(void)
 {
@@ -23,8 +16,7 @@ static void set_up(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_dict(tree);
 
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    scene_set_up();
     elements = malloc(N_ELEMENTS * sizeof *elements);
     for (int i = 0; i < N_ELEMENTS; i++)
         elements[i] = (float)i;
@@ -33,142 +25,260 @@ static void set_up(void)
     berth_dict_set(root, "b", berth_tensor_value(tree, &tensor));
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);
-    n_points = 0;
 }
 
 static void tear_down(void)
 {
-    fault_clear();
-    printf("fault points tried: %u\n", n_points);
-    free(path);
     free(elements);
-    test_folder_remove(folder);
+    scene_tear_down();
 }
 
-TestSuite(load_faults, .init = set_up, .fini = tear_down);
+TestSuite(load_faults, .init = set_up, .fini = tear_down, .timeout = 600);
+
+static const char *const all_options[] = {
+    "",
+    "load.mmap_flags=shared,populate load.check=data",
+    "load.mmap=off io.threads=3 io.chunk_nbytes=65536",
+    "load.mmap=off load.calculate_storage_offsets=off load.head_nbytes=1000",
+};
+#define N_OPTIONS (sizeof all_options / sizeof *all_options)
+
+/* Every row that loading calls, and what it can give. */
+static const struct {
+    enum fault_row row;
+    int errnos[16];
+} faults[] = {
+    {FAULT_open,
+     {EACCES, EINTR, EIO, ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOENT, ENOMEM, ENOTDIR, ENXIO,
+      EOVERFLOW, EPERM}},
+    {FAULT_dup, {EINVAL, EMFILE}},
+    {FAULT_fstat, {EIO, ENOMEM, EOVERFLOW}},
+    {FAULT_pread, {EAGAIN, EINTR, EINVAL, EIO, EISDIR, ENXIO, FAULT_SHORT}},
+    {FAULT_poll, {EINTR, ENOMEM}},
+    {FAULT_close, {EINTR, EIO}},
+    {FAULT_mmap, {EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EPERM}},
+    {FAULT_munmap, {EINVAL}},
+    {FAULT_madvise, {EAGAIN, EINVAL, EIO, ENOMEM}},
+    {FAULT_pthread_create, {EAGAIN, EINVAL, EPERM}},
+    {FAULT_sched_getaffinity, {EINVAL, EPERM}},
+};
+#define N_FAULTS (sizeof faults / sizeof *faults)
+
+/* Through the archive's own functions. */
+static int use_archive(berth_error *error)
+{
+    berth_archive *archive;
+    berth_record record;
+    uint8_t *buffer = malloc(N_ELEMENTS * sizeof *elements);
+
+    if (berth_archive_open(path, NULL, &archive, error) == 0) {
+        if (berth_archive_find(archive, "data/1", &record, error) == 0 &&
+            berth_archive_read(archive, &record, buffer, N_ELEMENTS * sizeof *elements, 0, error) ==
+                0)
+            cr_assert_eq(memcmp(buffer, elements, N_ELEMENTS * sizeof *elements), 0);
+        berth_archive_close(archive);
+    }
+    free(buffer);
+    return error->code;
+}
 
 /* Opens, reads both tensors, closes, verifies: 0, or the first status. */
-static int use_all(const berth_call *call, berth_error *error)
+static int use_all(berth_error *error)
 {
     static const char *const names[] = {"a", "b"};
     berth_checkpoint *checkpoint;
 
-    if (berth_open(path, call, &checkpoint, error) < 0)
+    if (berth_open(path, NULL, &checkpoint, error) < 0)
         return error->code;
     for (int i = 0; i < 2 && error->code == 0; i++) {
+        const berth_value *found = berth_find(checkpoint, names[i], error);
         const void *data =
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i]), error);
-        cr_expect(!data == (error->code < 0));
+            found ? berth_tensor_data(checkpoint, berth_value_tensor(found), error) : NULL;
+        cr_assert(!data == (error->code < 0));
         if (data)
-            cr_expect_arr_eq(data, elements, N_ELEMENTS * sizeof *elements);
+            cr_assert_eq(memcmp(data, elements, N_ELEMENTS * sizeof *elements), 0);
     }
     berth_close(checkpoint);
-    return error->code < 0 ? error->code : berth_verify(path, call, NULL, error);
+    if (error->code == 0)
+        berth_verify(path, NULL, NULL, error);
+    return error->code < 0 ? error->code : use_archive(error);
 }
 
-static void expect_clean(const berth_call *call, const char *about, unsigned nth, bool must_fail)
+/* After test_memory_watch. */
+static int use_watched(size_t n_open, const char *about)
 {
     berth_error error;
 
+    int status = use_all(&error);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s: memory leaks", about);
+    cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
+    cr_assert_eq(status, error.code, "%s", about);
+    if (status < 0)
+        cr_assert(names_path(&error, path), "%s: %s", about, error.message);
+    return status;
+}
+
+/* Where mapping fails, auto reads; what was interrupted, or short, goes on. */
+static bool must_fail(enum fault_row row, int system_errno)
+{
+    return system_errno != EINTR && system_errno != EAGAIN && system_errno != FAULT_SHORT &&
+           (row == FAULT_pread || row == FAULT_open);
+}
+
+static bool must_work(enum fault_row row, int system_errno)
+{
+    return row == FAULT_close || row == FAULT_munmap || row == FAULT_poll ||
+           row == FAULT_sched_getaffinity || row == FAULT_madvise ||
+           ((row == FAULT_pread || row == FAULT_open) && !must_fail(row, system_errno));
+}
+
+/* False: the fault was not reached any more. */
+static bool fails_cleanly(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
+{
+    size_t n_open = n_open_files();
+    char about[100];
+
+    snprintf(about, sizeof about, "%s, call %u, errno %d%s", fault_row_names[row], nth,
+             system_errno, for_ever ? ", for ever" : "");
+    fault_set(row, nth, system_errno, for_ever);
     test_memory_watch();
-    int result = use_all(call, &error);
-    cr_expect_eq(test_memory_seen().live_nbytes, 0, "%s %u", about, nth);
+    int status = use_watched(n_open, about);
     test_memory_unwatch();
-    n_points++;
-    if (must_fail)
-        cr_expect_lt(result, 0, "%s %u", about, nth);
-    if (result < 0) {
-        cr_expect_eq(result, error.code);
-        cr_expect_eq(strncmp(error.message, path, strlen(path)), 0, "%s %u: %s", about, nth,
-                     error.message);
-    }
-}
-
-/* The nth call of a row fails, n = 1, 2, 3 …, until there are no more. */
-static void fail_each(const berth_call *call, enum fault_row row, const char *about, int number,
-                      bool for_ever, bool must_fail)
-{
-    for (unsigned nth = 1;; nth++) {
-        fault_set(row, nth, number, for_ever);
-        expect_clean(call, about, nth, false);
-        if (atomic_load(&fault.n_hits) == 0)
-            break;
-        fault_set(row, nth, number, for_ever);
-        expect_clean(call, about, nth, must_fail);
-    }
+    bool hit = atomic_load(&fault.n_hits) > 0;
     fault_clear();
+    if (hit && must_fail(row, system_errno))
+        cr_assert_lt(status, 0, "%s", about);
+    if (!hit || must_work(row, system_errno))
+        cr_assert_eq(status, 0, "%s", about);
+    n_points += hit;
+    return hit;
 }
 
-static void fail_rows(const char *options)
+/* W6 */
+Test(load_faults, any_fault_is_a_clean_error_or_does_not_matter)
 {
-    berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
-
-    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    for (int for_ever = 0; for_ever < 2; for_ever++) {
-        /* Where mapping fails, auto reads. */
-        fail_each(&call, FAULT_fstat, "fstat", EIO, for_ever, options[0] != 0);
-        fail_each(&call, FAULT_pread, "pread", EIO, for_ever, true);
-        fail_each(&call, FAULT_pread, "pread", EINTR, false, false);
-        fail_each(&call, FAULT_close, "close", EIO, for_ever, false);
-        fail_each(&call, FAULT_pthread_create, "pthread_create", EAGAIN, for_ever, false);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+        for (size_t j = 0; j < N_FAULTS; j++)
+            for (const int *each = faults[j].errnos; *each; each++)
+                for (int for_ever = 0; for_ever < 2; for_ever++)
+                    for (unsigned nth = 1; (!for_ever || must_fail(faults[j].row, *each)) &&
+                                           fails_cleanly(faults[j].row, nth, *each, for_ever);)
+                        nth++;
+        berth_config_unpatch(NULL);
     }
-    berth_config_free(config);
+    check_points(6, n_points, 1430);
 }
 
-Test(load_faults, mapped)
+static bool has_faults(enum fault_row row)
 {
-    fail_rows("");
-    cr_expect_gt(n_points, 20);
+    for (size_t i = 0; i < N_FAULTS; i++)
+        if (faults[i].row == row)
+            return true;
+    return false;
 }
 
-Test(load_faults, read_by_several_workers)
+/* A row that loading calls has its errnos above. */
+Test(load_faults, no_row_is_forgotten)
 {
-    fail_rows("load.mmap=off io.threads=3 io.chunk_nbytes=65536");
-    cr_expect_gt(n_points, 50);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+        cr_assert_not(fails_cleanly(FAULT_lseek, 0, EIO, false));
+        berth_config_unpatch(NULL);
+        for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
+            cr_assert(!atomic_load(&fault.n_calls[row]) || has_faults(row), "%s: not in the table",
+                      fault_row_names[row]);
+    }
 }
 
-Test(load_faults, read_through_the_directory)
+/* W6 */
+Test(load_faults, no_memory_is_a_clean_error_wherever_it_happens)
 {
-    fail_rows("load.mmap=off load.calculate_storage_offsets=off load.head_nbytes=1000");
-    cr_expect_gt(n_points, 20);
+    for (size_t i = 0; i < N_OPTIONS; i++)
+        for (int for_ever = 0; for_ever < 2; for_ever++) {
+            bool reached = true;
+            for (unsigned nth = 1; reached; nth++) {
+                cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+                size_t n_open = n_open_files();
+                test_memory_watch();
+                test_memory_refuse(nth, for_ever);
+                int status = use_watched(n_open, "no memory");
+                reached = test_memory_seen().n_allocations >= nth;
+                test_memory_unwatch();
+                berth_config_unpatch(NULL);
+                cr_assert_eq(status, reached ? BERTH_E_MEMORY : 0, "allocation %u", nth);
+                n_points += reached;
+            }
+        }
+    check_points(6, n_points, 530);
 }
 
-static int refused_open(const char *name, int flags, mode_t mode)
+/* A tensor "a.b" twice, and a key that is a tuple. */
+static berth_checkpoint *open_names(void **saved)
 {
-    (void)name, (void)flags, (void)mode;
-    errno = EMFILE;
-    return -1;
-}
-
-Test(load_faults, too_many_open_files)
-{
+    static const int64_t shape[] = {3};
+    const berth_tensor tensor = {
+        .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree), *below = berth_dict(tree);
+    berth_value *pair[] = {berth_int(tree, 1), berth_int(tree, 2)};
     berth_checkpoint *checkpoint;
-    berth_error error;
+    size_t nbytes;
 
-    berth_system.open = refused_open;
-    cr_expect_eq(berth_open(path, NULL, &checkpoint, &error), BERTH_E_SYSTEM);
-    cr_expect_eq(error.system_errno, EMFILE);
-    berth_system_restore();
-    n_points++;
+    berth_dict_set(root, "a", below);
+    berth_dict_set(below, "b", berth_tensor_value(tree, &tensor));
+    berth_dict_set(root, "a.b", berth_tensor_value(tree, &tensor));
+    berth_dict_set_value(root, berth_tuple(tree, pair, 2), berth_int(tree, 5));
+    cr_assert_eq(berth_save_memory(saved, &nbytes, NULL, root, NULL, NULL), 0);
+    berth_tree_free(tree);
+    cr_assert_eq(berth_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);
+    return checkpoint;
 }
 
-static ssize_t short_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+/* W6: No memory is told as that, and never as another answer. */
+Test(load_faults, names_are_found_or_there_is_no_memory)
 {
-    return pread(fd, buffer, nbytes > 7 ? 7 : nbytes, offset);
+    static const struct {
+        const char *name;
+        int code;
+    } names[] = {{"a.b", BERTH_E_AMBIGUOUS}, {"['a.b']", 0}, {"[(1, 2)]", 0}, {"(1, 2)", 0}};
+
+    for (size_t i = 0; i < 4; i++) {
+        bool reached = true;
+        for (unsigned nth = 1; reached; nth++) {
+            berth_error error;
+            void *saved;
+            test_memory_watch();
+            berth_checkpoint *checkpoint = open_names(&saved);
+            uint64_t before = test_memory_seen().n_allocations;
+            test_memory_refuse(nth, false);
+            const berth_value *value = berth_find(checkpoint, names[i].name, &error);
+            reached = test_memory_seen().n_allocations >= before + nth;
+            cr_assert(error.code == names[i].code || (reached && error.code == BERTH_E_MEMORY),
+                      "%s: %s", names[i].name, error.message);
+            cr_assert_eq(!value, error.code != 0);
+            berth_close(checkpoint);
+            berth_free(saved);
+            test_memory_unwatch();
+            n_points += reached;
+        }
+    }
+    check_points(6, n_points, 12);
 }
 
 /* W3 */
 Test(load_faults, short_reads_are_continued)
 {
-    berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
-    berth_error error;
-
-    cr_assert_eq(berth_config_apply(config, "load.mmap=off", NULL), 0);
-    berth_system.pread = short_pread;
-    cr_expect_eq(use_all(&call, &error), 0, "%s", error.message);
-    berth_system_restore();
-    berth_config_free(config);
-    n_points++;
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+        fault_set(FAULT_pread, 1, FAULT_SHORT, true);
+        size_t n_open = n_open_files();
+        test_memory_watch();
+        cr_assert_eq(use_watched(n_open, "short reads"), 0);
+        test_memory_unwatch();
+        n_points += atomic_load(&fault.n_hits);
+        fault_clear();
+        berth_config_unpatch(NULL);
+    }
+    check_points(3, n_points, 1000);
 }

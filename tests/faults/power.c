@@ -180,7 +180,7 @@ Test(power_cut, at_any_moment_leaves_an_old_file_or_a_new_one)
         power_end();
     }
     tear_down_power();
-    check_points(5, n_points, 500);
+    check_points(5, n_points, 700);
 }
 
 /* W1, W2, W5: What a failed save leaves on the disk is never taken for more than it is. */
@@ -203,7 +203,7 @@ Test(power_cut, after_any_fault_leaves_an_old_file_or_a_new_one, .timeout = 600)
                     break;
             }
     tear_down_power();
-    check_points(5, n_points, 13500);
+    check_points(5, n_points, 18000);
 }
 
 /* ---- the next save ---- */
@@ -255,7 +255,7 @@ Test(power_cut, is_cleaned_up_by_the_next_save)
     }
     power_end();
     tear_down_power();
-    check_points(5, n_points, 55);
+    check_points(5, n_points, 60);
 }
 
 /* ---- the model itself ---- */

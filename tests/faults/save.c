@@ -28,6 +28,8 @@ static const scene scenes[] = {
      .replaces = true,
      .through_link = true,
      .large = true},
+    {.options = SERIAL BUFFERED "save.durability=full", .replaces = true, .job = true},
+    {.options = PARALLEL DIRECT "save.durability=full", .replaces = true, .snapshot = true},
 };
 #define N_SCENES (sizeof scenes / sizeof *scenes)
 
@@ -143,27 +145,23 @@ static void try_all(bool for_ever)
 /* W1, W2, W3, W6, W8 */
 Test(save_faults, any_single_fault_leaves_the_old_file_or_the_new_one, .timeout = 600)
 {
-    bool direct = direct_works();
-
     try_all(false);
-    check_points(1, n_points_of[1], direct ? 960 : 600);
-    check_points(2, n_points_of[2], direct ? 450 : 280);
-    check_points(3, n_points_of[3], direct ? 205 : 170);
-    check_points(6, n_points_of[6], direct ? 1150 : 740);
-    check_points(8, n_points_of[8], direct ? 430 : 190);
+    check_points(1, n_points_of[1], 1100);
+    check_points(2, n_points_of[2], 540);
+    check_points(3, n_points_of[3], 205);
+    check_points(6, n_points_of[6], 1280);
+    check_points(8, n_points_of[8], 585);
 }
 
 /* W1, W2, W3, W6, W8 */
 Test(save_faults, faults_that_stay_leave_the_old_file_or_the_new_one, .timeout = 600)
 {
-    bool direct = direct_works();
-
     try_all(true);
-    check_points(1, n_points_of[1], direct ? 820 : 500);
-    check_points(2, n_points_of[2], direct ? 390 : 250);
-    check_points(3, n_points_of[3], direct ? 135 : 110);
-    check_points(6, n_points_of[6], direct ? 1090 : 700);
-    check_points(8, n_points_of[8], direct ? 375 : 160);
+    check_points(1, n_points_of[1], 935);
+    check_points(2, n_points_of[2], 470);
+    check_points(3, n_points_of[3], 135);
+    check_points(6, n_points_of[6], 1215);
+    check_points(8, n_points_of[8], 510);
 }
 
 /* W1 */
@@ -181,7 +179,7 @@ Test(save_faults, every_failing_write_fails_the_save)
         cr_assert_eq(n_failed, n_points - before);
         cr_assert_geq(n_failed, 4 * 5, "%u: %s", n_failed, scenes[i].options);
     }
-    check_points(1, n_points, 190);
+    check_points(1, n_points, 350);
 }
 
 /* W3 */
@@ -202,7 +200,7 @@ Test(save_faults, interrupted_and_short_transfers_give_identical_bytes)
         (void)try_fault(&scenes[i], FAULT_pread, 1, FAULT_SHORT, true, &status);
         cr_assert_eq(status, 0);
     }
-    check_points(3, n_points, 200);
+    check_points(3, n_points, 380);
 }
 
 static ssize_t write_little(int fd, const void *buffer, size_t nbytes, off_t offset)
@@ -404,5 +402,5 @@ Test(save_faults, no_memory_is_a_clean_error_wherever_it_happens)
             for (unsigned nth = 1;
                  scene_begin(&scenes[i]) && try_refusal(&scenes[i], nth, for_ever);)
                 nth++;
-    check_points(6, n_points, 130);
+    check_points(6, n_points, 240);
 }

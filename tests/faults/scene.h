@@ -34,6 +34,8 @@ typedef struct scene {
     bool leftover; /* of a killed save lies in the folder */
     bool large;    /* so that contents are lent, not copied */
     bool values;   /* a tree, with views and a tied tensor, instead of records */
+    bool job;      /* in a thread of its own */
+    bool snapshot; /* the same, from copies */
 } scene;
 
 static inline int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
@@ -50,6 +52,19 @@ static inline int save_some(const char *to, size_t nbytes, berth_error *error)
                                         {.name = "data/1", .nbytes = 17, .data = bytes}};
 
     return berth_save_records(to, "archive", records, 3, 0, NULL, error);
+}
+
+static inline int save_by_job(const char *to, uint32_t flags, berth_error *error)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0", .nbytes = N_BYTES, .data = bytes}};
+    berth_job *job;
+
+    if (berth_save_records_begin(to, "archive", records, 2, flags, NULL, &job, error) < 0)
+        return error->code;
+    int status = berth_job_wait(job, error);
+    berth_job_free(job);
+    return status;
 }
 
 static inline int save_records(const char *to, berth_error *error)
@@ -88,6 +103,8 @@ static inline int save(const scene *tried, const char *to, berth_error *error)
 {
     if (tried->values)
         return save_values(to, error);
+    if (tried->job || tried->snapshot)
+        return save_by_job(to, tried->snapshot ? BERTH_SAVE_SNAPSHOT : 0, error);
     return tried->large ? save_some(to, N_LARGE_BYTES, error) : save_records(to, error);
 }
 
@@ -197,6 +214,14 @@ static inline void check_nothing_left(const scene *tried, bool with_target, cons
                  "%s: something is left behind", about);
 }
 
+/* Every error begins with the path; but where there was no memory for it, too. */
+static inline bool names_path(const berth_error *error, const char *to)
+{
+    if (error->code == BERTH_E_MEMORY && strncmp(error->message, "out of memory", 13) == 0)
+        return true;
+    return strncmp(error->message, to, strlen(to)) == 0 && error->message[strlen(to)] == ':';
+}
+
 /* Old or new, never both, never neither; and never less than what was said. */
 static inline void check_outcome(const scene *tried, int status, const berth_error *error,
                                  const char *about)
@@ -213,8 +238,7 @@ static inline void check_outcome(const scene *tried, int status, const berth_err
         check_nothing_left(tried, tried->replaces, about);
     }
     if (status < 0)
-        cr_assert(strncmp(error->message, to, strlen(to)) == 0 && error->message[strlen(to)] == ':',
-                  "%s: %s", about, error->message);
+        cr_assert(names_path(error, to), "%s: %s", about, error->message);
     if (status == BERTH_E_NOT_DURABLE)
         cr_assert(strstr(error->message, "in place, but not known to be durable"), "%s",
                   error->message);
