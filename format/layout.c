@@ -4,14 +4,13 @@
 #include <stdbool.h>
 
 #include "config/memory.h"
+#include "format/zip_fields.h"
 
-/* From this value on, a size or an offset moves to the zip64 extra field. */
-#define SATURATED 0xFFFFFFFFu
-
+/* From the saturated value on, a size or an offset moves to the zip64 extra field. */
 static uint32_t zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 {
-    bool wide_size = nbytes >= SATURATED;
-    bool wide_offset = cursor >= SATURATED;
+    bool wide_size = nbytes >= BERTH_ZIP_SATURATED32;
+    bool wide_offset = cursor >= BERTH_ZIP_SATURATED32;
     if (!wide_size && !wide_offset)
         return 0;
     return 4u + (wide_size ? 16u : 0u) + (wide_offset ? 8u : 0u);

@@ -69,8 +69,6 @@ void berth_out_entry(struct names_out *out, const berth_names *names, uint32_t e
 const char *berth_part_name(const berth_value *value, uint32_t i);
 /* That part. */
 const berth_value *berth_part(const berth_value *value, uint32_t i);
-/* What a PARAMETER or SUBCLASS is around, or the value itself. */
-const berth_value *berth_plain_value(const berth_value *value);
 /* What a step leads to; NULL if there is no such step. */
 const berth_value *berth_step(const berth_value *parent, uint32_t index);
 

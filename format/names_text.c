@@ -4,6 +4,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/value.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,14 +40,6 @@ void berth_out_text(struct names_out *out, const char *text)
 
 /* ---- steps ---- */
 
-const berth_value *berth_plain_value(const berth_value *value)
-{
-    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
-           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = berth_value_inner(value);
-    return value;
-}
-
 static bool is_tensor(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
@@ -55,7 +48,7 @@ static bool is_tensor(const berth_value *value)
 
 const berth_value *berth_part(const berth_value *value, uint32_t i)
 {
-    const berth_value *plain = berth_plain_value(value);
+    const berth_value *plain = berth_value_plain(value);
     const berth_tensor *tensor = berth_value_tensor(plain);
     if (!tensor)
         return berth_value_item(plain, i);
@@ -72,7 +65,7 @@ const char *berth_part_name(const berth_value *value, uint32_t i)
     static const char *const quantized[] = {"scales", "zero_points"};
     if (!berth_part(value, i))
         return NULL;
-    const berth_value *plain = berth_plain_value(value);
+    const berth_value *plain = berth_value_plain(value);
     if (berth_value_kind(plain) == BERTH_KIND_TENSOR)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)

@@ -108,6 +108,8 @@ berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_val
 /* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
 size_t berth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t berth_dict_find_int(const berth_value *dict, int64_t integer);
+/* What a PARAMETER or SUBCLASS is around, or the value itself. */
+const berth_value *berth_value_plain(const berth_value *value);
 /* The tree a value was made in. */
 berth_tree *berth_value_tree(const berth_value *value);
 /* CALL: the tuple of its arguments. */

@@ -347,8 +347,8 @@ berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4])
 
 /* ---- asking ---- */
 
-/* A PARAMETER or SUBCLASS unwrapped; can_wrap made sure that it ends. */
-static const berth_value *plain_of(const berth_value *value)
+/* can_wrap made sure that it ends. */
+const berth_value *berth_value_plain(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
            berth_value_kind(value) == BERTH_KIND_SUBCLASS)
@@ -358,7 +358,7 @@ static const berth_value *plain_of(const berth_value *value)
 
 const berth_tensor *berth_value_tensor(const berth_value *value)
 {
-    const berth_value *plain = plain_of(value);
+    const berth_value *plain = berth_value_plain(value);
     return berth_value_kind(plain) == BERTH_KIND_TENSOR
                ? &((const struct tensor_node *)plain)->tensor
                : NULL;

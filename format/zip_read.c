@@ -76,6 +76,14 @@ static int read_sizes(berth_cursor extras, uint64_t header_offset, berth_zip_loc
     return BERTH_OK;
 }
 
+size_t berth_zip_local_nbytes(const uint8_t *bytes)
+{
+    berth_cursor cursor = berth_cursor_over(bytes + BERTH_ZIP_LOCAL_NBYTES - 4, 4);
+    size_t name_nbytes = berth_cursor_u16(&cursor);
+
+    return BERTH_ZIP_LOCAL_NBYTES + name_nbytes + berth_cursor_u16(&cursor);
+}
+
 int berth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
                          berth_zip_local *local, berth_error *error)
 {

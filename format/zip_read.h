@@ -100,6 +100,10 @@ typedef struct berth_zip_local {
     uint64_t zip64[3];
 } berth_zip_local;
 
+/* Bytes of the local header whose first 30 (BERTH_ZIP_LOCAL_NBYTES) these are, name and extras too.
+ */
+size_t berth_zip_local_nbytes(const uint8_t *bytes);
+
 /*
  * Parses a local header that lies at header_offset; `nbytes` available bytes.
  * BERTH_E_TRUNCATED when there are too few: 30 + 2 x 65535 always suffice.

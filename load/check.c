@@ -3,6 +3,7 @@
  * The file against the layout: offsets computed once (FORMAT.md 2, 5), and compared with what the
  * headers and the directory say.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -74,18 +75,11 @@ static void name_before(const struct walk *walk, char *text, size_t nbytes)
 {
     size_t i = walk->before_at;
 
-    text[0] = 0;
-    if (i > 0) {
-        const char *key = berth_tree_storage(walk->checkpoint->tree, i - 1)->key;
-        size_t n = strlen(key) < nbytes - 6 ? strlen(key) : nbytes - 6;
-        memcpy(text, "data/", 5);
-        memcpy(text + 5, key, n);
-        text[5 + n] = 0;
-    } else {
-        size_t n = strlen(walk->before) < nbytes - 1 ? strlen(walk->before) : nbytes - 1;
-        memcpy(text, walk->before, n);
-        text[n] = 0;
-    }
+    if (i > 0)
+        (void)snprintf(text, nbytes, "data/%s",
+                       berth_tree_storage(walk->checkpoint->tree, i - 1)->key);
+    else
+        (void)snprintf(text, nbytes, "%s", walk->before);
 }
 
 static int fail_header(const struct walk *walk, const char *record, const char *who, uint64_t at,
@@ -281,22 +275,13 @@ int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
 
 /* ---- storages and their records ---- */
 
-/* T1, Z9 */
+/* T1. That it is stored, with two equal sizes, the directory's reader has made sure (Z9). */
 static int check_storage(const berth_storage *storage, const berth_zip_entry *entry,
                          const char *record, bool *is_longer, berth_error *error)
 {
     if (!entry)
         return berth_fail(error, BERTH_E_ARCHIVE, record, BERTH_NO_OFFSET,
                           "data.pkl names it, but the archive does not hold it");
-    if (entry->method != 0)
-        return berth_fail(
-            error, BERTH_E_UNSUPPORTED, record, entry->header_offset,
-            "a deflated storage cannot be mapped or placed; unpack the archive and zip "
-            "it again with `zip -0 -r`");
-    if (entry->compressed_nbytes != entry->nbytes)
-        return berth_fail(error, BERTH_E_ARCHIVE, record, entry->header_offset,
-                          "is stored, yet its two sizes are %llu and %llu",
-                          (ull)entry->compressed_nbytes, (ull)entry->nbytes);
     if (entry->nbytes == storage->nbytes)
         return 0;
     if (entry->nbytes > storage->nbytes &&

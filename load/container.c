@@ -86,8 +86,7 @@ static int check_local(const berth_container *container, berth_window *window, s
     if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, run_end(container, i) - at, &bytes,
                          error) < 0)
         return error->code;
-    size_t nbytes = (size_t)BERTH_ZIP_LOCAL_NBYTES + bytes[26] + ((size_t)bytes[27] << 8) +
-                    bytes[28] + ((size_t)bytes[29] << 8);
+    size_t nbytes = berth_zip_local_nbytes(bytes);
     if (berth_window_get(window, at, nbytes, 0, &bytes, error) < 0 ||
         berth_zip_read_local(bytes, nbytes, at, &local, error) < 0)
         return error->code;

@@ -41,8 +41,7 @@ static int meet(berth_window *window, uint64_t at, met_record *record, bool *met
         return 0;
     if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, AHEAD_NBYTES, &bytes, error) < 0)
         return error->code;
-    size_t nbytes = (size_t)BERTH_ZIP_LOCAL_NBYTES + bytes[26] + ((size_t)bytes[27] << 8) +
-                    bytes[28] + ((size_t)bytes[29] << 8);
+    size_t nbytes = berth_zip_local_nbytes(bytes);
     if (memcmp(bytes, "PK\3\4", 4) != 0 || nbytes > window->reader->nbytes - at)
         return 0;
     if (berth_window_get(window, at, nbytes, AHEAD_NBYTES, &bytes, error) < 0)

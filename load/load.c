@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: opening and closing, and questions to what is open. */
 #include <string.h>
-#include <time.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/tensor.h"
+#include "io/clock.h"
 #include "load/checkpoint.h"
 
 /* ---- open and close ---- */
-
-static double now(void)
-{
-    struct timespec time = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call)
 {
@@ -24,7 +16,7 @@ void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call
         return;
     berth_stats *stats = call->stats;
     memset(stats, 0, sizeof *stats);
-    stats->total_seconds = now() - checkpoint->begin_seconds;
+    stats->total_seconds = berth_seconds() - checkpoint->begin_seconds;
     stats->plan_seconds = checkpoint->open_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->moved_nbytes = atomic_load(&checkpoint->reader.moved_nbytes);
@@ -43,7 +35,7 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
     (void)pthread_mutex_init(&checkpoint->mutex, NULL);
     checkpoint->has_mutex = true;
     int result = berth_checkpoint_read(checkpoint, error);
-    checkpoint->open_seconds = now() - checkpoint->begin_seconds;
+    checkpoint->open_seconds = berth_seconds() - checkpoint->begin_seconds;
     berth_checkpoint_stats(checkpoint, call);
     if (result < 0) {
         (void)berth_error_prefix(error, checkpoint->reader.name);
@@ -70,7 +62,7 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_ca
         return NULL;
     }
     checkpoint->reader.fd = -1;
-    checkpoint->begin_seconds = now();
+    checkpoint->begin_seconds = berth_seconds();
     if (config)
         checkpoint->config = *config;
     else if (berth_config_resolve(call, &checkpoint->config, error) < 0) {

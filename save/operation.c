@@ -2,22 +2,14 @@
 #include "save/operation.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "save/names.h"
 #include "save/run.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
-
-static double now(void)
-{
-    struct timespec time = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 /* ---- begin ---- */
 
@@ -58,7 +50,7 @@ static int make_plan(berth_operation *operation, berth_error *error)
     else
         berth_plan_value(operation->archive, request->value, &operation->config, &operation->plan,
                          error);
-    operation->stats.plan_seconds = now() - operation->begin_seconds;
+    operation->stats.plan_seconds = berth_seconds() - operation->begin_seconds;
     if (error->code != BERTH_OK)
         return error->code;
     operation->stats.asked_nbytes = operation->plan->asked_nbytes;
@@ -113,10 +105,10 @@ static int open_output(berth_operation *operation, berth_error *error)
 
 static int take_snapshot(berth_operation *operation, berth_error *error)
 {
-    double begin = now();
+    double begin = berth_seconds();
 
     berth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = now() - begin;
+    operation->stats.copy_seconds = berth_seconds() - begin;
     return error->code;
 }
 
@@ -124,7 +116,7 @@ int berth_operation_begin(berth_operation *operation, const berth_request *reque
                           berth_error *error)
 {
     *operation = (berth_operation){.request = request,
-                                   .begin_seconds = now(),
+                                   .begin_seconds = berth_seconds(),
                                    .stats = {.method = "buffered", .reason = "nothing was written"},
                                    .commit = {.fd = -1, .target = {.folder = -1}},
                                    .file = {.fd = -1, .direct = {.fd = -1}}};
@@ -186,7 +178,7 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
 {
     berth_run_settings settings = berth_run_settings_of(&operation->config, &operation->output);
     berth_run_facts facts = {0};
-    double begin = now();
+    double begin = berth_seconds();
 
     settings.progress = tell_progress;
     settings.progress_context = operation;
@@ -195,7 +187,7 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     berth_run(operation->plan, &operation->output, &settings, &facts, error);
     if (operation->request->to == BERTH_TO_PATH)
         end_file(operation, error);
-    operation->stats.transfer_seconds = now() - begin;
+    operation->stats.transfer_seconds = berth_seconds() - begin;
     operation->stats.moved_nbytes = facts.moved_nbytes;
     operation->stats.n_requests = facts.n_requests;
     return error->code;
@@ -205,7 +197,7 @@ int berth_operation_finish(berth_operation *operation, berth_error *error)
 {
     bool to_path = operation->request->to == BERTH_TO_PATH;
     uint64_t nbytes = operation->plan->nbytes;
-    double begin = now();
+    double begin = berth_seconds();
 
     if (to_path && berth_commit_sync(&operation->commit, error) < 0)
         ;
@@ -213,7 +205,7 @@ int berth_operation_finish(berth_operation *operation, berth_error *error)
         berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         berth_commit_replace(&operation->commit, error);
-    operation->stats.sync_seconds = now() - begin;
+    operation->stats.sync_seconds = berth_seconds() - begin;
     return error->code;
 }
 
@@ -228,7 +220,7 @@ int berth_operation_end(berth_operation *operation, berth_error *error)
     berth_snapshot_free(&operation->snapshot);
     berth_release(operation->archive);
     operation->archive = NULL;
-    operation->stats.total_seconds = now() - operation->begin_seconds;
+    operation->stats.total_seconds = berth_seconds() - operation->begin_seconds;
     if (operation->call.stats)
         *operation->call.stats = operation->stats;
     if (request->to == BERTH_TO_PATH && request->path)
