@@ -67,6 +67,9 @@ int exit_code(const berth_error *error);
 /* Flushes stdout: `code`, or trouble if something could not be written. */
 int finish_output(int code);
 
+/* A JSON string of any text: where it is no UTF-8, as a file's text or name may be, with question
+ * marks. */
+json_t *json_text(const char *text);
 /* Prints a JSON value and a newline to stdout; takes the reference. Returns EXIT_YES or trouble. */
 int print_json(json_t *value);
 /* Prints what an operation did to stderr, a line a fact. */

@@ -140,6 +140,20 @@ int finish_output(int code)
     return code;
 }
 
+json_t *json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char safe[512];
+    size_t n = 0;
+
+    if (string)
+        return string;
+    for (const char *at = text; *at && n < sizeof safe - 1; at++)
+        safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
+    safe[n] = '\0';
+    return json_string(safe);
+}
+
 int print_json(json_t *value)
 {
     if (!value)

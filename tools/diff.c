@@ -46,8 +46,9 @@ static int differ(comparison *c, const pair_walk *walk, const char *what, const 
 
     c->n_differences++;
     if (!code && c->json)
-        json_array_append_new(c->differences, json_pack("{s:s,s:s,s:s,s:s}", "path", path, "what",
-                                                        what, "a", a, "b", b));
+        json_array_append_new(c->differences,
+                              json_pack("{s:o,s:s,s:o,s:o}", "path", json_text(path), "what", what,
+                                        "a", json_text(a), "b", json_text(b)));
     else if (!code)
         printf("%s: %s: %s | %s\n", *path ? path : "the value itself", what, a, b);
     free(path);

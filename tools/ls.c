@@ -46,21 +46,6 @@ static json_t *json_ints(const int64_t *numbers, int32_t n)
     return array;
 }
 
-/* Text of a file may hold surrogates, which JSON cannot: then with replacement characters. */
-static json_t *json_text(const char *text)
-{
-    json_t *string = json_string(text);
-    char safe[512];
-    size_t n = 0;
-
-    if (string)
-        return string;
-    for (const char *at = text; *at && n < sizeof safe - 1; at++)
-        safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
-    safe[n] = '\0';
-    return json_string(safe);
-}
-
 static json_t *tensor_json(const berth_named_tensor *named)
 {
     const berth_tensor *tensor = named->tensor;
