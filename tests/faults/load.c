@@ -183,7 +183,7 @@ Test(load_faults, no_row_is_forgotten)
 {
     for (size_t i = 0; i < N_OPTIONS; i++) {
         cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
-        cr_assert_not(fails_cleanly(FAULT_lseek, 0, EIO, false));
+        cr_assert_not(fails_cleanly(FAULT_open, 0, EIO, false));
         berth_config_unpatch(NULL);
         for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
             cr_assert(!atomic_load(&fault.n_calls[row]) || has_faults(row), "%s: not in the table",
