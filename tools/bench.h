@@ -48,8 +48,6 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
 
 /* ---- bench_measure.c ---- */
 
-/* Seconds, monotonic. */
-double seconds_now(void);
 /* What this process has in memory now, and at most since reset_peak; 0 if the system does not say.
  */
 uint64_t resident_nbytes(void);

@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a benchmark reads of the clock and of Linux's /proc. */
+/* What a benchmark reads of Linux's /proc. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tools/bench.h"
-
-double seconds_now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 /* The number after "field:" in a file of lines; 0 if there is none. */
 static uint64_t field_of(const char *path, const char *field)

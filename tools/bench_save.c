@@ -310,7 +310,6 @@ static int report_text(const save_bench *bench)
 
 int run_bench_save(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         own_options,
         parse,
@@ -318,7 +317,7 @@ int run_bench_save(int argc, char **argv)
         "Save a checkpoint into the current folder several times, tell how fast, and remove what "
         "was written. The options that count: --set save.durability=none, save.compute_crc32=off, "
         "io.threads=1.",
-        children,
+        common_children,
         NULL,
         NULL};
     save_options options = {.shape = {.name = "uniform"}, .rounds = 3};

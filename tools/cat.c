@@ -42,8 +42,6 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
     int code = EXIT_YES;
     berth_error error;
 
-    if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
-        chunk = numel ? numel : 1; /* several elements share a byte: only whole */
     void *buffer = malloc((size_t)chunk * item);
     if (!buffer)
         return trouble("out of memory (%lld bytes)", (long long)chunk * (long long)item);
@@ -95,14 +93,13 @@ static int cat(berth_checkpoint *checkpoint, const char *file, const char *name)
 
 int run_cat(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         own_options,
         parse,
         "FILE NAME",
         "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
         "byte order. NAME as `berth ls` shows it, or a path like ['model'][0]['a.b'].",
-        children,
+        common_children,
         NULL,
         NULL};
     cat_options options = {.words = {.least = 2, .most = 2}};

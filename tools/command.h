@@ -22,8 +22,8 @@ typedef struct common {
     bool stats;
 } common;
 
-/* A child parser whose input is a `common *`; --set is carried out as it is met. */
-extern const struct argp common_argp;
+/* Their parser, as the one child of every subcommand's; --set is carried out as it is met. */
+extern const struct argp_child common_children[];
 
 /* One row a subcommand; run gets its own argv and returns the exit code. */
 typedef struct command {
@@ -55,6 +55,14 @@ typedef struct positional {
 
 /* Takes one positional word, or checks their number at the end: call from a parser's function. */
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words);
+
+/* What a subcommand takes that has no options of its own, and the parser's function for it. */
+typedef struct plain_options {
+    common common;
+    positional words;
+} plain_options;
+
+error_t parse_plain(int key, char *word, struct argp_state *state);
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
@@ -112,6 +120,8 @@ int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 int signal_code(int otherwise);
 /* Tells that work of the command's own was cancelled, and returns that code. */
 int cancelled(const char *path);
+/* Seconds since some moment, monotonic. */
+double seconds_now(void);
 /* Seconds since progress_begin. */
 double progress_seconds(const progress *p);
 
@@ -130,7 +140,10 @@ int count_long_name(size_t *counted, size_t nbytes);
  */
 int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                   int64_t n, void *buffer, berth_error *error);
-/* How many elements fit a buffer of nbytes; at least 1. */
+/*
+ * How many elements to read at a time into a buffer of nbytes, at least 1; of the kinds of which
+ * several share a byte, all: they are only read whole, into as many items.
+ */
 int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
 
 /* ---- leaves.c ---- */

@@ -58,7 +58,9 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
     }
 }
 
-const struct argp common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
+static const struct argp common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
+
+const struct argp_child common_children[] = {{&common_argp, 0, NULL, 0}, {0}};
 
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
 {
@@ -76,6 +78,17 @@ error_t take_positional(int key, char *word, struct argp_state *state, positiona
     default:
         return ARGP_ERR_UNKNOWN;
     }
+}
+
+error_t parse_plain(int key, char *word, struct argp_state *state)
+{
+    plain_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->common;
+        return 0;
+    }
+    return take_positional(key, word, state, &options->words);
 }
 
 int exit_code(const berth_error *error)

@@ -103,14 +103,13 @@ static int show_all(bool json)
 
 int run_config(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         own_options,
         parse,
         "[NAME]",
         "Show every option with its value and where the value comes from; with NAME, all about "
         "that one.",
-        children,
+        common_children,
         NULL,
         NULL};
     config_options options = {.words = {.most = 1}};

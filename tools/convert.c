@@ -58,7 +58,6 @@ static int convert_checkpoint(const char *in, const char *out, const common *opt
 
 int run_convert(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         own_options,
         parse,
@@ -67,7 +66,7 @@ int run_convert(int argc, char **argv)
         "or write an older checkpoint anew in today's format. To safetensors, views and tied "
         "tensors are written out in full, and the attributes of state_dicts are left out; anything "
         "else that is no plain tensor is refused by name, unless --tensors-only.",
-        children,
+        common_children,
         NULL,
         NULL};
     convert_options options = {.words = {.least = 2, .most = 2}};

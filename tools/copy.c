@@ -7,11 +7,6 @@
 
 #include "tools/command.h"
 
-typedef struct copy_options {
-    common common;
-    positional words;
-} copy_options;
-
 /* One record on its way: where it is read from. */
 typedef struct copied_record {
     berth_archive *archive;
@@ -25,17 +20,6 @@ typedef struct copy {
     size_t n_records;
     char alignment[24]; /* text of a new `.storage_alignment` */
 } copy;
-
-static error_t parse(int key, char *word, struct argp_state *state)
-{
-    copy_options *options = state->input;
-
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->common;
-        return 0;
-    }
-    return take_positional(key, word, state, &options->words);
-}
 
 static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
@@ -203,18 +187,17 @@ static int copy_records(copy *c, const char *in, const char *out, berth_call *ca
 
 int run_copy(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         NULL,
-        parse,
+        parse_plain,
         "IN OUT",
         "Copy a checkpoint record by record. Without options the copy has the same bytes; with "
         "--set save.storage_alignment=4096, save.compute_crc32=off or save.byteorder=... it gets "
         "that layout. The archive's name inside is kept.",
-        children,
+        common_children,
         NULL,
         NULL};
-    copy_options options = {.words = {.least = 2, .most = 2}};
+    plain_options options = {.words = {.least = 2, .most = 2}};
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;

@@ -8,22 +8,6 @@
 
 enum { LAYERS = 4, WIDTH = 256 };
 
-typedef struct demo_options {
-    common common;
-    positional words;
-} demo_options;
-
-static error_t parse(int key, char *word, struct argp_state *state)
-{
-    demo_options *options = state->input;
-
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->common;
-        return 0;
-    }
-    return take_positional(key, word, state, &options->words);
-}
-
 /* A small model's state_dict over `weights`: LAYERS matrices and vectors, the last one tied. */
 static berth_value *build(berth_tree *tree, const float *weights)
 {
@@ -130,18 +114,17 @@ static int show(const char *path, const float *weights)
 
 int run_demo(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         NULL,
-        parse,
+        parse_plain,
         "[FILE]",
         "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
         "it, open it and show what is in it. PyTorch opens the file too.",
-        children,
+        common_children,
         NULL,
         NULL};
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
-    demo_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
+    plain_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
     berth_stats stats = {0};
     berth_call call;
     progress bar;

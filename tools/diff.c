@@ -7,11 +7,6 @@
 
 #include "tools/diff.h"
 
-typedef struct diff_options {
-    common common;
-    positional words;
-} diff_options;
-
 typedef struct side {
     const char *file;
     berth_checkpoint *checkpoint;
@@ -25,17 +20,6 @@ typedef struct comparison {
     json_t *differences;
     size_t n_differences;
 } comparison;
-
-static error_t parse(int key, char *word, struct argp_state *state)
-{
-    diff_options *options = state->input;
-
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->common;
-        return 0;
-    }
-    return take_positional(key, word, state, &options->words);
-}
 
 /* Tells one difference. 0, or EXIT_TROUBLE after telling. */
 static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
@@ -58,11 +42,6 @@ static int differ(comparison *c, const pair_walk *walk, const char *what, const 
 static bool same_shape(const berth_tensor *a, const berth_tensor *b)
 {
     return a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
-}
-
-static bool is_sub_byte(berth_dtype dtype)
-{
-    return dtype == BERTH_QUINT4X2 || dtype == BERTH_QUINT2X4;
 }
 
 /* Position of the first differing element: NaNs compare by bits. -1: none. */
@@ -98,8 +77,6 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
     uint8_t *own;
 
     *at = -1;
-    if (is_sub_byte(a->dtype))
-        chunk = numel ? numel : 1;
     uint8_t *buffer = buffer_for(c, (size_t)chunk * item_nbytes, &own);
     if (!buffer)
         return trouble("out of memory");
@@ -312,19 +289,18 @@ static int tell(comparison *c, bool quiet)
 
 int run_diff(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         NULL,
-        parse,
+        parse_plain,
         "A B",
         "Compare two checkpoints: names, dtypes, shapes and bytes of their tensors (NaNs by their "
         "bits), and all other values and attributes. Layout, strides, sharing, the order of keys, "
         "and whether a list is a tuple or a tensor a Parameter do not matter. Exit code 1 if they "
         "differ.",
-        children,
+        common_children,
         NULL,
         NULL};
-    diff_options options = {.words = {.least = 2, .most = 2}};
+    plain_options options = {.words = {.least = 2, .most = 2}};
     comparison c = {0};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);

@@ -59,6 +59,9 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
 int64_t elements_per(const berth_tensor *tensor, size_t nbytes)
 {
     size_t item = berth_dtype_nbytes(tensor->dtype);
+    int64_t numel = berth_tensor_numel(tensor);
 
+    if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
+        return numel ? numel : 1;
     return nbytes > item ? (int64_t)(nbytes / item) : 1;
 }

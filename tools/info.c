@@ -5,24 +5,6 @@
 
 #include "tools/command.h"
 
-typedef struct file_options {
-    common common;
-    positional words;
-} file_options;
-
-static error_t parse(int key, char *word, struct argp_state *state)
-{
-    file_options *options = state->input;
-
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->common;
-        return 0;
-    }
-    return take_positional(key, word, state, &options->words);
-}
-
-static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
-
 static json_t *info_json(const berth_info *info)
 {
     return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b}", "archive",
@@ -70,14 +52,14 @@ int run_info(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse,
+        parse_plain,
         "FILE",
         "Tell what a checkpoint is: container, format version, alignment, byte order, how many "
         "records, storages and tensors, and whether checksums are there.",
-        children,
+        common_children,
         NULL,
         NULL};
-    file_options options = {.words = {.least = 1, .most = 1}};
+    plain_options options = {.words = {.least = 1, .most = 1}};
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
@@ -138,15 +120,15 @@ int run_verify(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse,
+        parse_plain,
         "FILE",
         "Read a whole checkpoint and check everything it says: archive, directory against headers "
         "and descriptors, pickle, every tensor's bounds, every CRC. The last line is `ok: ...` or "
         "`bad: record, offset, reason`; the exit code 0 or 1.",
-        children,
+        common_children,
         NULL,
         NULL};
-    file_options options = {.words = {.least = 1, .most = 1}};
+    plain_options options = {.words = {.least = 1, .most = 1}};
     berth_verdict verdict = {0};
     berth_stats stats = {0};
     berth_error error;

@@ -155,14 +155,13 @@ static int list_records(const char *path, const common *options)
 
 int run_ls(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         own_options,
         parse,
         "FILE",
         "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in the "
         "file, device, and name (dict keys and list indices joined by dots).",
-        children,
+        common_children,
         NULL,
         NULL};
     ls_options options = {.words = {.least = 1, .most = 1}};

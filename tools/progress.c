@@ -21,7 +21,7 @@ int signal_code(int otherwise)
     return caught ? 128 + (int)caught : otherwise;
 }
 
-static double now(void)
+double seconds_now(void)
 {
     struct timespec time;
 
@@ -37,7 +37,7 @@ int cancelled(const char *path)
 
 double progress_seconds(const progress *p)
 {
-    return now() - p->begin;
+    return seconds_now() - p->begin;
 }
 
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
@@ -49,7 +49,7 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
-    p->begin = p->last = now();
+    p->begin = p->last = seconds_now();
     memset(call, 0, sizeof *call);
     call->progress = progress_tell;
     call->progress_context = p;
@@ -77,7 +77,7 @@ static void draw(progress *p, double seconds, uint64_t done, uint64_t total)
 int progress_tell(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     progress *p = context;
-    double time = now();
+    double time = seconds_now();
 
     if (p->visible && time - p->begin > 0.5 && time - p->last > 0.1) {
         p->last = time;
