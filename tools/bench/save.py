@@ -2,8 +2,8 @@
 """How fast Berth saves, against PyTorch, safetensors and the disk itself, in one run.
 
 All save the same tensors, in this process, from the same memory, to the same file system. They
-take turns (A B A B ...), each round in another order; before each turn the last file is removed
-and the file system synced. A ratio is taken within each round, and its median is what counts.
+take turns (A B A B ...), each round in another order; before each turn the last file is removed,
+the file system synced, and free memory touched, so that no turn pays for what another left. A ratio is taken within each round, and its median is what counts.
 One round more goes first: it is not counted, and in it every file of ours is verified and read
 back with PyTorch.
 
@@ -17,6 +17,7 @@ import argparse
 import datetime
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -172,6 +173,7 @@ class Bench:
     def turn(self, contestant, folder, then=None):
         """One save into a fresh file, with nothing of the last one left to be written."""
         path = os.path.join(folder, "bench.pt")
+        self.raw.warm_memory(folder, self.nbytes)
         self.raw.sync_file_system(folder)
         try:
             seconds = contestant(path)
@@ -192,8 +194,8 @@ class Bench:
         for number in range(self.options.rounds + 1):
             tell(f"({self.letter}) {where}: " +
                  (f"round {number} of {self.options.rounds}" if number else "warming up, verifying"))
-            figures, first = {}, number % len(contestants)
-            for contestant in contestants[first:] + contestants[:first]:
+            figures = {}
+            for contestant in random.Random(number).sample(contestants, len(contestants)):
                 figures.update(self.turn(contestant, folder, None if number else self.verify))
             if number:
                 made.append({name if name == "memcpy" else f"{where}: {name}": seconds
