@@ -72,7 +72,7 @@ BERTH_API const char *berth_version(void);
 #define BERTH_STATUS_MAP(X)                                                                        \
     X(ARGUMENT, -1, "invalid argument")                                                            \
     X(OPTION, -2, "invalid option name or value")                                                  \
-    X(UNAVAILABLE, -3, "not part of this build")                                                   \
+    X(UNAVAILABLE, -3, "not part of this version")                                                 \
     X(MEMORY, -4, "out of memory")                                                                 \
     X(SYSTEM, -5, "a system call failed")                                                          \
     X(NO_SPACE, -6, "no space left, or a size limit was reached")                                  \
@@ -472,10 +472,11 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
  * TORCH_SERIALIZATION_DEBUG too. Of several variables for one option, its own name's wins.
  * The environment is read once, at first use; a bad variable, or one that
- * begins like an option's and is none, fails every operation, by name. Setting
- * is thread-safe. Each operation takes one snapshot as it starts; with debug on
- * it checks loads at least as load.check=headers does. What is forced also wins over a
- * configuration that a call brings.
+ * begins like an option's and is none, fails every operation, by name. A value that is known but
+ * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
+ * Setting is thread-safe. Each operation takes one snapshot as it starts; with debug on it checks
+ * loads at least as load.check=headers does. What is forced also wins over a configuration that a
+ * call brings.
  */
 typedef struct berth_config berth_config; /* one complete configuration; immutable when shared */
 
@@ -508,7 +509,7 @@ typedef struct berth_option {
     const char *aliases; /* other names, separated by spaces; "" if none */
     const char *source;  /* "default", "environment BERTH_…", "program", "patch", "force …" */
     char value[64];      /* in force on this thread, as text */
-    char later[96];      /* "" or which values are not part of this build */
+    char later[96];      /* "" or which values are not part of this version: they are refused */
 } berth_option;
 
 BERTH_API size_t berth_config_count(void);

@@ -269,7 +269,7 @@ static int fail_unbuilt(const berth_option_row *row, int64_t value, const char *
         berth_option_print(row, row->initial, use);
     else
         list_choices(row, false, use, sizeof use);
-    return berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET,
+    return berth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
                       "%s = %s: %s not part of this version; use %s (%s)", row->name, text,
                       row->engine, use, source);
 }

@@ -49,7 +49,7 @@ static void print_option(const berth_option *option)
     if (option->aliases[0])
         printf("; also called %s", option->aliases);
     if (option->later[0])
-        printf("\n    %s", option->later);
+        printf("\n    not part of this version: %s", option->later);
     putchar('\n');
 }
 

@@ -121,15 +121,18 @@ Test(text, that_is_bad_names_its_line_and_changes_nothing)
     static const char *const rows[][2] = {
         {"io.threads=3\n\nio.treads=3\n", "io.treads: no such option (in line 3)"},
         {"io.threads=3\nload.mmap", "load.mmap: not of the form name=value (in line 2)"},
-        {"io.threads=3\nload.mmap=#off", "load.mmap = : must be off | on (in line 2)"},
-        {"io.threads=3\ndebug=on\nload.prefetch=read",
-         "load.prefetch = read: prefetching is not part of this version; use off (in line 3)"}};
+        {"io.threads=3\nload.mmap=#off", "load.mmap = : must be off | on (in line 2)"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         cr_assert_eq(berth_config_load(rows[i][0], &error), BERTH_E_OPTION);
         cr_assert_str_eq(error.message, rows[i][1]);
         cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     }
+    cr_assert_eq(berth_config_load("io.threads=3\ndebug=on\nload.prefetch=read", &error),
+                 BERTH_E_UNAVAILABLE);
+    cr_assert_str_eq(error.message, "load.prefetch = read: prefetching is not part of this "
+                                    "version; use off (in line 3)");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     cr_assert_eq(berth_config_load(NULL, &error), BERTH_E_ARGUMENT);
 }
 
