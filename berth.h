@@ -583,6 +583,9 @@ typedef struct berth_call {
     berth_progress_function progress;
     void *progress_context;
     berth_stats *stats; /* filled on success and on failure */
+    /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
+       function's own archive_name says goes first. */
+    const char *archive_name;
 } berth_call;
 
 /* ===================================================================== */

@@ -31,13 +31,16 @@ static int check_destination(const berth_request *request, berth_error *error)
 static int name_archive(berth_operation *operation, berth_error *error)
 {
     const berth_request *request = operation->request;
-    const char *from = request->archive ? request->archive : request->path ? request->path : "";
+    const char *given = request->archive;
+    const char *path = request->path ? request->path : "";
 
-    if (request->archive)
-        operation->archive = berth_duplicate(from, strlen(from));
+    if (!given && request->call && request->path)
+        given = request->call->archive_name;
+    if (given)
+        operation->archive = berth_duplicate(given, strlen(given));
     else
-        operation->archive = berth_archive_name_of_path(from);
-    return operation->archive ? 0 : berth_fail_memory(error, strlen(from));
+        operation->archive = berth_archive_name_of_path(path);
+    return operation->archive ? 0 : berth_fail_memory(error, strlen(given ? given : path));
 }
 
 static int make_plan(berth_operation *operation, berth_error *error)

@@ -129,43 +129,67 @@ static berth_config *layout_of(copy *c, const char *in, berth_error *error)
     return config;
 }
 
-static int save_values(copy *c, const char *in, outfile *file, berth_call *call)
+/* What only the archive knows of is not among the values. */
+static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quiet)
+{
+    berth_info info;
+
+    if (!quiet && berth_checkpoint_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
+        fprintf(stderr, "berth: %s: %zu records that are no part of a checkpoint were left out\n",
+                in, info.n_unknown_records);
+}
+
+/* Another byte order needs to know what the elements are: through the values. */
+static int copy_values(copy *c, const char *in, const char *out, berth_call *call, bool quiet,
+                       berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
-    berth_error error;
-    berth_config *config = layout_of(c, in, &error);
-    int code = config ? berth_open(in, NULL, &checkpoint, &error) : (int)error.code;
+    berth_config *config = layout_of(c, in, error);
+    int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
 
     if (code == 0) {
         call->config = config;
-        code = berth_save_fd(file->fd, berth_archive_name(c->archive), berth_root(checkpoint), call,
-                             &error);
-        if (code < 0) {
-            char cause[sizeof error.message];
-            memcpy(cause, error.message, sizeof cause);
-            snprintf(error.message, sizeof error.message, "%.200s: %.400s", file->path, cause);
-        }
+        call->archive_name = berth_archive_name(c->archive);
+        code = berth_save(out, berth_root(checkpoint), call, error);
     }
+    if (code == 0)
+        tell_dropped(in, checkpoint, quiet);
     berth_close(checkpoint);
     berth_config_free(config);
-    return code < 0 ? fail(&error) : 0;
+    return code;
 }
 
 /*
- * Another byte order needs to know what the elements are: through the values. Into a descriptor,
- * for only so the archive keeps its name.
+ * Records keep their order. In a file that says its offsets can be calculated, storages in another
+ * order than the pickle's would make the copy a file that is read wrongly.
  */
-static int copy_values(copy *c, const char *in, const char *out, berth_call *call)
+static int check_order(copy *c, const char *in, berth_error *error)
 {
-    outfile file;
-    int told = outfile_open(&file, out);
+    berth_checkpoint *checkpoint = NULL;
+    berth_record record;
 
-    if (!told)
-        told = save_values(c, in, &file, call);
-    if (!told)
-        told = outfile_commit(&file);
-    outfile_close(&file);
-    return told;
+    if (berth_archive_find(c->archive, ".format_version", &record, NULL) < 0)
+        return 0;
+    berth_config *config = berth_config_new(error);
+    if (!config || berth_config_apply(config,
+                                      "load.calculate_storage_offsets=on load.check=directory "
+                                      "load.unknown_globals=inert",
+                                      error) < 0) {
+        berth_config_free(config);
+        return error->code;
+    }
+    const berth_call call = {.config = config};
+    int code = berth_open(in, &call, &checkpoint, error);
+    berth_close(checkpoint);
+    berth_config_free(config);
+    if (code != BERTH_E_OFFSETS)
+        return 0; /* what else is wrong, or no checkpoint at all, is copied as it is */
+    snprintf(error->message, sizeof error->message,
+             "%.400s: its records do not lie where .format_version says; a copy of them could be "
+             "read wrongly: `berth convert --set load.calculate_storage_offsets=off` writes the "
+             "file anew",
+             in);
+    return code;
 }
 
 static int copy_records(copy *c, const char *in, const char *out, berth_call *call,
@@ -175,7 +199,9 @@ static int copy_records(copy *c, const char *in, const char *out, berth_call *ca
 
     if (!config)
         return error->code;
-    int code = collect(c, error);
+    int code = check_order(c, in, error);
+    if (code == 0)
+        code = collect(c, error);
     if (code == 0) {
         call->config = config;
         code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
@@ -209,12 +235,10 @@ int run_copy(int argc, char **argv)
         return fail(&error);
     progress_begin(&bar, "copy", &options.common, &call, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
-    int told = EXIT_YES;
-    if (changes_byteorder(&c))
-        told = copy_values(&c, in, out, &call);
-    else if (copy_records(&c, in, out, &call, &error) < 0)
-        told = fail(&error);
+    int code = changes_byteorder(&c) ? copy_values(&c, in, out, &call, options.common.quiet, &error)
+                                     : copy_records(&c, in, out, &call, &error);
     progress_end(&bar);
+    int told = code < 0 ? fail(&error) : EXIT_YES;
     told = tell_stats(&options.common, &stats, told);
     free(c.sources);
     free(c.records);
