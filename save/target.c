@@ -70,6 +70,23 @@ static int read_link(const berth_target *target, char path[PATH_MAX], berth_erro
     return 0;
 }
 
+/*
+ * W10: a file of the same file system that is mounted over the name, as containers are given single
+ * files. Kernels before 5.8 do not tell, and then the rename does.
+ */
+static bool is_mounted(const berth_target *target)
+{
+#ifdef STATX_ATTR_MOUNT_ROOT
+    struct statx status;
+
+    return berth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, 0, &status) == 0 &&
+           (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+#else
+    (void)target;
+    return false;
+#endif
+}
+
 /* What is there must be a file of this very folder, and one that could be written in place. */
 static int check_replaced(berth_target *target, const struct stat *status, berth_error *error)
 {
@@ -84,8 +101,10 @@ static int check_replaced(berth_target *target, const struct stat *status, berth
     if (berth_system.fstat(target->folder, &folder) < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
                                 "its folder cannot be examined");
-    if (folder.st_dev != status->st_dev) /* mounted over; a rename would fail when all is written */
+    if (folder.st_dev != status->st_dev) /* W10: mounted over; a rename would fail in the end */
         return berth_fail_errno(error, EXDEV, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+    if (is_mounted(target))
+        return berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET, "cannot be replaced");
     if (berth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
     target->exists = true;

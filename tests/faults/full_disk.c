@@ -1,29 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* W1 for real: a small file system that is full. Needs the right to mount; says so without. */
-#include <criterion/criterion.h>
-#include <errno.h>
+/*
+ * W1 for real: a small file system with every amount of room, and limits of file sizes. Mounting
+ * needs a right; says so without.
+ */
 #include <sched.h>
-#include <stdio.h>
+#include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
-#include "io/syscalls.h"
-#include "tests/save/records.h"
+#include "tests/faults/scene.h"
 
-#define ROOM "size=1m"
+TestSuite(full_disk, .init = scene_set_up, .fini = scene_tear_down, .timeout = 600);
 
-/* A file system of 1 MiB that only this process sees. False: not allowed here. */
-static bool mount_small(const char *folder)
-{
-    return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("none", folder, "tmpfs", 0, ROOM) == 0;
-}
+static const char *const all_options[] = {"io.threads=1 io.chunk_nbytes=4096",
+                                          "io.threads=4 io.chunk_nbytes=4096",
+                                          "io.threads=4 save.method=direct"};
+#define N_OPTIONS (sizeof all_options / sizeof *all_options)
 
-static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
-{
-    (void)fd, (void)mode, (void)offset, (void)nbytes;
-    errno = EOPNOTSUPP;
-    return -1;
-}
+/* ---- who tells that there is no room ---- */
 
 static int no_forecast(int fd, struct statvfs *status)
 {
@@ -32,55 +27,174 @@ static int no_forecast(int fd, struct statvfs *status)
     return -1;
 }
 
-static int save(const char *path, const uint8_t *bytes, size_t nbytes, berth_error *error)
+static int no_getrlimit(int resource, struct rlimit *limit)
 {
-    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
-                                        {.name = "data/0", .nbytes = nbytes, .data = bytes}};
-
-    return berth_save_records(path, NULL, records, 2, 0, NULL, error);
+    (void)resource, (void)limit;
+    errno = EPERM;
+    return -1;
 }
 
-/* Fails for want of room; the old file stays, and afterwards there is as much room as before. */
-static void check_full(const char *folder, const char *about)
+/* Lets a file be cut, but takes no room. */
+static int no_ftruncate(int fd, off_t nbytes)
 {
-    char *path = test_path(folder, "model.pt");
-    uint8_t *bytes = sample_bytes(2u << 20);
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && nbytes < status.st_size ? ftruncate(fd, nbytes) : 0;
+}
+
+enum teller { AT_ONCE, FORECAST, WHILE_WRITING, N_TELLERS };
+
+static void set_teller(enum teller teller)
+{
+    if (teller >= FORECAST)
+        berth_system.fallocate = no_fallocate;
+    if (teller >= WHILE_WRITING) {
+        berth_system.fstatvfs = no_forecast;
+        berth_system.getrlimit = no_getrlimit;
+        berth_system.ftruncate = no_ftruncate;
+    }
+}
+
+/* ---- file systems ---- */
+
+/* One that only this process sees. False: not allowed here. */
+static bool mount_small(const char *room)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("none", folder, "tmpfs", 0, room) == 0;
+}
+
+static void check_told(int status, const berth_error *error, int system_errno)
+{
+    char said[64];
+
+    snprintf(said, sizeof said, "%s (", strerrordesc_np(system_errno));
+    cr_assert_eq(status, BERTH_E_NO_SPACE, "%s", error->message);
+    cr_assert_eq(error->system_errno, system_errno);
+    cr_assert(strstr(error->message, said) && strstr(error->message, " missing)"), "%s",
+              error->message);
+}
+
+/* One save with so much room left. The old file has a page of its own. */
+static int save_into(size_t free_nbytes, size_t room_nbytes, enum teller teller)
+{
+    char *ballast = test_path(folder, "ballast");
+    const scene tried = {.replaces = true};
     berth_error error;
 
-    for (int i = 0; i < 3; i++) {
-        test_write_file(path, "old", 3);
-        cr_assert_eq(save(path, bytes, 2u << 20, &error), BERTH_E_NO_SPACE, "%s: %s", about,
-                     error.message);
-        cr_assert_eq(error.system_errno, ENOSPC);
-        cr_assert(strstr(error.message, "No space left on device (") &&
-                      strstr(error.message, " KiB missing)"),
-                  "%s: %s", about, error.message);
-        size_t nbytes;
-        uint8_t *file = test_read_file(path, &nbytes);
-        cr_assert(nbytes == 3 && memcmp(file, "old", 3) == 0, "%s", about);
-        free(file);
-        cr_assert_eq(test_folder_count(folder), 1, "%s", about);
-        cr_assert_eq(save(path, bytes, 700u << 10, &error), 0, "%s: %s", about, error.message);
-        cr_assert_eq(remove(path), 0);
+    prepare_folder(&tried);
+    test_write_file(ballast, bytes, 0);
+    cr_assert_eq(truncate(ballast, 0), 0);
+    int fd = open(ballast, O_RDWR | O_CLOEXEC);
+    cr_assert_eq(posix_fallocate(fd, 0, (off_t)(room_nbytes - 4096 - free_nbytes)), 0);
+    close(fd);
+    set_teller(teller);
+    int status = save_records(path, &error);
+    berth_system_restore();
+    if (status == 0)
+        cr_assert(holds(expected, expected_nbytes));
+    else {
+        check_told(status, &error, ENOSPC);
+        cr_assert(holds(OLD, strlen(OLD)));
     }
-    free(bytes);
-    free(path);
+    cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
+    cr_assert_eq(unlink(ballast), 0);
+    free(ballast);
+    n_points++;
+    return status;
 }
 
-Test(full_disk, a_full_file_system_keeps_the_old_file)
+static void try_every_room(enum teller teller)
 {
-    char *folder = test_folder_new();
+    enum { PAGE = 4096, ROOM = 64 * PAGE };
+    bool fitted = false;
 
-    if (!mount_small(folder)) {
-        test_folder_remove(folder);
-        cr_skip_test("mounting is not permitted here");
+    for (size_t n_pages = 0; n_pages <= N_BYTES / PAGE + 4; n_pages++) {
+        int status = save_into(n_pages * PAGE, ROOM, teller);
+        cr_assert(!fitted || status == 0, "%zu pages do not suffice, fewer do", n_pages);
+        cr_assert_eq(status == 0, n_pages * PAGE >= expected_nbytes, "%zu pages", n_pages);
+        fitted = status == 0;
     }
-    check_full(folder, "room taken at once");
-    berth_system.fallocate = no_fallocate;
-    check_full(folder, "forecast");
-    berth_system.fstatvfs = no_forecast;
-    check_full(folder, "full in the middle of writing");
-    berth_system_restore();
+    cr_assert(fitted);
+}
+
+/* W1 */
+Test(full_disk, every_amount_of_room_keeps_the_old_file_or_gives_the_new_one)
+{
+    const scene tried = {.options = all_options[0]};
+
+    cr_assert(scene_begin(&tried));
+    if (!mount_small("size=256k"))
+        cr_skip_test("mounting is not permitted here");
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+        for (enum teller teller = AT_ONCE; teller < N_TELLERS; teller++)
+            try_every_room(teller);
+        berth_config_unpatch(NULL);
+    }
     umount(folder);
-    test_folder_remove(folder);
+    check_points(1, n_points, 100);
+}
+
+/* ---- limits of file sizes ---- */
+
+/* In a child: a limit cannot be raised again by everybody. Ends with 0 if all is as it should be.
+ */
+static void save_below(size_t most_nbytes, enum teller teller)
+{
+    struct rlimit limit;
+    berth_error error;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) < 0)
+        _exit(2);
+    limit.rlim_cur = most_nbytes;
+    if (teller == WHILE_WRITING) /* the caller's business, where the limit cannot be asked for */
+        (void)signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
+        _exit(3);
+    set_teller(teller);
+    int status = save_records(path, &error);
+    if (most_nbytes >= expected_nbytes)
+        _exit(status == 0 ? 0 : 4);
+    _exit(status == BERTH_E_NO_SPACE && error.system_errno == EFBIG ? 0 : 5);
+}
+
+static void try_limit(size_t most_nbytes, enum teller teller)
+{
+    const scene tried = {.replaces = true};
+    int status = -1;
+
+    prepare_folder(&tried);
+    pid_t child = fork();
+    if (child == 0)
+        save_below(most_nbytes, teller);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "a limit of %zu bytes: child ended with %x", most_nbytes,
+                 (unsigned)status);
+    cr_assert(most_nbytes >= expected_nbytes ? holds(expected, expected_nbytes)
+                                             : holds(OLD, strlen(OLD)));
+    cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
+    n_points++;
+}
+
+/* W1 */
+Test(full_disk, every_limit_of_file_sizes_keeps_the_old_file_or_gives_the_new_one)
+{
+    const scene tried = {.options = all_options[0]};
+    size_t step = is_long() ? 256 : 2048;
+
+    cr_assert(scene_begin(&tried));
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
+        for (enum teller teller = AT_ONCE; teller < N_TELLERS; teller++) {
+            if (i == 2 && teller == WHILE_WRITING)
+                continue; /* direct writes ask for the limit, to pad the last block below it */
+            for (size_t most = 0; most < expected_nbytes + 8192; most += step)
+                try_limit(most, teller);
+            try_limit(expected_nbytes - 1, teller);
+            try_limit(expected_nbytes, teller);
+        }
+        berth_config_unpatch(NULL);
+    }
+    check_points(1, n_points, is_long() ? 1260 : 176);
 }
