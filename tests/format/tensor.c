@@ -453,7 +453,7 @@ static void expect_gathered(const berth_tensor *tensor, const uint8_t *bytes)
     free(out);
 }
 
-Test(tensor, elements_are_gathered_in_row_major_order, .timeout = 20)
+Test(tensor, elements_are_gathered_in_row_major_order, .timeout = 120)
 {
     static const struct {
         int32_t rank;

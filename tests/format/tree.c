@@ -112,7 +112,7 @@ Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 }
 
 /* P3: freed by blocks, so that depth costs no stack. */
-Test(tree, a_million_levels_deep_is_freed, .timeout = 20)
+Test(tree, a_million_levels_deep_is_freed, .timeout = 120)
 {
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *value = berth_none(tree);
@@ -204,7 +204,7 @@ Test(tree, sets_and_bytes_made_by_reduce_stay_within_the_bound)
     expect_within(tree, (uint64_t)MANY * 2 + (uint64_t)MANY * 10 * 48);
 }
 
-Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 10)
+Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 60)
 {
     berth_tree *tree = watched();
     berth_value **items = malloc(MANY * sizeof(*items));
@@ -268,7 +268,7 @@ Test(tree, every_refused_allocation_is_a_clean_failure, .timeout = 60)
 
 /* Slots that could not grow must not be filled to the last one: looking for a key would never end.
  */
-Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 20)
+Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
 {
     for (uint64_t nth = 1; nth <= 4; nth++) {
         test_memory_watch();
