@@ -914,6 +914,15 @@ BERTH_API int berth_verify(const char *path, const berth_call *call, berth_verdi
  */
 BERTH_API int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
                                  berth_error *error);
+/* Like berth_archive_open. The descriptor is duplicated, not kept. */
+BERTH_API int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archive,
+                                    berth_error *error);
+/* Like berth_archive_open. The bytes must live, unchanged, until berth_archive_close. */
+BERTH_API int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+                                        berth_archive **archive, berth_error *error);
+/* Like berth_archive_open. *source is copied, its context must live until berth_archive_close. */
+BERTH_API int berth_archive_open_source(const berth_source *source, const berth_call *call,
+                                        berth_archive **archive, berth_error *error);
 BERTH_API void berth_archive_close(berth_archive *archive);             /* NULL: nothing */
 BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
 BERTH_API size_t berth_archive_count(const berth_archive *archive);

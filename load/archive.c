@@ -44,33 +44,100 @@ static int read_archive(berth_archive *archive, berth_window *window, const bert
     return 0;
 }
 
+/* An empty archive with the configuration of the call; NULL after a failure. */
+static berth_archive *begin(const berth_call *call, berth_archive **archive, berth_error *error)
+{
+    if (!archive) {
+        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                         "there is no place for the archive");
+        return NULL;
+    }
+    *archive = NULL;
+    berth_archive *begun = berth_allocate_zeroed(sizeof *begun);
+    if (!begun) {
+        (void)berth_fail_memory(error, sizeof *begun);
+        return NULL;
+    }
+    begun->reader.fd = -1;
+    if (berth_config_resolve(call, &begun->config, error) < 0) {
+        berth_release(begun);
+        return NULL;
+    }
+    return begun;
+}
+
+static int abandon(berth_archive *archive, const char *name, berth_error *error)
+{
+    (void)berth_error_prefix(error, name);
+    berth_archive_close(archive);
+    return error->code;
+}
+
+/* Opens what the reader, which is taken over, gives; on failure nothing is left. */
+static int open_reader(berth_archive *begun, const berth_call *call, berth_archive **archive,
+                       berth_error *error)
+{
+    berth_window window;
+
+    berth_window_begin(&window, &begun->reader);
+    (void)read_archive(begun, &window, call, error);
+    berth_window_free(&window);
+    if (error->code < 0)
+        return abandon(begun, begun->reader.name, error);
+    *archive = begun;
+    return 0;
+}
+
 int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
                        berth_error *error)
 {
-    berth_archive *opened;
-    berth_window window;
-
     BERTH_ERROR_BEGIN(error);
-    if (!path || !archive)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_archive_open needs a path and a place for the archive");
-    *archive = NULL;
-    opened = berth_allocate_zeroed(sizeof *opened);
-    if (!opened)
-        return berth_fail_memory(error, sizeof *opened);
-    opened->reader.fd = -1;
-    if (berth_config_resolve(call, &opened->config, error) == 0 &&
-        berth_reader_open_path(path, &opened->reader, error) == 0) {
-        berth_window_begin(&window, &opened->reader);
-        (void)read_archive(opened, &window, call, error);
-        berth_window_free(&window);
-    }
-    if (error->code < 0) {
-        berth_archive_close(opened);
-        return berth_error_prefix(error, path);
-    }
-    *archive = opened;
-    return 0;
+    if (!path)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
+    berth_archive *begun = begin(call, archive, error);
+    if (!begun)
+        return error->code;
+    if (berth_reader_open_path(path, &begun->reader, error) < 0)
+        return abandon(begun, path, error);
+    return open_reader(begun, call, archive, error);
+}
+
+int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archive,
+                          berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_archive *begun = begin(call, archive, error);
+    if (!begun)
+        return error->code;
+    if (berth_reader_open_fd(fd, &begun->reader, error) < 0)
+        return abandon(begun, "descriptor", error);
+    return open_reader(begun, call, archive, error);
+}
+
+int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+                              berth_archive **archive, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    berth_archive *begun = begin(call, archive, error);
+    if (!begun)
+        return error->code;
+    if (berth_reader_open_memory(bytes, nbytes, &begun->reader, error) < 0)
+        return abandon(begun, "memory", error);
+    return open_reader(begun, call, archive, error);
+}
+
+int berth_archive_open_source(const berth_source *source, const berth_call *call,
+                              berth_archive **archive, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!source)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
+    berth_archive *begun = begin(call, archive, error);
+    if (!begun)
+        return error->code;
+    if (berth_reader_open_source(source, &begun->reader, error) < 0)
+        return abandon(begun, source->name ? source->name : "source", error);
+    return open_reader(begun, call, archive, error);
 }
 
 void berth_archive_close(berth_archive *archive)

@@ -193,6 +193,66 @@ Test(load, a_checkpoint_opens_from_anywhere)
     free(bytes);
 }
 
+static void expect_records(berth_archive *archive)
+{
+    berth_record record;
+    float read[sizeof weight / sizeof(float)];
+    berth_error error;
+
+    cr_expect_eq(berth_archive_count(archive), 7);
+    cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0, "%s", error.message);
+    cr_assert_eq(record.nbytes, sizeof weight);
+    cr_assert_eq(berth_archive_read(archive, &record, read, sizeof read, 0, &error), 0, "%s",
+                 error.message);
+    cr_expect_arr_eq(read, weight, sizeof weight);
+    berth_archive_close(archive);
+}
+
+Test(load, records_open_from_anywhere)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_source source = {.nbytes = nbytes, .read = read_from, .context = bytes};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    berth_archive *archive;
+
+    cr_assert_eq(berth_archive_open(path, NULL, &archive, NULL), 0);
+    expect_records(archive);
+    cr_assert_eq(berth_archive_open_fd(fd, NULL, &archive, NULL), 0);
+    close(fd);
+    expect_records(archive);
+    cr_assert_eq(berth_archive_open_memory(bytes, nbytes, NULL, &archive, NULL), 0);
+    expect_records(archive);
+    cr_assert_eq(berth_archive_open_source(&source, NULL, &archive, NULL), 0);
+    source = (berth_source){0}; /* it was copied */
+    expect_records(archive);
+    free(bytes);
+}
+
+Test(load, records_of_what_is_bad_are_told_where_they_come_from)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_source source = {.nbytes = 3, .name = "shelf", .read = read_from, .context = bytes};
+    berth_archive *archive = (berth_archive *)path;
+    berth_error error;
+
+    cr_expect_eq(berth_archive_open_memory(bytes, 3, NULL, &archive, &error),
+                 BERTH_E_NOT_CHECKPOINT);
+    cr_expect_null(archive);
+    cr_expect_str_eq(error.message,
+                     "memory: neither a zip archive nor a PyTorch stream: it begins with 50 4b 03");
+    cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error),
+                 BERTH_E_NOT_CHECKPOINT);
+    cr_expect_str_eq(error.message,
+                     "shelf: neither a zip archive nor a PyTorch stream: it begins with 50 4b 03");
+    cr_expect_eq(berth_archive_open_fd(-1, NULL, &archive, &error), BERTH_E_SYSTEM);
+    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
+    cr_expect_eq(berth_archive_open_source(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open_memory(bytes, nbytes, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    free(bytes);
+}
+
 Test(load, what_is_missing_in_a_call_is_an_error)
 {
     berth_checkpoint *checkpoint = NULL;
