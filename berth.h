@@ -572,8 +572,10 @@ typedef struct berth_stats {
     uint64_t n_requests;   /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
+    uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes */
     bool calculated_offsets; /* loads: storages were found by arithmetic */
-    const char *method;      /* "buffered", "map", "read", … Static */
+    const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
+                                refused), "map", "read", … Static */
     const char *reason;      /* why that method. Static */
 } berth_stats;
 

@@ -193,6 +193,7 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     operation->stats.transfer_seconds = berth_seconds() - begin;
     operation->stats.moved_nbytes = facts.moved_nbytes;
     operation->stats.n_requests = facts.n_requests;
+    operation->stats.memory_nbytes = facts.memory_nbytes;
     return error->code;
 }
 

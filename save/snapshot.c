@@ -3,6 +3,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/pages.h"
 #include "io/pool.h"
 #include "save/image.h"
 #include "save/run.h"
@@ -53,6 +54,16 @@ static int bound_memory(struct berth_config *config, uint64_t nbytes, berth_erro
     return 0;
 }
 
+/* Large pages are filled faster, and direct writes take them from where they lie. */
+static void make_large(uint8_t *memory, size_t nbytes)
+{
+    uintptr_t mask = BERTH_LARGE_PAGE_NBYTES - 1;
+    size_t before_nbytes = (size_t)(-(uintptr_t)memory & mask);
+
+    if (before_nbytes < nbytes)
+        berth_pages_make_large(memory + before_nbytes, nbytes - before_nbytes);
+}
+
 int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
                            struct berth_config *config, berth_error *error)
 {
@@ -67,6 +78,7 @@ int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
     snapshot->memory = nbytes <= SIZE_MAX ? berth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
         return berth_fail_memory(error, nbytes);
+    make_large(snapshot->memory, (size_t)nbytes);
     uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
     snapshot->bytes =
         (uint8_t *)snapshot->memory + (page - (uintptr_t)snapshot->memory) + before_nbytes;

@@ -204,14 +204,15 @@ void print_stats(const berth_stats *stats)
 
 json_t *stats_json(const berth_stats *stats)
 {
-    return json_pack(
-        "{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:s,s:s}", "plan_seconds", stats->plan_seconds,
-        "copy_seconds", stats->copy_seconds, "transfer_seconds", stats->transfer_seconds,
-        "sync_seconds", stats->sync_seconds, "total_seconds", stats->total_seconds, "asked_nbytes",
-        (json_int_t)stats->asked_nbytes, "moved_nbytes", (json_int_t)stats->moved_nbytes,
-        "n_requests", (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records,
-        "n_storages", (json_int_t)stats->n_storages, "method", stats->method ? stats->method : "",
-        "reason", stats->reason ? stats->reason : "");
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s}", "plan_seconds",
+                     stats->plan_seconds, "copy_seconds", stats->copy_seconds, "transfer_seconds",
+                     stats->transfer_seconds, "sync_seconds", stats->sync_seconds, "total_seconds",
+                     stats->total_seconds, "asked_nbytes", (json_int_t)stats->asked_nbytes,
+                     "moved_nbytes", (json_int_t)stats->moved_nbytes, "n_requests",
+                     (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records,
+                     "n_storages", (json_int_t)stats->n_storages, "memory_nbytes",
+                     (json_int_t)stats->memory_nbytes, "method", stats->method ? stats->method : "",
+                     "reason", stats->reason ? stats->reason : "");
 }
 
 int tell_stats(const common *options, const berth_stats *stats, int code)

@@ -324,6 +324,7 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
     cr_assert_eq(stats.n_records, 9);
     cr_assert_eq(stats.n_storages, 3);
     cr_assert_geq(stats.n_requests, 1);
+    cr_assert(stats.memory_nbytes > 0 && stats.memory_nbytes <= 64u << 20);
     cr_assert_str_eq(stats.method, "buffered");
     cr_assert(stats.total_seconds > 0 && stats.total_seconds >= stats.sync_seconds);
     cr_assert(stats.reason && *stats.reason);

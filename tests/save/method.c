@@ -77,7 +77,8 @@ Test(method, auto_goes_by_file_system_size_and_durability)
         {"save.durability=file", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file is to be on a disk"},
         {"save.durability=none", EXT4_SUPER_MAGIC, 4096 * MIB, false,
          "save.durability=none asks for no disk"},
-        {"", EXT4_SUPER_MAGIC, 1 * MIB, false, "the file is small"},
+        {"", EXT4_SUPER_MAGIC, 64 * MIB, true, "the file is to be on a disk"},
+        {"", EXT4_SUPER_MAGIC, 64 * MIB - 1, false, "the file is small"},
         {"", TMPFS_MAGIC, 4096 * MIB, false, "the file system is in memory"},
         {"", NFS_SUPER_MAGIC, 4096 * MIB, false,
          "direct writes are not measured on this file system"},
@@ -287,6 +288,23 @@ Test(method, files_in_memory_are_buffered)
     unlink(to);
     rmdir(name);
     free(to);
+}
+
+/* What buffers take is told, and bounded whatever is asked for. */
+Test(method, memory_stays_within_its_bound)
+{
+    static const char *const methods[] = {"direct", "buffered"};
+    char options[128];
+
+    for (size_t i = 0; i < 2; i++)
+        for (unsigned mib = 1; mib <= 4; mib++) {
+            snprintf(options, sizeof options,
+                     "save.method=%s io.threads=16 io.chunk_nbytes=1MiB io.memory_nbytes=%uMiB",
+                     methods[i], mib);
+            berth_stats stats = save(path, options);
+            cr_expect(stats.memory_nbytes > 0 && stats.memory_nbytes <= mib * MIB, "%s: %llu",
+                      options, (unsigned long long)stats.memory_nbytes);
+        }
 }
 
 /* ---- on the way to the disk ---- */
