@@ -58,7 +58,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     fault_clear();
-    printf("fault points tried: %u\n", n_points);
+    printf("fault points W6: %u\n", n_points);
     free(path), free(bytes), free(expected);
     test_folder_remove(folder);
 }
