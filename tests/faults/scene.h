@@ -152,12 +152,32 @@ static inline void check_points(unsigned line, unsigned n, unsigned least)
     cr_assert_geq(n, least, "W%u: only %u fault points, not %u", line, n, least);
 }
 
+/* In the long form tiles are smaller, so that there are more writes to fail. */
+static inline bool has_small_tiles(const scene *tried)
+{
+    return is_long() && !tried->large;
+}
+
+static inline int scene_patch(const scene *tried, berth_error *error)
+{
+    if (berth_config_patch(tried->options, error) < 0)
+        return error->code;
+    return has_small_tiles(tried) ? berth_config_patch("io.chunk_nbytes=1000", error) : 0;
+}
+
+static inline void scene_unpatch(const scene *tried)
+{
+    berth_config_unpatch(NULL);
+    if (has_small_tiles(tried))
+        berth_config_unpatch(NULL);
+}
+
 /* Makes the file that the scene's saves must give. False: not part of this build. */
 static inline bool scene_begin(const scene *tried)
 {
     berth_error error;
 
-    if (berth_config_patch(tried->options, &error) < 0) {
+    if (scene_patch(tried, &error) < 0) {
         cr_assert(strstr(error.message, "not part of this version"), "%s", error.message);
         return false;
     }
@@ -165,7 +185,7 @@ static inline bool scene_begin(const scene *tried)
     fault_set(FAULT_open, 0, 0, false);
     cr_assert_eq(save(tried, path, &error), 0, "%s", error.message);
     fault_clear();
-    berth_config_unpatch(NULL);
+    scene_unpatch(tried);
     expected = test_read_file(path, &expected_nbytes);
     cr_assert_gt(expected_nbytes, 16000);
     return true;
@@ -258,7 +278,7 @@ static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nt
     char about[200];
 
     prepare_folder(tried);
-    cr_assert_eq(berth_config_patch(tried->options, &error), 0, "%s", error.message);
+    cr_assert_eq(scene_patch(tried, &error), 0, "%s", error.message);
     fault_set(row, nth, system_errno, for_ever);
     if (tried->no_fallocate && row != FAULT_fallocate)
         berth_system.fallocate = no_fallocate;
@@ -268,7 +288,7 @@ static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nt
     test_memory_unwatch();
     bool hit = atomic_load(&fault.n_hits) > 0;
     fault_clear();
-    berth_config_unpatch(NULL);
+    scene_unpatch(tried);
     snprintf(about, sizeof about, "%s, call %u, %s, %s%s", fault_row_names[row], nth,
              system_errno == FAULT_SHORT ? "short" : strerrorname_np(system_errno), tried->options,
              for_ever ? ", for ever" : "");
