@@ -451,6 +451,13 @@ BERTH_API const berth_tensor *berth_value_tensor(const berth_value *value);
 BERTH_API const int64_t *berth_value_shape(const berth_value *value, int32_t *rank);
 BERTH_API bool berth_value_is_coalesced(const berth_value *value);  /* SPARSE COO */
 BERTH_API bool berth_value_requires_grad(const berth_value *value); /* tensors, PARAMETER */
+/*
+ * CALL, which keeps what Python would fill its object with: the LIST of what is appended to it, and
+ * the DICT of what is set in it by key, each NULL if there is none. In names: "x.list_items.0",
+ * "x.dict_items.key".
+ */
+BERTH_API berth_value *berth_value_list_items(const berth_value *value);
+BERTH_API berth_value *berth_value_dict_items(const berth_value *value);
 /* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called. */
 BERTH_API berth_value *berth_value_inner(const berth_value *value);
 /* Attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL; NULL if none. */

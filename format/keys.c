@@ -194,7 +194,8 @@ uint32_t berth_key_hash(const berth_tree *tree, const berth_value *key)
         const struct device_node *node = (const struct device_node *)key;
         return berth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
     }
-    return number_hash(tree, key, number_of(key)); /* None and dtypes by their only node */
+    return number_hash(tree, key,
+                       number_of(key)); /* None and dtypes by their only node; inert by identity */
 }
 
 bool berth_key_equal(const berth_value *a, const berth_value *b)
@@ -294,7 +295,10 @@ static bool is_hashable(const berth_value *value)
     case BERTH_KIND_COMPLEX:
     case BERTH_KIND_DTYPE:
     case BERTH_KIND_DEVICE:
+    case BERTH_KIND_CALL: /* inert: by identity, as objects without __eq__ are in Python */
         return true;
+    case BERTH_KIND_GLOBAL:
+        return value->flags & BERTH_NODE_TRUE;
     default:
         return keyed_of(value) != NULL;
     }

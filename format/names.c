@@ -108,7 +108,7 @@ static bool step_hash(berth_names *names, const struct names_entry *parent, uint
     if (parent != names->entries)
         *hash = hash_bytes(*hash, names->base, ".", 1);
     const berth_value *key =
-        index < BERTH_STEP_INNER ? berth_value_key(parent->value, index) : NULL;
+        index < BERTH_STEP_LIST_ITEMS ? berth_value_key(parent->value, index) : NULL;
     size_t nbytes;
     const char *text =
         berth_value_kind(key) == BERTH_KIND_STR ? berth_value_text(key, &nbytes) : NULL;
@@ -137,7 +137,7 @@ static void *reserve(void *items, uint32_t n, uint32_t *capacity, size_t nbytes,
     if (n < *capacity)
         return items;
     uint64_t larger = (uint64_t)n + n / 2 + 8;
-    if (larger >= BERTH_STEP_INNER) {
+    if (larger >= BERTH_STEP_LIST_ITEMS) {
         berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "too many tensors to name");
         return NULL;
     }
@@ -259,18 +259,14 @@ static const berth_value *next_child(struct frame *frame, uint32_t *index)
             return child;
         }
     }
-    /* Then the attributes, then what has some inside (a callable, the tensor of a Parameter). */
-    if (frame->next < BERTH_STEP_INNER) {
-        frame->next = BERTH_STEP_INNER;
-        const berth_value *inner = berth_value_inner(value);
-        if (is_container(inner) || has_state(inner)) {
-            *index = BERTH_STEP_INNER;
-            return inner;
-        }
-    }
-    if (frame->next == BERTH_STEP_INNER) {
-        frame->next = *index = BERTH_STEP_STATE;
-        return berth_value_state(value);
+    /* Then an object's items, what is inside if that has some (a callable, the tensor of a
+       Parameter), and the attributes. */
+    while (frame->next < BERTH_STEP_STATE) {
+        *index = frame->next =
+            frame->next < BERTH_STEP_LIST_ITEMS ? BERTH_STEP_LIST_ITEMS : frame->next + 1;
+        const berth_value *child = berth_step(value, *index);
+        if (child && (*index != BERTH_STEP_INNER || is_container(child) || has_state(child)))
+            return child;
     }
     return NULL;
 }
@@ -320,7 +316,7 @@ static int walk_all(struct walk *walk)
         /* While a child is walked, `next` is its step; then on to the one after it. */
         frame =
             walk->n_frames <= n_frames && walk->n_frames ? &walk->frames[walk->n_frames - 1] : NULL;
-        if (frame && frame->next < BERTH_STEP_INNER)
+        if (frame && frame->next < BERTH_STEP_LIST_ITEMS)
             frame->next++;
     }
     return status;

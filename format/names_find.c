@@ -84,6 +84,14 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
         return berth_value_inner(value) != NULL &&
                (nbytes == 8) == (berth_value_kind(value) == BERTH_KIND_CALL);
     }
+    if (nbytes == 10 && memcmp(text, "list_items", 10) == 0) {
+        *index = BERTH_STEP_LIST_ITEMS;
+        return berth_value_list_items(value) != NULL;
+    }
+    if (nbytes == 10 && memcmp(text, "dict_items", 10) == 0) {
+        *index = BERTH_STEP_DICT_ITEMS;
+        return berth_value_dict_items(value) != NULL;
+    }
     berth_kind kind = berth_value_kind(value);
     const char *name;
     if (kind < BERTH_KIND_TENSOR || kind > BERTH_KIND_SUBCLASS)
@@ -109,7 +117,7 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
     } else if (read_int(text, nbytes, false, &integer) &&
-               (uint64_t)integer < berth_value_count(value) && integer < BERTH_STEP_INNER) {
+               (uint64_t)integer < berth_value_count(value) && integer < BERTH_STEP_LIST_ITEMS) {
         uint32_t index = (uint32_t)integer;
         if (berth_value_kind(value) != BERTH_KIND_SPARSE &&
             berth_value_kind(value) != BERTH_KIND_NESTED)
@@ -210,7 +218,7 @@ static bool read_item(const berth_value *value, const char **at, const char *end
         if (is_dict(value))
             found =
                 number ? berth_dict_find_int(value, integer) : find_repr(value, *at, nbytes, error);
-        else if (number && integer >= 0 && integer < BERTH_STEP_INNER)
+        else if (number && integer >= 0 && integer < BERTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
             *index = (uint32_t)found;

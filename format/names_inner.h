@@ -6,7 +6,12 @@
 #include "format/names.h"
 
 /* Steps from a value to what is neither an item nor a part. */
-enum { BERTH_STEP_STATE = UINT32_MAX, BERTH_STEP_INNER = UINT32_MAX - 1 };
+enum {
+    BERTH_STEP_LIST_ITEMS = UINT32_MAX - 3, /* the first: items have smaller numbers */
+    BERTH_STEP_DICT_ITEMS,
+    BERTH_STEP_INNER,
+    BERTH_STEP_STATE
+};
 
 /* Bit of names_entry.hash: another tensor has the same short name. */
 #define BERTH_NAME_SHARED (UINT64_C(1) << 63)

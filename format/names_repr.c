@@ -229,6 +229,17 @@ static void out_device(struct names_out *out, const berth_value *key)
 }
 
 /* Every kind that holds no others. */
+/* As Python shows objects: "<module name 7>", told apart by a number in place of an address. */
+static void out_inert(struct names_out *out, const berth_value *key)
+{
+    char text[160];
+    const berth_value *global =
+        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_inner(key) : key;
+    snprintf(text, sizeof(text), "<%.100s %zu>", berth_value_text(global, NULL),
+             berth_value_id(key));
+    berth_out_text(out, text);
+}
+
 static void out_scalar(struct names_out *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {
@@ -259,6 +270,10 @@ static void out_scalar(struct names_out *out, const berth_value *key)
     case BERTH_KIND_DTYPE:
         berth_out_text(out, "torch.");
         berth_out_text(out, berth_dtype_name(berth_value_dtype(key)));
+        break;
+    case BERTH_KIND_CALL:
+    case BERTH_KIND_GLOBAL:
+        out_inert(out, key);
         break;
     default:
         berth_out_text(out, berth_kind_name(berth_value_kind(key)));

@@ -87,14 +87,22 @@ const berth_value *berth_step(const berth_value *parent, uint32_t index)
         return berth_value_state(parent);
     if (index == BERTH_STEP_INNER)
         return berth_value_inner(parent);
+    if (index == BERTH_STEP_LIST_ITEMS)
+        return berth_value_list_items(parent);
+    if (index == BERTH_STEP_DICT_ITEMS)
+        return berth_value_dict_items(parent);
     return is_tensor(parent) ? berth_part(parent, index) : berth_value_item(parent, index);
 }
 
-/* The name of a step that is no item: a part, or "__dict__"; NULL for items. */
+/* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
 static const char *attribute_name(const berth_value *parent, uint32_t index)
 {
     if (index == BERTH_STEP_STATE)
         return "__dict__";
+    if (index == BERTH_STEP_LIST_ITEMS)
+        return "list_items";
+    if (index == BERTH_STEP_DICT_ITEMS)
+        return "dict_items";
     if (index == BERTH_STEP_INNER)
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
     return is_tensor(parent) ? berth_part_name(parent, index) : NULL;

@@ -16,7 +16,8 @@ enum { BERTH_BLOCK_UNIT = 8, BERTH_NO_ID = UINT32_MAX };
 
 /* Bits of berth_value.flags. Their meaning depends on the kind. */
 enum {
-    BERTH_NODE_TRUE = 1,           /* BOOL: the value; PARAMETER: requires_grad; CALL: NEWOBJ */
+    /* BOOL: the value; PARAMETER: requires_grad; CALL: NEWOBJ; GLOBAL: inert */
+    BERTH_NODE_TRUE = 1,
     BERTH_NODE_BIG = 2,            /* INT: more than an int64 */
     BERTH_NODE_USED = 4,           /* LIST, dicts: was the argument of a REDUCE */
     BERTH_NODE_INTS = 8,           /* TUPLE: all items are known to fit int64 */
@@ -165,6 +166,8 @@ struct call_node {
     berth_value *callable;
     struct tuple_node *arguments;
     berth_value *state;
+    berth_value *list_items; /* LIST, NULL until there is an item (P3) */
+    berth_value *dict_items; /* DICT, the same */
 };
 
 /* In front of every piece of memory that a tree takes from the allocator. */

@@ -72,6 +72,7 @@ struct berth_frame {
     const berth_value *value; /* the node */
     const berth_value *inner; /* tensors: what is rebuilt, without its attributes */
     size_t at;                /* how far it is */
+    bool items;               /* lists, dicts: the items of an inert object */
     bool detached;            /* tensors: a Parameter's .data, an object of its own without grad */
 };
 

@@ -159,8 +159,8 @@ static berth_value *unknown_global(berth_unpickler *unpickler, const berth_argum
         return NULL;
     }
     if (unpickler->rules->inert)
-        return berth_global(unpickler->tree, argument->text, argument->text_nbytes, argument->name,
-                            argument->name_nbytes);
+        return berth_inert_global(unpickler->tree, argument->text, argument->text_nbytes,
+                                  argument->name, argument->name_nbytes);
     int module_shown = argument->text_nbytes < 100 ? (int)argument->text_nbytes : 100;
     int name_shown = argument->name_nbytes < 100 ? (int)argument->name_nbytes : 100;
     berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,

@@ -187,10 +187,32 @@ HANDLER(TUPLE3)
     return make_tuple(unpickler, 3);
 }
 
+/*
+ * P1: what is built from an unknown global keeps its items. Every pickler gives it list items, then
+ * key items, then its state, and so it is written again; another order would be lost, and is
+ * refused.
+ */
+static int fill_inert(berth_unpickler *unpickler, berth_value *object, berth_value *const *items,
+                      size_t n, bool by_key)
+{
+    const char *opcode = berth_unpickle_opcode(unpickler);
+    if (berth_value_state(object))
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
+                                   opcode);
+    if (!by_key && berth_value_dict_items(object))
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
+                                   opcode);
+    int code =
+        by_key ? berth_call_set_items(object, items, n / 2) : berth_call_extend(object, items, n);
+    return code < 0 ? berth_unpickle_fail_tree(unpickler, opcode) : 0;
+}
+
 /* P5 */
 static int append(berth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                   size_t n)
 {
+    if (berth_value_kind(list) == BERTH_KIND_CALL)
+        return fill_inert(unpickler, list, items, n, false);
     if (berth_value_kind(list) != BERTH_KIND_LIST)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
                                    berth_unpickle_opcode(unpickler),
@@ -206,12 +228,15 @@ static int set_items(berth_unpickler *unpickler, berth_value *dict, berth_value 
 {
     const char *opcode = berth_unpickle_opcode(unpickler);
     berth_kind kind = berth_value_kind(dict);
-    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER)
+    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER &&
+        kind != BERTH_KIND_CALL)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
                                    berth_kind_phrase(kind));
     if (n % 2 != 0)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
                                    opcode, n);
+    if (kind == BERTH_KIND_CALL)
+        return fill_inert(unpickler, dict, items, n, true);
     if (berth_dict_extend(dict, items, n / 2) < 0)
         return berth_unpickle_fail_tree(unpickler, opcode);
     return 0;

@@ -89,6 +89,21 @@ void berth_emit_build(berth_emitter *emitter, berth_frame *frame, const berth_va
     berth_emit_value(emitter, state);
 }
 
+static bool is_ordered(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_ORDERED_DICT;
+}
+
+/*
+ * Whether item i of n goes alone, without a MARK. batch_list_exact() and batch_dict_exact(), for
+ * list and dict: only one that is all. batch_list() and batch_dict(), for what is iterated,
+ * OrderedDicts and the items of objects: also the last one where it begins a batch.
+ */
+static bool is_alone(const berth_frame *frame, size_t i, size_t n)
+{
+    return i + 1 == n && i % BATCH == 0 && (n == 1 || frame->items || is_ordered(frame->value));
+}
+
 /* ---- lists, sets and tuples ---- */
 
 /* A reduce of one argument that has just been emitted. */
@@ -99,17 +114,17 @@ static void finish_reduce_one(berth_emitter *emitter, uint32_t *slot)
     berth_emit_memo(emitter, slot);
 }
 
-/* batch_list_exact(): one item alone, else batches, each in MARK … APPENDS. */
+/* Batches, each in MARK … APPENDS. */
 static void step_list(berth_emitter *emitter, berth_frame *frame)
 {
     size_t n = berth_value_count(frame->value);
     size_t i = frame->at;
-    if (i > 0 && n == 1)
+    if (i > 0 && is_alone(frame, i - 1, n))
         berth_emit_op(emitter, BERTH_OP_APPEND);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         berth_emit_op(emitter, BERTH_OP_APPENDS);
     if (i < n) {
-        if (n > 1 && i % BATCH == 0)
+        if (i % BATCH == 0 && !is_alone(frame, i, n))
             berth_emit_op(emitter, BERTH_OP_MARK);
         frame->at++;
         berth_emit_value(emitter, berth_value_item(frame->value, i));
@@ -135,24 +150,11 @@ static void step_tuple(berth_emitter *emitter, berth_frame *frame)
 
 /* ---- dicts ---- */
 
-static bool is_ordered(const berth_value *value)
-{
-    return berth_value_kind(value) == BERTH_KIND_ORDERED_DICT;
-}
-
-/*
- * Whether item i is set alone. batch_dict_exact(), for dict: only in a dict of one.
- * batch_dict(), for OrderedDict: also when it is the last one and begins a batch.
- */
-static bool is_set_alone(const berth_value *value, size_t i, size_t n)
-{
-    return i + 1 == n && i % BATCH == 0 && (n == 1 || is_ordered(value));
-}
-
 static void finish_dict(berth_emitter *emitter, berth_frame *frame, size_t n)
 {
     const berth_value *value = frame->value;
-    if (!is_ordered(value) && n > 1 && n % BATCH == 0) { /* it looks for one more batch */
+    if (!is_ordered(value) && !frame->items && n > 1 &&
+        n % BATCH == 0) { /* it looks for one more batch */
         berth_emit_op(emitter, BERTH_OP_MARK);
         berth_emit_op(emitter, BERTH_OP_SETITEMS);
     }
@@ -176,7 +178,7 @@ static void step_dict(berth_emitter *emitter, berth_frame *frame)
         berth_emit_value(emitter, berth_value_item(value, i));
         return;
     }
-    if (i > 0 && is_set_alone(value, i - 1, n))
+    if (i > 0 && is_alone(frame, i - 1, n))
         berth_emit_op(emitter, BERTH_OP_SETITEM);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         berth_emit_op(emitter, BERTH_OP_SETITEMS);
@@ -184,13 +186,34 @@ static void step_dict(berth_emitter *emitter, berth_frame *frame)
         finish_dict(emitter, frame, n);
         return;
     }
-    if (i % BATCH == 0 && !is_set_alone(value, i, n))
+    if (i % BATCH == 0 && !is_alone(frame, i, n))
         berth_emit_op(emitter, BERTH_OP_MARK);
     frame->at++;
     berth_emit_value(emitter, berth_value_key(value, i));
 }
 
 /* ---- inert calls: written back as they were read ---- */
+
+static void step_state(berth_emitter *emitter, berth_frame *frame)
+{
+    const berth_value *state = berth_value_state(frame->value);
+    if (state)
+        berth_emit_build(emitter, frame, state);
+    else
+        berth_emit_pop(emitter);
+}
+
+/* save_reduce(): the object is made and stored; then list items, key items, and state. */
+static void begin_items(berth_emitter *emitter, berth_frame *frame)
+{
+    const berth_value *list = berth_value_list_items(frame->value);
+    const berth_value *dict = berth_value_dict_items(frame->value);
+    frame->step = step_state;
+    if (dict)
+        berth_emit_push(emitter, &(berth_frame){.step = step_dict, .value = dict, .items = true});
+    if (list)
+        berth_emit_push(emitter, &(berth_frame){.step = step_list, .value = list, .items = true});
+}
 
 static void step_call(berth_emitter *emitter, berth_frame *frame)
 {
@@ -204,11 +227,7 @@ static void step_call(berth_emitter *emitter, berth_frame *frame)
         berth_emit_op(emitter,
                       berth_value_is_new_object(value) ? BERTH_OP_NEWOBJ : BERTH_OP_REDUCE);
         berth_emit_memo(emitter, berth_emit_slot(emitter, value));
-        const berth_value *state = berth_value_state(value);
-        if (state)
-            berth_emit_build(emitter, frame, state);
-        else
-            berth_emit_pop(emitter);
+        begin_items(emitter, frame);
     }
 }
 

@@ -243,6 +243,15 @@ berth_value *berth_global(berth_tree *tree, const char *module, size_t module_nb
     return &node->head;
 }
 
+berth_value *berth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                                const char *name, size_t name_nbytes)
+{
+    berth_value *global = berth_global(tree, module, module_nbytes, name, name_nbytes);
+    if (global)
+        global->flags |= BERTH_NODE_TRUE;
+    return global;
+}
+
 void berth_value_global(const berth_value *value, const char **module, const char **name)
 {
     *module = *name = NULL;

@@ -230,6 +230,37 @@ berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_val
     return &node->head;
 }
 
+static struct call_node *call_of(berth_value *call)
+{
+    return berth_value_kind(call) == BERTH_KIND_CALL ? (struct call_node *)call : NULL;
+}
+
+int berth_call_extend(berth_value *call, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = berth_value_tree(call);
+    struct call_node *node = call_of(call);
+    if (!tree || !node)
+        return BERTH_E_ARGUMENT;
+    if (n == 0)
+        return 0;
+    if (!node->list_items && !(node->list_items = berth_list(tree)))
+        return tree->error.code;
+    return berth_list_extend(node->list_items, items, n);
+}
+
+int berth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = berth_value_tree(call);
+    struct call_node *node = call_of(call);
+    if (!tree || !node)
+        return BERTH_E_ARGUMENT;
+    if (n == 0)
+        return 0;
+    if (!node->dict_items && !(node->dict_items = berth_dict(tree)))
+        return tree->error.code;
+    return berth_dict_extend(node->dict_items, items, n);
+}
+
 /* ---- asking ---- */
 
 static bool is(const berth_value *value, berth_kind kind)
@@ -308,6 +339,16 @@ berth_value *berth_value_arguments(const berth_value *value)
 {
     return is(value, BERTH_KIND_CALL) ? &((const struct call_node *)value)->arguments->key.head
                                       : NULL;
+}
+
+berth_value *berth_value_list_items(const berth_value *value)
+{
+    return is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->list_items : NULL;
+}
+
+berth_value *berth_value_dict_items(const berth_value *value)
+{
+    return is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->dict_items : NULL;
 }
 
 bool berth_value_is_new_object(const berth_value *value)

@@ -99,9 +99,15 @@ berth_dtype berth_value_storage_class(const berth_value *value);
 /* A named class or function; kept, never called. */
 berth_value *berth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                           const char *name, size_t name_nbytes);
+/* A global that is not known: hashable by identity, as in Python. */
+berth_value *berth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                                const char *name, size_t name_nbytes);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *berth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
                               bool new_object);
+/* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
+int berth_call_extend(berth_value *call, berth_value *const *items, size_t n);
+int berth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 

@@ -17,7 +17,15 @@ typedef struct match {
 } match;
 
 /* Steps after the items. */
-enum { STEP_STATE, STEP_CALLABLE, STEP_SCALES, STEP_ZERO_POINTS, N_STEPS };
+enum {
+    STEP_LIST_ITEMS,
+    STEP_DICT_ITEMS,
+    STEP_STATE,
+    STEP_CALLABLE,
+    STEP_SCALES,
+    STEP_ZERO_POINTS,
+    N_STEPS
+};
 
 /* Two values that are being walked. */
 typedef struct frame {
@@ -266,6 +274,10 @@ static const berth_value *step_of(const berth_value *value, size_t step)
     const berth_tensor *tensor = berth_value_tensor(value);
 
     switch (step) {
+    case STEP_LIST_ITEMS:
+        return berth_value_list_items(value);
+    case STEP_DICT_ITEMS:
+        return berth_value_dict_items(value);
     case STEP_STATE:
         return state_of(value);
     case STEP_CALLABLE:
@@ -313,7 +325,8 @@ static const char *part_name(const berth_value *value, size_t i)
 
 static bool print_step(FILE *out, const frame *f, size_t at)
 {
-    static const char *const steps[N_STEPS] = {"__dict__", "callable", "scales", "zero_points"};
+    static const char *const steps[N_STEPS] = {"list_items", "dict_items", "__dict__",
+                                               "callable",   "scales",     "zero_points"};
 
     if (at >= f->n || f->kin == SPARSE || f->kin == NESTED) {
         fprintf(out, ".%s", at >= f->n ? steps[at - f->n] : part_name(plain_value(f->a), at));
@@ -383,8 +396,8 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
             continue;
         }
         child_of(top, top->next++, &a, &b);
-        /* Equal items of sets were found by their texts. */
-        if (top->kin != SETS || !a || !b)
+        /* Equal items of sets were found by their texts, which do not tell all of an object. */
+        if (top->kin != SETS || !a || !b || berth_value_kind(a) == BERTH_KIND_CALL)
             code = visit(&w, a, b);
     }
     while (w.n_frames)

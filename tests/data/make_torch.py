@@ -8,9 +8,10 @@ Tests of every kind use them; they are committed so that tests run without PyTor
 values are counted numbers, so that a test can say what it expects.
 """
 
+import argparse
 import os
 import zipfile
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 
 import torch
 from torch.utils.serialization import config
@@ -55,6 +56,54 @@ def longer_record():
     return OrderedDict(odd=tensor, after=numbers(4))
 
 
+class OwnList(list):
+    pass
+
+
+class OwnDict(dict):
+    pass
+
+
+class OwnOrdered(OrderedDict):
+    pass
+
+
+class Own:
+    def __init__(self, name):
+        self.name = name
+
+
+def inert():
+    """What PyTorch reads with weights_only=False alone: nothing of it may ever be run."""
+    tensor = numbers(4)
+    grouped = defaultdict(list)
+    grouped["a"].append(tensor)
+    grouped["b"].extend([1, tensor[1:]])
+    tagged = OwnList([1, tensor])
+    tagged.tag = "x"
+    fields = OwnDict(a=tensor, b=2)
+    fields.attribute = [tensor[2:]]
+    itself = OwnList()
+    itself.append(itself)
+    key = Own("key")
+    return OrderedDict(
+        grouped=grouped,
+        tagged=tagged,
+        fields=fields,
+        ordered=OwnOrdered(a=tensor, b=2),
+        queue=deque([1, tensor], maxlen=5),
+        frozen=frozenset([tensor.dtype]),
+        itself=itself,
+        objects={Own("one"), Own("two")},
+        classes={Own, argparse.Namespace},
+        keyed={key: tensor, (key, 1): numbers(2), frozenset([1]): 3},
+        arguments=argparse.Namespace(lr=0.1, tensor=tensor),
+        lists=[OwnList(range(n)) for n in (0, 1, 2, 999, 1000, 1001, 1002)],
+        dicts=[OwnDict((i, i) for i in range(n)) for n in (0, 1, 2, 999, 1000, 1001, 1002)],
+        jagged=torch.nested.nested_tensor([numbers(3), numbers(5)], layout=torch.jagged),
+    )
+
+
 def save(name, value, alignment=64):
     with config.patch("save.storage_alignment", alignment):
         torch.save(value, os.path.join(HERE, name))
@@ -79,6 +128,7 @@ def main():
     save("many.pt", many())
     save("longer-record.pt", longer_record())
     save("scalar.pt", {"epoch": 3})
+    save("inert.pt", inert())
     zip_again("zipped-again.pt", "small.pt", lambda record: zipfile.ZIP_STORED, folders=True)
     zip_again("deflated.pt", "small.pt", lambda record: zipfile.ZIP_DEFLATED, folders=False)
     zip_again(

@@ -479,6 +479,29 @@ Test(names, of_inert_calls_pass_their_arguments)
     expect_found("__dict__.b", b);
 }
 
+Test(names, of_inert_calls_pass_their_items)
+{
+    berth_value *call = berth_call_value(tree, berth_global(tree, "m", 1, "C", 1),
+                                         berth_tuple(tree, NULL, 0), true);
+    berth_value *a = tensor(), *b = tensor(), *key = berth_str(tree, "b", 1);
+    berth_value *pairs[] = {key, b, call, tensor()};
+    cr_assert_eq(berth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
+    cr_assert_eq(berth_call_set_items(call, pairs, 2), 0);
+    walk(call);
+    char list[300], path[100];
+    snprintf(path, sizeof path, "<m C %zu>", berth_value_id(call));
+    snprintf(list, sizeof list,
+             "list_items.1 .list_items[1]\ndict_items.b .dict_items['b']\n"
+             "dict_items.%s .dict_items[%s]\n",
+             path, path);
+    expect_list(list);
+    expect_found("list_items.1", a);
+    expect_found(".list_items[0].dict_items['b']", b);
+    expect_found("dict_items", berth_value_dict_items(call));
+    snprintf(list, sizeof list, ".dict_items[%s]", path);
+    expect_found(list, pairs[3]);
+}
+
 Test(names, of_a_tree_without_tensors_are_none)
 {
     walk(berth_list(tree));

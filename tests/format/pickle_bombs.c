@@ -31,11 +31,12 @@ static void *counting_reallocate(void *context, void *pointer, size_t nbytes)
 }
 
 /* Reads the pickle and frees it; fails the test if its memory goes beyond the bound. */
-static void read_within_bound(struct pickle *pickle, const char *name, int wanted)
+static void read_by_within_bound(struct pickle *pickle, berth_pickle_rules rules, const char *name,
+                                 int wanted)
 {
     berth_set_allocator(&(berth_allocator){.reallocate = counting_reallocate});
     live_nbytes = peak_nbytes = 0;
-    struct reading read = read_by(pickle, NO_RULES);
+    struct reading read = read_by(pickle, rules);
     uint64_t bound = 64 * (uint64_t)pickle->nbytes + 65536;
     cr_expect_eq(read.code, wanted, "%s: %s", name, read.error.message);
     cr_expect_leq(peak_nbytes, bound, "%s: %llu bytes of memory for %zu bytes of pickle", name,
@@ -44,6 +45,11 @@ static void read_within_bound(struct pickle *pickle, const char *name, int wante
     cr_expect_eq(live_nbytes, 0, "%s leaks", name);
     berth_set_allocator(NULL);
     free(pickle->bytes);
+}
+
+static void read_within_bound(struct pickle *pickle, const char *name, int wanted)
+{
+    read_by_within_bound(pickle, NO_RULES, name, wanted);
 }
 
 /* Assembles `before`, n times `words`, `after`. */
@@ -309,19 +315,38 @@ Test(pickle_bombs, storages)
     read_within_bound(&pickle, "a storage of its own each time", 0);
 }
 
-Test(pickle_bombs, unknown_globals_kept_inert)
+static void inert_bomb(const char *name, const char *before, const char *words, const char *after)
 {
     struct pickle pickle = {0};
-    assemble(&pickle, "MARK");
-    assemble_times(&pickle, "GLOBAL x Y", MANY);
-    assemble_times(&pickle, "GLOBAL x Y EMPTY_TUPLE REDUCE", MANY);
-    assemble(&pickle, "TUPLE STOP");
-    berth_set_allocator(&(berth_allocator){.reallocate = counting_reallocate});
-    live_nbytes = peak_nbytes = 0;
-    struct reading read = read_by(&pickle, INERT);
-    cr_expect_eq(read.code, 0, "%s", read.error.message);
-    cr_expect_leq(peak_nbytes, 64 * pickle.nbytes + 65536);
-    free_reading(&read);
-    berth_set_allocator(NULL);
-    free(pickle.bytes);
+    assemble(&pickle, before);
+    assemble_times(&pickle, words, MANY);
+    assemble(&pickle, after);
+    read_by_within_bound(&pickle, INERT, name, 0);
+}
+
+Test(pickle_bombs, unknown_globals_kept_inert)
+{
+    inert_bomb("unknown globals", "MARK", "GLOBAL x Y", "TUPLE STOP");
+    inert_bomb("objects", "MARK", "GLOBAL x Y EMPTY_TUPLE REDUCE", "TUPLE STOP");
+    inert_bomb("objects of one class", "GLOBAL x Y BINPUT 0 MARK", "BINGET 0 EMPTY_TUPLE REDUCE",
+               "TUPLE TUPLE2 STOP");
+    inert_bomb("objects in a set", "GLOBAL x Y BINPUT 0 GLOBAL __builtin__ set EMPTY_LIST MARK",
+               "BINGET 0 EMPTY_TUPLE REDUCE", "APPENDS TUPLE1 REDUCE TUPLE2 STOP");
+}
+
+Test(pickle_bombs, items_of_inert_objects)
+{
+    const char *class = "GLOBAL x Y BINPUT 0 MARK", *end = "TUPLE TUPLE2 STOP";
+    inert_bomb("no items", class, "BINGET 0 EMPTY_TUPLE REDUCE MARK APPENDS MARK SETITEMS", end);
+    inert_bomb("one item", class, "BINGET 0 EMPTY_TUPLE REDUCE NONE APPEND", end);
+    inert_bomb("three items", class,
+               "BINGET 0 EMPTY_TUPLE REDUCE NONE APPEND NONE APPEND NONE APPEND", end);
+    inert_bomb("one key", class, "BINGET 0 EMPTY_TUPLE REDUCE NONE NONE SETITEM", end);
+    inert_bomb("item, key and state", class,
+               "BINGET 0 EMPTY_TUPLE REDUCE NONE APPEND NONE NONE SETITEM NONE BUILD", end);
+    inert_bomb("items one by one", "GLOBAL x Y EMPTY_TUPLE REDUCE", "EMPTY_LIST APPEND", "STOP");
+    inert_bomb("objects as keys", "GLOBAL x Y BINPUT 0 EMPTY_TUPLE REDUCE MARK",
+               "BINGET 0 EMPTY_TUPLE REDUCE NONE", "SETITEMS STOP");
+    inert_bomb("objects as keys, one by one", "GLOBAL x Y BINPUT 0 EMPTY_TUPLE REDUCE",
+               "BINGET 0 EMPTY_TUPLE REDUCE NONE SETITEM", "STOP");
 }

@@ -103,12 +103,52 @@ Test(pickle_reduce, unknown_globals_become_inert_on_request)
     free_reading(&read);
 }
 
-Test(pickle_reduce, inert_objects_take_no_items)
+/* P1 */
+Test(pickle_reduce, inert_objects_keep_their_items)
 {
-    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 !APPEND STOP", BERTH_E_PICKLE,
-               "APPEND to an object: only to lists");
-    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 2 !SETITEM STOP", BERTH_E_PICKLE,
-               "SETITEM on an object: only on dicts");
+    ACCEPTS_BY(read, INERT,
+               "GLOBAL x Y EMPTY_TUPLE NEWOBJ 1 APPEND MARK 2 3 APPENDS 'a' 4 SETITEM "
+               "MARK 'b' 5 'a' 6 SETITEMS EMPTY_DICT BUILD STOP");
+    const berth_value *list = berth_value_list_items(read.root);
+    const berth_value *dict = berth_value_dict_items(read.root);
+    int64_t integer;
+    cr_expect_eq(berth_value_count(read.root), 0, "no arguments");
+    cr_assert_eq(berth_value_kind(list), BERTH_KIND_LIST);
+    cr_assert_eq(berth_value_count(list), 3);
+    cr_expect(berth_value_int(berth_value_item(list, 2), &integer) && integer == 3);
+    cr_assert_eq(berth_value_kind(dict), BERTH_KIND_DICT);
+    cr_assert_eq(berth_value_count(dict), 2);
+    cr_expect(berth_value_int(berth_dict_get(dict, "a"), &integer) && integer == 6);
+    cr_expect_not_null(berth_value_state(read.root));
+    cr_expect_null(berth_value_list_items(list), "of objects only");
+    free_reading(&read);
+}
+
+/* P4: as in Python, objects of one class are not equal. */
+Test(pickle_reduce, inert_nodes_are_keys_by_identity)
+{
+    ACCEPTS_BY(read, INERT,
+               "GLOBAL __builtin__ set EMPTY_LIST MARK GLOBAL x Y BINPUT 0 EMPTY_TUPLE REDUCE "
+               "BINPUT 1 BINGET 0 EMPTY_TUPLE REDUCE BINGET 1 BINGET 0 BINGET 0 BINGET 1 TUPLE1 "
+               "BINGET 1 TUPLE1 APPENDS TUPLE1 REDUCE STOP");
+    cr_expect_eq(berth_value_count(read.root), 4);
+    free_reading(&read);
+    refuses_by(INERT, "EMPTY_DICT GLOBAL torch Tensor 1 !SETITEM STOP", BERTH_E_UNSUPPORTED,
+               "SETITEM: a global cannot be a dict key");
+}
+
+Test(pickle_reduce, inert_objects_take_items_only_in_order)
+{
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE 1 2 SETITEM 3 !APPEND STOP", BERTH_E_PICKLE,
+               "APPEND to an object that has key items");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE NONE BUILD 1 !APPEND STOP", BERTH_E_PICKLE,
+               "APPEND on an object that has a state");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE NONE BUILD MARK 1 2 !SETITEMS STOP",
+               BERTH_E_PICKLE, "SETITEMS on an object that has a state");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE MARK 1 !SETITEMS STOP", BERTH_E_PICKLE,
+               "SETITEMS of 1 items, which are no pairs");
+    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_LIST 1 !SETITEM STOP",
+               BERTH_E_UNSUPPORTED, "SETITEM: a list cannot be a dict key");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
                "REDUCE of an object, which is no known function");
 }

@@ -130,7 +130,7 @@ static int replay(const char *folder)
 
 Test(files, of_pytorch_keep_all_properties)
 {
-    cr_assert_eq(replay("tests/data/torch"), 8);
+    cr_assert_eq(replay("tests/data/torch"), 9);
 }
 
 Test(files, of_older_pytorch_keep_all_properties)
