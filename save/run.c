@@ -230,6 +230,16 @@ static int render_carried(berth_run_state *run, berth_error *error)
     return run->carried.nbytes > 0 ? berth_image_render(&run->image, &tile, error) : 0;
 }
 
+/* After the tiles' buffers are given back: io.memory_nbytes bounds debug mode's too. */
+static int read_back(berth_run_state *run, berth_error *error)
+{
+    if (!run->settings->read_back)
+        return 0;
+    berth_release(run->allocated);
+    run->allocated = run->buffers = NULL;
+    return berth_readback(&run->image, run->output, error);
+}
+
 /* Data first; then what depends on every CRC: the id, the directory, the end. */
 static int write_all(berth_run_state *run, berth_error *error)
 {
@@ -245,7 +255,7 @@ static int write_all(berth_run_state *run, berth_error *error)
     berth_image_settle(&run->image);
     if (write_part(run, tail, plan->nbytes, error) < 0)
         return error->code;
-    if (run->settings->read_back && berth_readback(&run->image, run->output, error) < 0)
+    if (read_back(run, error) < 0)
         return error->code;
     if (tell_progress(run) != 0)
         return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
