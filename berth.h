@@ -126,7 +126,8 @@ BERTH_API const char *berth_status_name(int status);
 /* ===================================================================== */
 
 /*
- * Memory for everything but mapped files. `reallocate` with nbytes 0 frees;
+ * Memory for everything but mapped files and, from 2 MiB on, what storages are read into, which is
+ * mapped too, in large pages where there are any. `reallocate` with nbytes 0 frees;
  * with a NULL pointer it allocates; returns NULL when it cannot, the old
  * block then stays. Called from several threads at once.
  */
@@ -579,10 +580,12 @@ typedef struct berth_stats {
     uint64_t n_requests;   /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
-    uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes */
+    uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
+                                memory that was made for what was read */
     bool calculated_offsets; /* loads: storages were found by arithmetic */
     const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
-                                refused), "map", "read", … Static */
+                                refused), "map", "read", "direct", "direct, then read", "memory",
+                                "mixed" (storages differ), … Static */
     const char *reason;      /* why that method. Static */
 } berth_stats;
 
@@ -873,6 +876,28 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
+
+/* ---- which tensors are meant, and how they become memory ---- */
+
+/*
+ * Which tensors of a checkpoint are meant. NULL or zeros: everything in it. Text and array are the
+ * caller's, for the time of the call.
+ */
+typedef struct berth_selection {
+    const char *pattern;                /* glob over names as `berth ls` shows them: * ? [...], as
+                                           fnmatch(3), * also takes dots; NULL: none. One that fits
+                                           no tensor is BERTH_E_NOT_FOUND */
+    const berth_tensor *const *tensors; /* and these, of this checkpoint */
+    size_t n_tensors;
+} berth_selection;
+
+/* How a storage becomes memory: values of load.method. */
+typedef enum berth_load_method {
+    BERTH_LOAD_AUTO,
+    BERTH_LOAD_MAP,
+    BERTH_LOAD_READ,
+    BERTH_LOAD_DIRECT
+} berth_load_method;
 
 /* What the file says of itself. Text lives as long as the checkpoint. */
 typedef struct berth_info {

@@ -2,8 +2,8 @@
 #include "io/direct.h"
 
 #include <errno.h>
-#include <stdio.h>
 
+#include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
@@ -44,19 +44,8 @@ static bool align(int fd, const struct stat *status, berth_direct *direct)
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 
-static int open_again(int fd)
-{
-    char path[32];
-    int again;
-
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    do
-        again = berth_system.open(path, O_WRONLY | O_DIRECT | O_CLOEXEC, 0);
-    while (again < 0 && errno == EINTR);
-    return again;
-}
-
-bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
+/* `none`: what is told where the file system has no such I/O. */
+static bool open_as(int fd, int flags, const char *none, berth_direct *direct, const char **reason)
 {
     struct stat first, second;
 
@@ -65,13 +54,13 @@ bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
     if (berth_system.fstat(fd, &first) < 0)
         return false;
     if (!align(fd, &first, direct)) {
-        *reason = "the file system has no direct writes";
+        *reason = none;
         return false;
     }
-    direct->fd = open_again(fd);
+    direct->fd = berth_file_open_again(fd, flags | O_DIRECT);
     if (direct->fd < 0) {
         if (errno == EINVAL || errno == EOPNOTSUPP)
-            *reason = "the file system has no direct writes";
+            *reason = none;
         return false;
     }
     if (berth_system.fstat(direct->fd, &second) == 0 && first.st_dev == second.st_dev &&
@@ -79,6 +68,45 @@ bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
         return true;
     berth_direct_close(direct);
     return false;
+}
+
+bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
+{
+    return open_as(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
+}
+
+bool berth_direct_open_reading(int fd, berth_direct *direct, const char **reason)
+{
+    return open_as(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
+}
+
+static bool is_refusal(int system_errno)
+{
+    return system_errno == EINVAL || system_errno == EFAULT || system_errno == EOPNOTSUPP;
+}
+
+int berth_direct_read(const berth_direct *direct, void *buffer, size_t nbytes, uint64_t offset,
+                      size_t *done_nbytes, bool *refused, berth_error *error)
+{
+    uint8_t *at = buffer;
+
+    *done_nbytes = 0;
+    *refused = false;
+    while (*done_nbytes < nbytes && *done_nbytes % direct->block_nbytes == 0) {
+        size_t left = nbytes - *done_nbytes;
+        ssize_t n =
+            berth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
+        if (n < 0 && berth_file_may_continue(direct->fd, errno, POLLIN))
+            continue;
+        *refused = n < 0 && is_refusal(errno);
+        if (n < 0 && !*refused)
+            return berth_fail_errno(error, errno, NULL, offset + *done_nbytes, "%zu bytes not read",
+                                    left);
+        if (n <= 0)
+            break;
+        *done_nbytes += (size_t)n;
+    }
+    return 0;
 }
 
 void berth_direct_close(berth_direct *direct)

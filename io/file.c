@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 
 #include "config/error.h"
 #include "io/syscalls.h"
@@ -49,6 +50,18 @@ int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *er
     return 0;
 }
 
+int berth_file_open_again(int fd, int flags)
+{
+    char path[32];
+    int again;
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    do
+        again = berth_system.open(path, flags | O_CLOEXEC, 0);
+    while (again < 0 && errno == EINTR);
+    return again;
+}
+
 void berth_file_close(int fd)
 {
     /* Never repeated: Linux has let go of the number even when it says EINTR. */
@@ -56,8 +69,7 @@ void berth_file_close(int fd)
         (void)berth_system.close(fd);
 }
 
-/* After a failed transfer: true if it is to be tried again, after waiting where EAGAIN says so. */
-static bool may_continue(int fd, int system_errno, short events)
+bool berth_file_may_continue(int fd, int system_errno, short events)
 {
     struct pollfd wait = {.fd = fd, .events = events};
 
@@ -90,7 +102,7 @@ int berth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_
     while (nbytes > 0) {
         ssize_t n = berth_system.pread(fd, at, nbytes, (off_t)offset);
         if (n < 0) {
-            if (may_continue(fd, errno, POLLIN))
+            if (berth_file_may_continue(fd, errno, POLLIN))
                 continue;
             return berth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
         }
@@ -112,7 +124,7 @@ int berth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset,
         return fail_write(error, EFBIG, offset, nbytes);
     while (nbytes > 0) {
         ssize_t n = berth_system.pwrite(fd, at, nbytes, (off_t)offset);
-        if (n < 0 && may_continue(fd, errno, POLLOUT))
+        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0) /* 0 of more than 0 bytes would be repeated for ever */
             return fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
@@ -155,7 +167,7 @@ int berth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint6
     while (n_pieces > 0) {
         int n_now = n_pieces < MAX_PIECES ? (int)n_pieces : MAX_PIECES;
         ssize_t n = berth_system.pwritev(fd, pieces, n_now, (off_t)offset);
-        if (n < 0 && may_continue(fd, errno, POLLOUT))
+        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
             return fail_write(error, n < 0 ? errno : EIO, offset, sum_of(pieces, n_pieces));
@@ -171,7 +183,7 @@ int berth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *er
 
     while (nbytes > 0) {
         ssize_t n = berth_system.write(fd, at, nbytes);
-        if (n < 0 && may_continue(fd, errno, POLLOUT))
+        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
             return fail_write(error, n < 0 ? errno : EIO, BERTH_NO_OFFSET, nbytes);

@@ -16,9 +16,17 @@
 int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
 /* The size now of what is open, which must be a regular file. */
 int berth_file_size(int fd, uint64_t *nbytes, berth_error *error);
+/*
+ * A second description of what fd is open on, through fd and never by path (F1); flags: O_RDONLY or
+ * O_WRONLY, and O_DIRECT. -1 and errno where that cannot be.
+ */
+int berth_file_open_again(int fd, int flags);
 /* Closes; a failure of close after reading is no error. */
 void berth_file_close(int fd);
 
+/* After a transfer that failed: whether it is to be tried again, after waiting where EAGAIN says so
+ * (`events` as of poll). */
+bool berth_file_may_continue(int fd, int system_errno, short events);
 /* Reads exactly nbytes; the end of the file before that is BERTH_E_TRUNCATED. */
 int berth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Writes exactly nbytes. */

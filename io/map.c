@@ -8,6 +8,10 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
+#ifndef MADV_POPULATE_READ /* Linux 5.14 */
+#define MADV_POPULATE_READ 22
+#endif
+
 /* F1: what was there at open may be gone, and touching pages past the end is SIGBUS (F2). */
 static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *error)
 {
@@ -23,6 +27,19 @@ static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *er
 }
 
 /*
+ * All pages at once. Not MAP_POPULATE, which would write to a private map, and so copy every page
+ * of it (populate_vma_page_range in the kernel's mm/gup.c). Before Linux 5.14 pages come as they
+ * are touched.
+ */
+static void make_present(void *base, size_t nbytes, int flags)
+{
+    if (flags & BERTH_MMAP_HUGE)
+        (void)berth_system.madvise(base, nbytes, MADV_HUGEPAGE);
+    if (flags & BERTH_MMAP_POPULATE)
+        (void)berth_system.madvise(base, nbytes, MADV_POPULATE_READ);
+}
+
+/*
  * MAP_NORESERVE: without it a copy-on-write map of a file larger than memory is refused by the
  * kernel's overcommit heuristic, though its pages are never all written.
  */
@@ -32,8 +49,6 @@ static void protection_of(int flags, int *protection, int *map_flags)
 
     *protection = is_shared ? PROT_READ : PROT_READ | PROT_WRITE;
     *map_flags = is_shared ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE;
-    if (flags & BERTH_MMAP_POPULATE)
-        *map_flags |= MAP_POPULATE;
 }
 
 int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
@@ -55,6 +70,7 @@ int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_ma
     if (base == MAP_FAILED)
         return berth_fail_errno(error, errno, NULL, offset, "%llu bytes cannot be mapped",
                                 (unsigned long long)nbytes);
+    make_present(base, base_nbytes, flags);
     *map = (berth_map){.address = (uint8_t *)base + before,
                        .nbytes = nbytes,
                        .base = base,

@@ -14,7 +14,8 @@ typedef struct berth_map {
 
 /*
  * Maps [offset, offset + nbytes) of a file. `flags`: bits of load.mmap_flags (shared: read-only;
- * else private, copy-on-write). The file's size is checked again first (F1). nbytes > 0.
+ * else private, copy-on-write; populate and huge are wishes). The file's size is checked again
+ * first (F1). nbytes > 0.
  */
 int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
                    berth_error *error);

@@ -2,6 +2,7 @@
 #include "io/syscalls.h"
 
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 /* open is variadic: a row that tests replace needs a plain signature. */
 static int open_with_mode(const char *path, int flags, mode_t mode)
@@ -23,6 +24,19 @@ static int getrlimit_of(int resource, struct rlimit *limit)
 static int ioctl_of(int fd, unsigned long request, void *argument)
 {
     return ioctl(fd, request, argument);
+}
+
+/* The C library has neither: they are libnuma's. */
+static long get_mempolicy_of(int *mode, unsigned long *nodes, unsigned long n_nodes, void *address,
+                             unsigned long flags)
+{
+    return syscall(SYS_get_mempolicy, mode, nodes, n_nodes, address, flags);
+}
+
+static long mbind_of(void *address, unsigned long nbytes, int mode, const unsigned long *nodes,
+                     unsigned long n_nodes, unsigned flags)
+{
+    return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
 /* dup alone would leak the copy into programs that the process starts (F1). */

@@ -152,12 +152,27 @@ int berth_verify_container(berth_reader *reader, const struct berth_config *conf
                            const berth_container *container, const berth_call *call,
                            berth_verdict *verdict, berth_error *error);
 
+/* ---- data.c ---- */
+
+/* Whether the storage is one of this checkpoint's: its context is then ours. */
+int berth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                   berth_error *error);
+/*
+ * T2: the tensor may be the caller's own struct, a part of one that was handed out: it is checked
+ * as those of the file were. BERTH_E_ARGUMENT: not of this checkpoint, or a meta tensor.
+ */
+int berth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                  berth_error *error);
+
 /* ---- load.c ---- */
 
 /* berth_open; `config` NULL: that of the call. */
 int berth_checkpoint_open_path(const char *path, const struct berth_config *config,
                                const berth_call *call, berth_checkpoint **opened,
                                berth_error *error);
+/* The names of all tensors, made when first asked for, by whichever thread. NULL: error says why.
+ */
+const berth_names *berth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* Fills the call's statistics, if it asks for any. */
 void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call);
 

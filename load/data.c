@@ -6,9 +6,8 @@
 #include "format/tensor.h"
 #include "load/checkpoint.h"
 
-/* Whether the storage is one of this checkpoint's: its context is then ours. */
-static int check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error)
+int berth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                   berth_error *error)
 {
     if (!checkpoint || !storage)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -19,19 +18,15 @@ static int check_storage(const berth_checkpoint *checkpoint, const berth_storage
     return 0;
 }
 
-/*
- * T2: the tensor may be the caller's own struct, a part of one that was handed out: it is checked
- * as those of the file were.
- */
-static int check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                        berth_error *error)
+int berth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                  berth_error *error)
 {
     if (!tensor)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
     if (tensor->flags & BERTH_META || !tensor->storage)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "a meta tensor has no data");
-    if (check_storage(checkpoint, tensor->storage, error) < 0)
+    if (berth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
         return error->code;
     return berth_tensor_check(tensor, error);
 }
@@ -79,7 +74,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     bool whole;
 
     BERTH_ERROR_BEGIN(error);
-    if (check_tensor(checkpoint, tensor, error) == 0) {
+    if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         offset = first_byte(tensor, &whole);
         if (!whole)
             (void)fail_subbyte(tensor, "no address has an element within a byte", error);
@@ -99,7 +94,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     const uint8_t *memory = NULL;
 
     BERTH_ERROR_BEGIN(error);
-    if (check_storage(checkpoint, storage, error) == 0)
+    if (berth_checkpoint_check_storage(checkpoint, storage, error) == 0)
         (void)berth_storage_memory(checkpoint, storage, &memory, error);
     if (error->code < 0 && checkpoint)
         (void)berth_error_prefix(error, checkpoint->reader.name);
@@ -145,7 +140,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
                       int64_t n, void *buffer, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (check_tensor(checkpoint, tensor, error) == 0) {
+    if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
             (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,

@@ -160,8 +160,7 @@ const berth_value *berth_root(const berth_checkpoint *checkpoint)
     return checkpoint ? checkpoint->root : NULL;
 }
 
-/* Made when first asked for, by whichever thread. NULL: error says why. */
-static const berth_names *names_of(const berth_checkpoint *constant, berth_error *error)
+const berth_names *berth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
 {
     berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
 
@@ -181,7 +180,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
                          "berth_find needs a checkpoint and a name");
         return NULL;
     }
-    const berth_names *names = names_of(checkpoint, error);
+    const berth_names *names = berth_checkpoint_names(checkpoint, error);
     const berth_value *value = names ? berth_names_find(names, name, error) : NULL;
     if (error->code < 0)
         (void)berth_error_prefix(error, checkpoint->reader.name);
@@ -200,7 +199,7 @@ size_t berth_tensor_count(const berth_checkpoint *checkpoint)
     if (!checkpoint)
         return 0;
     berth_error_clear(&error);
-    const berth_names *names = names_of(checkpoint, &error);
+    const berth_names *names = berth_checkpoint_names(checkpoint, &error);
     return names ? berth_names_count(names) : 0;
 }
 
@@ -245,7 +244,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     if (!checkpoint || !named)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "berth_tensor_at needs a checkpoint and a place for the tensor");
-    const berth_names *names = names_of(checkpoint, error);
+    const berth_names *names = berth_checkpoint_names(checkpoint, error);
     if (!names)
         return berth_error_prefix(error, checkpoint->reader.name);
     if (i >= berth_names_count(names)) {
@@ -318,7 +317,7 @@ int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_
     if (!checkpoint || !info)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "berth_checkpoint_info needs a checkpoint and a place for the facts");
-    const berth_names *names = names_of(checkpoint, error);
+    const berth_names *names = berth_checkpoint_names(checkpoint, error);
     if (names) {
         (void)pthread_mutex_lock(&checkpoint->mutex);
         (void)berth_checkpoint_need_directory(checkpoint, error);

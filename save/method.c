@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/method.h"
 
-#include <linux/magic.h>
-
-#include "io/syscalls.h"
+#include "io/file_system.h"
 
 /*
  * Below this, the page cache and one sync are as fast, and leave the file there for who loads it
@@ -15,40 +13,15 @@
 /* For less, tiles of whole blocks and what waits for a CRC leave nothing to work with. */
 #define LEAST_MEMORY_NBYTES ((int64_t)1024 * 1024)
 
-/* <linux/magic.h> has it not; the number is in the kernel's fs/xfs/libxfs/xfs_format.h. */
-#ifndef XFS_SUPER_MAGIC
-#define XFS_SUPER_MAGIC 0x58465342
-#endif
-
-enum kind { MEMORY, DISK, OTHER };
-
-static enum kind kind_of(int fd)
-{
-    struct statfs system;
-
-    if (berth_system.fstatfs(fd, &system) < 0)
-        return OTHER;
-    switch ((unsigned long)system.f_type) {
-    case TMPFS_MAGIC:
-    case RAMFS_MAGIC:
-    case HUGETLBFS_MAGIC:
-        return MEMORY;
-    case EXT4_SUPER_MAGIC: /* and ext2, ext3 */
-    case XFS_SUPER_MAGIC:
-        return DISK;
-    default:
-        return OTHER;
-    }
-}
-
 static berth_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
     if (config->save_method == BERTH_SAVE_BUFFERED)
         return (berth_method){.reason = "save.method=buffered"};
     if (config->save_method == BERTH_SAVE_AUTO && config->save_durability == BERTH_DURABILITY_NONE)
         return (berth_method){.reason = "save.durability=none asks for no disk"};
-    enum kind kind = kind_of(fd);
-    if (kind == MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies as ever */
+    berth_file_system system = berth_file_system_of(fd);
+    if (system ==
+        BERTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies as ever */
         return (berth_method){.reason = "the file system is in memory"};
     if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < LEAST_MEMORY_NBYTES)
         return (berth_method){.reason = "io.memory_nbytes is too little for direct writes"};
@@ -56,7 +29,7 @@ static berth_method choose(const struct berth_config *config, int fd, uint64_t n
         return (berth_method){.is_direct = true, .reason = "save.method=direct"};
     if (nbytes < LEAST_DIRECT_NBYTES)
         return (berth_method){.reason = "the file is small"};
-    if (kind == OTHER)
+    if (system != BERTH_ON_DISK)
         return (berth_method){.reason = "direct writes are not measured on this file system"};
     return (berth_method){.is_direct = true, .reason = "the file is to be on a disk"};
 }

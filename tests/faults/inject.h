@@ -50,6 +50,18 @@
     X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
     X(int, munmap, (void *address, size_t nbytes), (address, nbytes))                              \
     X(int, madvise, (void *address, size_t nbytes, int advice), (address, nbytes, advice))         \
+    X(int, posix_fadvise, (int fd, off_t offset, off_t nbytes, int advice),                        \
+      (fd, offset, nbytes, advice))                                                                \
+    X(ssize_t, preadv2, (int fd, const struct iovec *pieces, int n, off_t offset, int flags),      \
+      (fd, pieces, n, offset, flags))                                                              \
+    X(long, get_mempolicy,                                                                         \
+      (int *mode, unsigned long *nodes, unsigned long n_nodes, void *address,                      \
+       unsigned long flags),                                                                       \
+      (mode, nodes, n_nodes, address, flags))                                                      \
+    X(long, mbind,                                                                                 \
+      (void *address, unsigned long nbytes, int mode, const unsigned long *nodes,                  \
+       unsigned long n_nodes, unsigned flags),                                                     \
+      (address, nbytes, mode, nodes, n_nodes, flags))                                              \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/file_system.h"
+
+#include <linux/magic.h>
+
+#include "io/syscalls.h"
+
+/* Numbers that <linux/magic.h> has not, or not everywhere: from the kernel's own sources. */
+#define XFS 0x58465342ul
+#define CIFS 0xFF534D42ul
+#define SMB2 0xFE534D42ul
+#define FUSE 0x65735546ul
+#define CEPH 0x00C36400ul
+#define LUSTRE 0x0BD00BD0ul
+#define GPFS 0x47504653ul
+#define BEEGFS 0x19830326ul
+
+berth_file_system berth_file_system_of(int fd)
+{
+    struct statfs system;
+
+    if (berth_system.fstatfs(fd, &system) < 0)
+        return BERTH_ELSEWHERE;
+    switch ((unsigned long)system.f_type) {
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC:
+    case HUGETLBFS_MAGIC:
+        return BERTH_IN_MEMORY;
+    case EXT4_SUPER_MAGIC: /* and ext2, ext3 */
+    case XFS:
+        return BERTH_ON_DISK;
+    case NFS_SUPER_MAGIC:
+    case AFS_SUPER_MAGIC:
+    case CODA_SUPER_MAGIC:
+    case V9FS_MAGIC:
+    case CIFS:
+    case SMB2:
+    case FUSE:
+    case CEPH:
+    case LUSTRE:
+    case GPFS:
+    case BEEGFS:
+        return BERTH_REMOTE;
+    default:
+        return BERTH_ELSEWHERE;
+    }
+}

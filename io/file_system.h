@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What kind of file system a file lies on: what may be expected of maps and of direct I/O. */
+#ifndef BERTH_IO_FILE_SYSTEM_H
+#define BERTH_IO_FILE_SYSTEM_H
+
+typedef enum berth_file_system {
+    BERTH_ON_DISK,   /* ext2 to ext4, XFS: here direct I/O is measured */
+    BERTH_IN_MEMORY, /* tmpfs and friends */
+    BERTH_REMOTE,    /* a network's, or a process's (FUSE): others may cut a file short */
+    BERTH_ELSEWHERE  /* any other, or nobody tells */
+} berth_file_system;
+
+berth_file_system berth_file_system_of(int fd);
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/selection.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+bool berth_name_fits(const char *pattern, const char *name)
+{
+    return fnmatch(pattern, name, 0) == 0;
+}
+
+static bool has_bytes(const berth_tensor *tensor)
+{
+    return tensor && tensor->storage && !(tensor->flags & BERTH_META);
+}
+
+static bool is_everything(const berth_selection *selection)
+{
+    return !selection || (!selection->pattern && selection->n_tensors == 0);
+}
+
+/* Entry i of the list, if it fits: the pattern, or any if that is NULL. */
+static int visit_named(const berth_names *names, size_t i, const char *pattern, bool *fits,
+                       berth_visit visit, void *context, berth_error *error)
+{
+    const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+    char *name, *path;
+
+    *fits = !pattern;
+    if (pattern) {
+        if (berth_names_text(names, i, &name, &path, error) < 0)
+            return error->code;
+        *fits = berth_name_fits(pattern, name);
+        berth_release(name);
+        berth_release(path);
+    }
+    return *fits && has_bytes(tensor) ? visit(context, tensor, error) : 0;
+}
+
+static int visit_list(berth_checkpoint *checkpoint, const char *pattern, berth_visit visit,
+                      void *context, berth_error *error)
+{
+    const berth_names *names = berth_checkpoint_names(checkpoint, error);
+    bool any = !pattern;
+
+    if (!names)
+        return error->code;
+    for (size_t i = 0; i < berth_names_count(names); i++) {
+        bool fits;
+        if (visit_named(names, i, pattern, &fits, visit, context, error) < 0)
+            return error->code;
+        any = any || fits;
+    }
+    if (any)
+        return 0;
+    return berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                      "no tensor has a name that fits \"%.100s\"", pattern);
+}
+
+int berth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                          berth_visit visit, void *context, berth_error *error)
+{
+    if (is_everything(selection))
+        return visit_list(checkpoint, NULL, visit, context, error);
+    if (selection->pattern && visit_list(checkpoint, selection->pattern, visit, context, error) < 0)
+        return error->code;
+    if (selection->n_tensors > 0 && !selection->tensors)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%zu tensors are selected, but there is no list of them",
+                          selection->n_tensors);
+    for (size_t i = 0; i < selection->n_tensors; i++)
+        if (berth_checkpoint_check_tensor(checkpoint, selection->tensors[i], error) < 0 ||
+            visit(context, selection->tensors[i], error) < 0)
+            return error->code;
+    return 0;
+}
+
+/* ---- storages ---- */
+
+struct marking {
+    bool *is_meant; /* by index */
+};
+
+static int mark(void *context, const berth_tensor *tensor, berth_error *error)
+{
+    struct marking *marking = context;
+    const berth_storage *storage = tensor->storage;
+
+    (void)error;
+    marking->is_meant[storage->root ? storage->root->index : storage->index] = true;
+    return 0;
+}
+
+static int compare_offsets(const void *a, const void *b)
+{
+    const berth_storage *first = *(const berth_storage *const *)a;
+    const berth_storage *second = *(const berth_storage *const *)b;
+
+    if (first->offset != second->offset)
+        return first->offset < second->offset ? -1 : 1;
+    return first->index < second->index ? -1 : first->index > second->index;
+}
+
+/* Those marked; of everything, all that are no views. */
+static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
+                      const berth_storage **storages)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        if (is_meant ? is_meant[i] : !storage->root)
+            storages[n++] = storage;
+    }
+    qsort(storages, n, sizeof(berth_storage *), compare_offsets);
+    return n;
+}
+
+int berth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                             const berth_storage ***storages, size_t *n, berth_error *error)
+{
+    size_t n_all = checkpoint->n_storages;
+    struct marking marking = {0};
+
+    *storages = NULL;
+    *n = 0;
+    /* Without storages there is still a pattern that may fit nothing. */
+    if (!is_everything(selection)) {
+        marking.is_meant = berth_allocate_zeroed(n_all + 1);
+        if (!marking.is_meant)
+            return berth_fail_memory(error, n_all + 1);
+        if (berth_selection_visit(checkpoint, selection, mark, &marking, error) < 0)
+            goto cleanup;
+    }
+    *storages = berth_allocate((n_all + 1) * sizeof **storages);
+    if (!*storages)
+        (void)berth_fail_memory(error, (n_all + 1) * sizeof **storages);
+    else
+        *n = collect(checkpoint, marking.is_meant, *storages);
+cleanup:
+    berth_release(marking.is_meant);
+    return error->code;
+}
