@@ -419,6 +419,22 @@ BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_va
 /* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
+/* ---- compact ---- */
+
+/*
+ * Makes in `tree` a value equal to `value` whose storages hold no more than their tensors use: each
+ * is cut to the range from the first to the last byte that any of them has. A save of it writes a
+ * view, or some rows of a table, without the rest. What shared a storage, or was one node, still
+ * is; a storage that is a value itself (BERTH_KIND_STORAGE) stays whole. Storages are shared within
+ * what one call makes, not with what another one makes.
+ *
+ * `value` is of any tree or checkpoint, of `tree` too, and stays as it is. Its bytes are referred
+ * to, not copied: its tree or checkpoint must outlive `tree`, or what is made must not be used any
+ * more. Time and memory grow with all of the value's tree. NULL where something failed
+ * (berth_tree_error tells). Not while another thread changes one of the trees.
+ */
+BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *value);
+
 /* ---- asking: each is defined for the kinds named, else gives 0, NULL or false ---- */
 
 BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
@@ -521,7 +537,7 @@ typedef struct berth_option {
 } berth_option;
 
 BERTH_API size_t berth_config_count(void);
-/* Option i, 0 <= i < count, in the table's order. */
+/* Option i in the table's order. BERTH_E_NOT_FOUND: no such option. */
 BERTH_API int berth_config_option(size_t i, berth_option *option, berth_error *error);
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
 
@@ -779,7 +795,7 @@ BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value
 BERTH_API void berth_plan_free(berth_plan *plan);             /* NULL: nothing */
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
-/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no
+/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_NOT_FOUND: no
  * such record. */
 BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
 
