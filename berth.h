@@ -605,6 +605,28 @@ typedef struct berth_stats {
     const char *reason;      /* why that method. Static */
 } berth_stats;
 
+/* What is known of a record's CRC. */
+typedef enum berth_crc_verdict {
+    BERTH_CRC_UNCHECKED, /* nobody has looked */
+    BERTH_CRC_GOOD,      /* it is that of the bytes; saves: computed */
+    BERTH_CRC_ABSENT,    /* none is recorded (or the record is empty) */
+    BERTH_CRC_BAD
+} berth_crc_verdict;
+
+/* What became of one storage. */
+typedef struct berth_storage_stats {
+    /*
+     * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
+     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "none". Loads: "map",
+     * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
+     */
+    const char *method;
+    const char *reason; /* why that one and no better one. Static */
+    uint64_t nbytes;
+    uint64_t moved_nbytes; /* that were read or written */
+    berth_crc_verdict crc32;
+} berth_storage_stats;
+
 /* How to carry out one operation. NULL or zeros: what is in force, silent, no statistics. */
 typedef struct berth_call {
     const berth_config *config; /* NULL: what is in force on this thread */
@@ -614,6 +636,10 @@ typedef struct berth_call {
     /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
        function's own archive_name says goes first. */
     const char *archive_name;
+    /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
+       tell how many there are. */
+    berth_storage_stats *storage_stats;
+    size_t n_storage_stats;
 } berth_call;
 
 /* ===================================================================== */
@@ -718,7 +744,7 @@ BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archiv
  *   their names
  * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
  *   which may grow meanwhile but is saved as it was at begin
- * - until done: the contexts of sink and progress, call->stats
+ * - until done: the contexts of sink and progress, call->stats and call->storage_stats
  * - until berth_job_free: the job
  *
  * Several jobs may run at once, also on one path: each is whole, the last one to end stays. Each
