@@ -30,7 +30,7 @@ static int read_archive(berth_archive *archive, berth_window *window, const bert
 {
     berth_container *container = &archive->container;
     bool all = archive->config.load_check >= BERTH_CHECK_HEADERS;
-    berth_verdict verdict = {0};
+    berth_verifying asked = {.sweep = {.call = call, .through_cache = true}};
 
     if (recognise(archive, window, error) < 0 ||
         berth_container_read(container, window, BERTH_ZIP_TAIL_NBYTES, error) < 0 ||
@@ -39,8 +39,7 @@ static int read_archive(berth_archive *archive, berth_window *window, const bert
     if (all && berth_zip_check_ranges(&container->directory, &container->end, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BERTH_CHECK_DATA)
-        return berth_verify_container(&archive->reader, &archive->config, container, call, &verdict,
-                                      error);
+        return berth_verify_container(&archive->reader, &archive->config, container, &asked, error);
     return 0;
 }
 

@@ -323,3 +323,27 @@ int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error)
     berth_release(name.text);
     return error->code;
 }
+
+int berth_computed_places(const berth_checkpoint *checkpoint, uint64_t *places, berth_error *error)
+{
+    const berth_container *container = &checkpoint->container;
+    const berth_zip_entry *entries = container->directory.entries, *entry;
+    storage_name name = {0};
+
+    for (int which = 0; which < BERTH_N_SMALL; which++) {
+        entry = berth_container_find(container, berth_small_names[which]);
+        if (entry && checkpoint->small[which].present)
+            places[entry - entries] = checkpoint->small[which].data_offset;
+    }
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const char *record = name_storage(&name, storage, error);
+        if (!record)
+            break;
+        entry = berth_container_find(container, record);
+        if (entry)
+            places[entry - entries] = storage->offset;
+    }
+    berth_release(name.text);
+    return error->code;
+}

@@ -10,6 +10,7 @@
 #include "format/value.h"
 #include "io/map.h"
 #include "load/container.h"
+#include "load/sweep.h"
 
 /* The records before the storages, in their order (FORMAT.md 1). */
 enum {
@@ -108,6 +109,8 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
  * records, storages. The first difference is BERTH_E_OFFSETS.
  */
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error);
+/* Where the layout has data: by the index of the entry in the directory. Others are left. */
+int berth_computed_places(const berth_checkpoint *checkpoint, uint64_t *places, berth_error *error);
 /*
  * Every storage has its record, stored as it is, of exactly its size (T1, Z9); one that is longer
  * by less than an item sets has_longer_record.
@@ -143,14 +146,22 @@ void berth_storages_method(const berth_checkpoint *checkpoint, const char **meth
 
 /* ---- verify.c: every byte ---- */
 
-/* Reads all records and compares their CRCs; of a stream, reads all storages. `call` and `verdict`
- * may be NULL. */
-int berth_verify_data(berth_checkpoint *checkpoint, const berth_call *call, berth_verdict *verdict,
-                      berth_error *error);
+typedef struct berth_verifying {
+    berth_sweep_order sweep;
+    berth_record_function tell; /* NULL: nobody asks */
+    void *context;
+    berth_verdict verdict; /* of zeros */
+} berth_verifying;
+
+/*
+ * Reads all records and compares their CRCs, and the headers and descriptors that were not compared
+ * before; of a stream, reads all storages. The first bad one in the file's order is the error, all
+ * are told. The directory was read. Not thread-safe.
+ */
+int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, berth_error *error);
 /* The same for an archive that is no checkpoint; its local headers were read. */
 int berth_verify_container(berth_reader *reader, const struct berth_config *config,
-                           const berth_container *container, const berth_call *call,
-                           berth_verdict *verdict, berth_error *error);
+                           berth_container *container, berth_verifying *asked, berth_error *error);
 
 /* ---- data.c ---- */
 

@@ -74,17 +74,16 @@ static uint64_t run_end(const berth_container *container, size_t i)
     return end;
 }
 
-/* Z5: the local header of entry i, which then knows where its data is. */
+/* Z5: the local header of entry i, which then knows where its data is; read as far as `end`. */
 static int check_local(const berth_container *container, berth_window *window, size_t i,
-                       berth_error *error)
+                       uint64_t end, berth_error *error)
 {
     berth_zip_entry *entry = entry_at(container, i);
     uint64_t at = entry->header_offset;
     const uint8_t *bytes;
     berth_zip_local local;
 
-    if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, run_end(container, i) - at, &bytes,
-                         error) < 0)
+    if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, end - at, &bytes, error) < 0)
         return error->code;
     size_t nbytes = berth_zip_local_nbytes(bytes);
     if (berth_window_get(window, at, nbytes, 0, &bytes, error) < 0 ||
@@ -104,18 +103,17 @@ static int check_reach(const berth_zip_entry *entry, berth_error *error)
     return 0;
 }
 
-/* Z6; fetched together with the headers behind it. */
-static int check_descriptor(const berth_container *container, berth_window *window, size_t i,
+/* Z6; read as far as `end`. */
+static int check_descriptor(berth_window *window, berth_zip_entry *entry, uint64_t end,
                             berth_error *error)
 {
-    berth_zip_entry *entry = entry_at(container, i);
     uint64_t at = entry->data_offset + entry->compressed_nbytes;
     uint64_t gap = entry->next_offset - at;
     uint64_t room = gap < 24 ? gap : 24;
     const uint8_t *bytes;
 
-    if (berth_window_get(window, at, room, gap < RUN_NBYTES ? run_end(container, i + 1) - at : room,
-                         &bytes, error) < 0)
+    if (berth_window_get(window, at, room, gap < RUN_NBYTES && end > at ? end - at : room, &bytes,
+                         error) < 0)
         return error->code;
     return berth_zip_check_descriptor(bytes, room, entry->next_offset, entry, error);
 }
@@ -123,17 +121,31 @@ static int check_descriptor(const berth_container *container, berth_window *wind
 int berth_container_check_headers(berth_container *container, berth_window *window,
                                   bool all_descriptors, berth_error *error)
 {
-    const berth_zip_entry *entry;
+    berth_zip_entry *entry;
 
     for (size_t i = 0; (entry = entry_at(container, i)) != NULL; i++) {
-        if (check_local(container, window, i, error) < 0 || check_reach(entry, error) < 0)
+        if (check_local(container, window, i, run_end(container, i), error) < 0 ||
+            check_reach(entry, error) < 0)
             return error->code;
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0)
             continue;
-        if (check_descriptor(container, window, i, error) < 0)
+        /* Fetched together with the headers behind it. */
+        if (check_descriptor(window, entry, run_end(container, i + 1), error) < 0)
             return error->code;
     }
     return 0;
+}
+
+int berth_container_check_entry(berth_container *container, berth_window *window, size_t i,
+                                berth_error *error)
+{
+    berth_zip_entry *entry = entry_at(container, i);
+    uint64_t end =
+        entry->header_offset + BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
+
+    if (check_local(container, window, i, end, error) < 0 || check_reach(entry, error) < 0)
+        return error->code;
+    return check_descriptor(window, entry, 0, error);
 }
 
 static int inflate_all(const berth_zip_entry *entry, berth_window *window, uint8_t **owned,

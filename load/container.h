@@ -34,6 +34,10 @@ berth_zip_entry *berth_container_find(const berth_container *container, const ch
 int berth_container_check_headers(berth_container *container, berth_window *window,
                                   bool all_descriptors, berth_error *error);
 
+/* The same for one entry, the one at directory.by_offset[i], its descriptor too. */
+int berth_container_check_entry(berth_container *container, berth_window *window, size_t i,
+                                berth_error *error);
+
 /*
  * The whole of one record whose local header was checked, inflated if deflated, its CRC compared
  * where there is one (Z10). *bytes lives until the next use of the window, or until *owned, which

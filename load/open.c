@@ -116,9 +116,11 @@ static int check_headers(berth_checkpoint *checkpoint, berth_window *window, ber
 
 static int check_data(berth_checkpoint *checkpoint, berth_error *error)
 {
+    berth_verifying asked = {.sweep.through_cache = true};
+
     if (checkpoint->config.load_check < BERTH_CHECK_DATA)
         return 0;
-    return berth_verify_data(checkpoint, NULL, NULL, error);
+    return berth_verify_data(checkpoint, &asked, error);
 }
 
 static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)

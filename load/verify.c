@@ -1,273 +1,343 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Every byte of every record, and its CRC: spans are cut into chunks, which workers sum in any
- * order; the sums are then combined in the file's order, so that the first bad record is the one
- * told.
+ * Every byte of every record, and what is said of it. One sweep over the file sums the data and
+ * looks at the headers and descriptors between; what it could not see, or what did not agree, is
+ * then read again by those who make the exact sentence.
  */
-#include <stdatomic.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/checksum.h"
-#include "io/pool.h"
+#include "format/zip_fields.h"
 #include "load/checkpoint.h"
+#include "load/sweep.h"
 
-/* Bytes of one record that lie in the file as they are. */
-struct span {
-    const berth_zip_entry *entry; /* NULL: a stream's storage, which has no CRC */
-    uint64_t offset;
-    uint64_t nbytes;
-};
-
-struct chunk {
-    const struct span *span;
-    uint64_t offset; /* in the file */
-    uint32_t nbytes;
-    uint32_t crc32; /* the worker's result */
-};
-
-typedef struct summing {
+typedef struct verification {
     berth_reader *reader;
-    const berth_call *call;
-    struct chunk *chunks;
-    uint8_t **buffers; /* one a worker; NULL where the source is memory */
-    uint64_t total_nbytes;
-    atomic_uint_fast64_t done_nbytes;
-} summing;
+    const struct berth_config *config;
+    berth_container *container;   /* NULL: a stream */
+    berth_checkpoint *checkpoint; /* NULL: an archive */
+    berth_verifying *asked;
+    berth_verdict *verdict; /* in there */
+    berth_window window;
+    berth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
+    size_t n_records;
+    berth_error first; /* what is told of the first bad record */
+} verification;
 
-static int sum_chunk(void *context, uint64_t task, unsigned worker, berth_error *error)
+static berth_zip_entry *entry_at(const verification *v, size_t i)
 {
-    summing *job = context;
-    struct chunk *chunk = &job->chunks[task];
-    const uint8_t *bytes;
-
-    if (job->reader->memory) {
-        bytes = job->reader->memory + chunk->offset;
-    } else {
-        bytes = job->buffers[worker];
-        if (berth_reader_read(job->reader, job->buffers[worker], chunk->nbytes, chunk->offset,
-                              error) < 0)
-            return berth_error_in(error,
-                                  chunk->span->entry ? chunk->span->entry->record : "storages");
-    }
-    chunk->crc32 = berth_crc32(0, bytes, chunk->nbytes);
-    atomic_fetch_add_explicit(&job->done_nbytes, chunk->nbytes, memory_order_relaxed);
-    return 0;
+    return &v->container->directory.entries[v->container->directory.by_offset[i]];
 }
 
-static int watch(void *context)
+/* Whether it is about what the file says; else verification itself went wrong. */
+static bool is_verdict(const berth_error *error)
 {
-    summing *job = context;
-
-    if (!job->call || !job->call->progress)
-        return 0;
-    return job->call->progress(job->call->progress_context, atomic_load(&job->done_nbytes),
-                               job->total_nbytes);
+    return error->code == BERTH_E_ARCHIVE || error->code == BERTH_E_OFFSETS ||
+           error->code == BERTH_E_CHECKSUM || error->code == BERTH_E_UNSUPPORTED ||
+           error->code == BERTH_E_TRUNCATED;
 }
 
-static void free_buffers(summing *job, unsigned n)
+/* ---- what is swept ---- */
+
+/* Z7: a computed place is within what the directory leaves for the entry. */
+static bool fits(const berth_zip_entry *entry, uint64_t offset)
 {
-    for (unsigned i = 0; job->buffers && i < n; i++)
-        berth_release(job->buffers[i]);
-    berth_release(job->buffers);
+    return offset >= entry->header_offset && offset <= entry->next_offset &&
+           entry->nbytes <= entry->next_offset - offset;
 }
 
-static int make_buffers(summing *job, unsigned n, uint64_t nbytes, berth_error *error)
+/*
+ * One record of a zip. Stored ones are swept where they are known to be, or are computed to be; of
+ * others the header must be read first. One that is not as it should be is left out.
+ */
+static int prepare(verification *v, size_t i, uint64_t computed, berth_error *error)
 {
-    if (job->reader->memory || nbytes == 0)
-        return 0;
-    job->buffers = berth_allocate_zeroed(n * sizeof *job->buffers);
-    if (!job->buffers)
-        return berth_fail_memory(error, n * sizeof *job->buffers);
-    for (unsigned i = 0; i < n; i++) {
-        job->buffers[i] = berth_allocate(nbytes);
-        if (!job->buffers[i])
-            return berth_fail_memory(error, nbytes);
-    }
-    return 0;
-}
+    berth_zip_entry *entry = entry_at(v, i);
+    bool is_stored = entry->method == 0;
+    berth_swept *record = &v->records[i];
 
-/* How many chunks the spans give, and the bytes of the longest. */
-static uint64_t count_chunks(const struct span *spans, size_t n_spans, uint64_t chunk_nbytes,
-                             uint64_t *longest)
-{
-    uint64_t n = 0;
-
-    *longest = 0;
-    for (size_t i = 0; i < n_spans; i++) {
-        uint64_t nbytes = spans[i].nbytes < chunk_nbytes ? spans[i].nbytes : chunk_nbytes;
-        n += spans[i].nbytes / chunk_nbytes + (spans[i].nbytes % chunk_nbytes != 0);
-        if (nbytes > *longest)
-            *longest = nbytes;
-    }
-    return n;
-}
-
-static void cut(const struct span *spans, size_t n_spans, uint64_t chunk_nbytes,
-                struct chunk *chunks)
-{
-    for (size_t i = 0; i < n_spans; i++)
-        for (uint64_t at = 0; at < spans[i].nbytes; at += chunk_nbytes) {
-            uint64_t left = spans[i].nbytes - at;
-            *chunks++ =
-                (struct chunk){.span = &spans[i],
-                               .offset = spans[i].offset + at,
-                               .nbytes = (uint32_t)(left < chunk_nbytes ? left : chunk_nbytes)};
-        }
-}
-
-/* Z10: one record's sum against the directory's. */
-static int compare_sum(const struct span *span, uint32_t crc32, berth_verdict *verdict,
-                       berth_error *error)
-{
-    bool present = false;
-
-    if (span->entry && berth_zip_check_crc(span->entry, crc32, &present, error) < 0)
-        return error->code;
-    verdict->n_verified += present && span->nbytes > 0;
-    verdict->n_unverified += !present && span->nbytes > 0;
-    return 0;
-}
-
-static int compare_sums(const struct span *spans, size_t n_spans, const struct chunk *chunks,
-                        uint64_t n_chunks, berth_verdict *verdict, berth_error *error)
-{
-    uint64_t at = 0;
-
-    for (size_t i = 0; i < n_spans; i++) {
-        uint32_t crc32 = 0;
-        for (; at < n_chunks && chunks[at].span == &spans[i]; at++)
-            crc32 = berth_crc32_combine(crc32, chunks[at].crc32, chunks[at].nbytes);
-        if (compare_sum(&spans[i], crc32, verdict, error) < 0)
+    *record = (berth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
+    record->wants_descriptor = entry->end_offset == 0;
+    if (is_stored && entry->data_offset == 0 && computed != 0 && fits(entry, computed)) {
+        record->wants_header = true;
+        record->offset = computed;
+    } else if (entry->data_offset == 0 || (!is_stored && record->wants_descriptor)) {
+        record->wants_descriptor = false;
+        (void)berth_container_check_entry(v->container, &v->window, i, error);
+        if (error->code < 0 && !is_verdict(error))
             return error->code;
+        berth_error_clear(error);
+        record->offset = entry->data_offset;
+        if (entry->end_offset == 0)
+            record->is_left_out = true;
+    }
+    if (!is_stored)
+        record->is_left_out = true;
+    if (record->is_left_out) {
+        record->offset = entry->header_offset;
+        record->nbytes = 0;
     }
     return 0;
 }
 
-static int sum_spans(berth_reader *reader, const struct berth_config *config,
-                     const berth_call *call, const struct span *spans, size_t n_spans,
-                     berth_verdict *verdict, berth_error *error)
+static int prepare_zip(verification *v, berth_error *error)
 {
-    uint64_t longest, chunk_nbytes = berth_chunk_nbytes(config);
-    uint64_t n_chunks = count_chunks(spans, n_spans, chunk_nbytes, &longest);
-    unsigned n_workers = berth_n_workers(config, n_chunks);
-    unsigned n_buffers = n_workers > 0 ? n_workers : 1;
-    summing job = {.reader = reader, .call = call, .total_nbytes = verdict->nbytes};
+    const berth_zip_directory *directory = &v->container->directory;
+    uint64_t *computed = berth_allocate_zeroed((v->n_records + 1) * sizeof *computed);
 
-    atomic_init(&job.done_nbytes, 0);
-    if (n_chunks > 0) {
-        job.chunks = berth_allocate(n_chunks * sizeof *job.chunks);
-        if (!job.chunks)
-            return berth_fail_memory(error, n_chunks * sizeof *job.chunks);
-        cut(spans, n_spans, chunk_nbytes, job.chunks);
-    }
-    if (make_buffers(&job, n_buffers, longest, error) == 0 &&
-        berth_pool_run(n_workers, n_chunks, sum_chunk, watch, &job, error) == 0)
-        (void)compare_sums(spans, n_spans, job.chunks, n_chunks, verdict, error);
-    free_buffers(&job, n_buffers);
-    berth_release(job.chunks);
+    if (!computed)
+        return berth_fail_memory(error, (v->n_records + 1) * sizeof *computed);
+    if (v->checkpoint && v->checkpoint->calculated_offsets)
+        (void)berth_computed_places(v->checkpoint, computed, error);
+    for (size_t i = 0; i < v->n_records && error->code == 0; i++)
+        (void)prepare(v, i, computed[directory->by_offset[i]], error);
+    berth_release(computed);
     return error->code;
 }
 
-/* Deflated records are few and small: one after the other. */
-static int verify_deflated(berth_reader *reader, const berth_zip_entry *entry,
-                           berth_verdict *verdict, berth_error *error)
+static int compare_offsets(const void *a, const void *b)
 {
-    struct span span = {.entry = entry, .nbytes = entry->nbytes};
-    berth_window window;
+    const berth_swept *first = a, *second = b;
+
+    return (first->offset > second->offset) - (first->offset < second->offset);
+}
+
+/* A stream has no CRCs; what can be shown is that all its bytes can be read. */
+static void prepare_stream(verification *v)
+{
+    v->n_records = 0;
+    for (size_t i = 0; i < v->checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(v->checkpoint->tree, i);
+        if (!storage->root)
+            v->records[v->n_records++] =
+                (berth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
+    }
+    qsort(v->records, v->n_records, sizeof *v->records, compare_offsets);
+}
+
+/* ---- verdicts ---- */
+
+/* Counts and tells one record; what is bad about the first one is kept. */
+static void tell_record(verification *v, const berth_swept *record, berth_crc_verdict crc32,
+                        const berth_error *bad)
+{
+    const berth_zip_entry *entry = record->entry;
+    uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
+
+    v->verdict->n_records++;
+    v->verdict->nbytes += nbytes;
+    v->verdict->n_bad += bad->code < 0;
+    v->verdict->n_verified += crc32 == BERTH_CRC_GOOD && nbytes > 0;
+    v->verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
+    if (bad->code < 0 && v->first.code == 0)
+        v->first = *bad;
+    if (v->asked->tell)
+        v->asked->tell(v->asked->context,
+                       &(berth_record_verdict){.name = entry ? entry->record : "",
+                                               .offset = record->offset,
+                                               .nbytes = nbytes,
+                                               .crc32 = crc32,
+                                               .bad = bad->code < 0 ? bad : NULL});
+}
+
+/* Header and descriptor of one entry (Z5, Z6): seen on the way, or else now. */
+static int settle(verification *v, size_t i, berth_error *bad)
+{
+    berth_zip_entry *entry = entry_at(v, i);
+    const berth_swept *record = &v->records[i];
+
+    if (entry->end_offset != 0)
+        return 0;
+    if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
+        !record->descriptor_is_good)
+        return berth_container_check_entry(v->container, &v->window, i, bad);
+    entry->data_offset = record->offset;
+    entry->end_offset = entry->flags & BERTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
+                                                                 : record->offset + record->nbytes;
+    return 0;
+}
+
+/* Z10. *present: the file says a CRC. */
+static int compare_sum(verification *v, size_t i, bool *present, berth_error *bad)
+{
+    const berth_zip_entry *entry = entry_at(v, i);
     const uint8_t *bytes;
     uint8_t *owned;
 
-    berth_window_begin(&window, reader);
-    if (berth_container_bytes(entry, &window, &bytes, &owned, error) == 0)
-        (void)compare_sum(&span, berth_crc32(0, bytes, entry->nbytes), verdict, error);
+    if (entry->method == 0)
+        return berth_zip_check_crc(entry, v->records[i].crc32, present, bad);
+    /* Deflated ones are few and small: one after the other. */
+    *present = entry->crc32 != 0 || entry->nbytes == 0;
+    (void)berth_container_bytes(entry, &v->window, &bytes, &owned, bad);
     berth_release(owned);
-    berth_window_free(&window);
+    return bad->code;
+}
+
+/* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
+static int conclude_misplaced(verification *v, const berth_swept *record, berth_error *error)
+{
+    if (berth_check_layout(v->checkpoint, error) == 0)
+        (void)berth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
+                         "its data are not where they were computed to be");
+    tell_record(v, record, BERTH_CRC_UNCHECKED, error);
+    return error->code;
+}
+
+/* One entry after the sweep. Fails only where nothing can be said, or about nothing more. */
+static int conclude(verification *v, size_t i, berth_error *error)
+{
+    const berth_swept *record = &v->records[i];
+    const berth_zip_entry *entry = record->entry;
+    berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
+    bool present = false,
+         is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
+    berth_error bad;
+
+    berth_error_clear(&bad);
+    if (settle(v, i, &bad) == 0) {
+        if (record->wants_header && entry->data_offset != record->offset)
+            return conclude_misplaced(v, record, error);
+        if (compare_sum(v, i, &present, &bad) == 0)
+            crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+        else if (bad.code == BERTH_E_CHECKSUM)
+            crc32 = BERTH_CRC_BAD;
+    }
+    if (bad.code < 0 && !is_verdict(&bad)) {
+        *error = bad;
+        return error->code;
+    }
+    if (!is_folder || bad.code < 0)
+        tell_record(v, record, crc32, &bad);
+    return 0;
+}
+
+/* Of a whole whose parts are good: that there are no others (Z7), and where they are. */
+static int conclude_zip(verification *v, berth_error *error)
+{
+    for (size_t i = 0; i < v->n_records; i++)
+        if (conclude(v, i, error) < 0)
+            return error->code;
+    if (v->first.code < 0)
+        return 0;
+    if (v->checkpoint && v->checkpoint->calculated_offsets &&
+        berth_check_layout(v->checkpoint, error) < 0)
+        return error->code;
+    return berth_zip_check_ranges(&v->container->directory, &v->container->end, 0, error);
+}
+
+static void conclude_stream(verification *v)
+{
+    berth_error none;
+
+    berth_error_clear(&none);
+    for (size_t i = 0; i < v->n_records; i++)
+        tell_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
+}
+
+/* ---- the whole ---- */
+
+static int sweep_all(verification *v, berth_error *error)
+{
+    if (v->container && prepare_zip(v, error) < 0)
+        return error->code;
+    if (!v->container)
+        prepare_stream(v);
+    if (berth_sweep(v->reader, v->config, &v->asked->sweep, v->records, v->n_records, error) < 0)
+        return error->code;
+    if (v->container)
+        return conclude_zip(v, error);
+    conclude_stream(v);
+    return 0;
+}
+
+static int verify(verification *v, berth_error *error)
+{
+    v->n_records = v->container
+                       ? v->container->directory.n_entries + v->container->directory.n_folders
+                       : v->checkpoint->n_storages;
+    v->records = berth_allocate((v->n_records + 1) * sizeof *v->records);
+    if (!v->records)
+        return berth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
+    berth_error_clear(&v->first);
+    berth_window_begin(&v->window, v->reader);
+    /* What is bad about an earlier record goes before what ends a verification. */
+    if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
+        *error = v->first;
+    berth_window_free(&v->window);
+    berth_release(v->records);
     return error->code;
 }
 
 int berth_verify_container(berth_reader *reader, const struct berth_config *config,
-                           const berth_container *container, const berth_call *call,
-                           berth_verdict *verdict, berth_error *error)
+                           berth_container *container, berth_verifying *asked, berth_error *error)
 {
-    const berth_zip_directory *directory = &container->directory;
-    size_t n_spans = 0;
-    struct span *spans = berth_allocate((directory->n_entries + 1) * sizeof *spans);
+    verification v = {.reader = reader,
+                      .config = config,
+                      .container = container,
+                      .asked = asked,
+                      .verdict = &asked->verdict};
 
-    if (!spans)
-        return berth_fail_memory(error, (directory->n_entries + 1) * sizeof *spans);
-    for (size_t i = 0; i < directory->n_entries && error->code == 0; i++) {
-        const berth_zip_entry *entry = &directory->entries[i];
-        verdict->n_records++;
-        verdict->nbytes += entry->nbytes;
-        if (entry->method != 0)
-            (void)verify_deflated(reader, entry, verdict, error);
-        else
-            spans[n_spans++] = (struct span){
-                .entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
-    }
-    if (error->code == 0)
-        (void)sum_spans(reader, config, call, spans, n_spans, verdict, error);
-    berth_release(spans);
-    return error->code;
+    return verify(&v, error);
 }
 
-/* A stream has no CRCs; what can be shown is that all its bytes can be read. */
-static int verify_stream(berth_checkpoint *checkpoint, const berth_call *call,
-                         berth_verdict *verdict, berth_error *error)
+int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, berth_error *error)
 {
-    size_t n_spans = 0;
-    struct span *spans = berth_allocate((checkpoint->n_storages + 1) * sizeof *spans);
+    verification v = {.reader = &checkpoint->reader,
+                      .config = &checkpoint->config,
+                      .container = checkpoint->is_stream ? NULL : &checkpoint->container,
+                      .checkpoint = checkpoint,
+                      .asked = asked,
+                      .verdict = &asked->verdict};
 
-    if (!spans)
-        return berth_fail_memory(error, (checkpoint->n_storages + 1) * sizeof *spans);
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        if (storage->root)
-            continue;
-        verdict->n_records++;
-        verdict->nbytes += storage->nbytes;
-        spans[n_spans++] = (struct span){.offset = storage->offset, .nbytes = storage->nbytes};
-    }
-    (void)sum_spans(&checkpoint->reader, &checkpoint->config, call, spans, n_spans, verdict, error);
-    berth_release(spans);
-    return error->code;
+    asked->verdict.n_storages = checkpoint->n_storages;
+    return verify(&v, error);
 }
 
-int berth_verify_data(berth_checkpoint *checkpoint, const berth_call *call, berth_verdict *verdict,
-                      berth_error *error)
+/*
+ * Everything but what the sweep sees is the business of open. A file that it refuses is opened
+ * again to look at all headers: they may show something wrong in an earlier record.
+ */
+static int open_to_verify(const char *path, struct berth_config *config, const berth_call *call,
+                          berth_checkpoint **checkpoint, berth_error *error)
 {
-    berth_verdict unasked;
-
-    if (!verdict)
-        verdict = &unasked;
-    memset(verdict, 0, sizeof *verdict);
-    verdict->n_storages = checkpoint->n_storages;
-    if (checkpoint->is_stream)
-        return verify_stream(checkpoint, call, verdict, error);
-    return berth_verify_container(&checkpoint->reader, &checkpoint->config, &checkpoint->container,
-                                  call, verdict, error);
+    config->load_check = config->debug ? BERTH_CHECK_HEADERS : BERTH_CHECK_DIRECTORY;
+    if (berth_checkpoint_open_path(path, config, call, checkpoint, error) == 0 || config->debug ||
+        (!is_verdict(error) && error->code != BERTH_E_TENSOR))
+        return error->code;
+    berth_error_clear(error);
+    config->load_check = BERTH_CHECK_HEADERS;
+    return berth_checkpoint_open_path(path, config, call, checkpoint, error);
 }
 
-int berth_verify(const char *path, const berth_call *call, berth_verdict *verdict,
-                 berth_error *error)
+int berth_verify_records(const char *path, const berth_call *call, berth_record_function tell,
+                         void *context, berth_verdict *verdict, berth_error *error)
 {
+    berth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
     berth_checkpoint *checkpoint = NULL;
     struct berth_config config;
 
     BERTH_ERROR_BEGIN(error);
     if (verdict)
-        memset(verdict, 0, sizeof *verdict);
-    if (berth_config_resolve(call, &config, error) < 0)
+        *verdict = asked.verdict;
+    if (berth_config_resolve(call, &config, error) < 0 ||
+        open_to_verify(path, &config, call, &checkpoint, error) < 0)
         return error->code;
-    /* Everything but the data is the business of open. */
-    config.load_check = BERTH_CHECK_HEADERS;
-    if (berth_checkpoint_open_path(path, &config, call, &checkpoint, error) < 0)
-        return error->code;
-    if (berth_verify_data(checkpoint, call, verdict, error) < 0)
+    if (berth_verify_data(checkpoint, &asked, error) < 0)
         (void)berth_error_prefix(error, checkpoint->reader.name);
+    if (verdict)
+        *verdict = asked.verdict;
     berth_checkpoint_stats(checkpoint, call);
+    if (call && call->stats && asked.sweep.method) {
+        call->stats->method = asked.sweep.method;
+        call->stats->reason = asked.sweep.reason;
+    }
     berth_close(checkpoint);
     return error->code;
+}
+
+int berth_verify(const char *path, const berth_call *call, berth_verdict *verdict,
+                 berth_error *error)
+{
+    return berth_verify_records(path, call, NULL, NULL, verdict, error);
 }

@@ -80,23 +80,54 @@ int run_info(int argc, char **argv)
     return code;
 }
 
-static json_t *verdict_json(int code, const berth_verdict *verdict, const berth_error *error)
+static json_t *offset_json(uint64_t offset)
 {
-    if (code == 0)
-        return json_pack("{s:b,s:I,s:I,s:I,s:I,s:I}", "ok", 1, "records",
-                         (json_int_t)verdict->n_records, "storages",
-                         (json_int_t)verdict->n_storages, "verified",
-                         (json_int_t)verdict->n_verified, "unverified",
-                         (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes);
-    return json_pack("{s:b,s:s,s:o,s:s}", "ok", 0, "record", error->record, "offset",
-                     error->offset == BERTH_NO_OFFSET ? json_null()
-                                                      : json_integer((json_int_t)error->offset),
-                     "reason", error->message);
+    return offset == BERTH_NO_OFFSET ? json_null() : json_integer((json_int_t)offset);
 }
 
-/* The last line of verify: "bad: record, offset, reason". */
-static void print_bad(const berth_error *error)
+/* Collects the records with which something is wrong. */
+static void collect_bad(void *context, const berth_record_verdict *record)
 {
+    static const char *const words[] = {"unchecked", "good", "absent", "bad"};
+
+    if (record->bad)
+        json_array_append_new(
+            context,
+            json_pack("{s:o,s:I,s:I,s:s,s:o,s:o}", "record", json_text(record->name), "data_offset",
+                      (json_int_t)record->offset, "nbytes", (json_int_t)record->nbytes, "crc32",
+                      words[record->crc32], "offset", offset_json(record->bad->offset), "reason",
+                      json_text(record->bad->message)));
+}
+
+static json_t *verdict_json(int code, const berth_verdict *verdict, json_t *bad,
+                            const berth_error *error)
+{
+    json_t *report = json_pack(
+        "{s:b,s:I,s:I,s:I,s:I,s:I,s:O}", "ok", code == 0, "records", (json_int_t)verdict->n_records,
+        "storages", (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified,
+        "unverified", (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes,
+        "bad", bad);
+
+    if (code < 0) {
+        json_object_set_new(report, "record", json_text(error->record));
+        json_object_set_new(report, "offset", offset_json(error->offset));
+        json_object_set_new(report, "reason", json_text(error->message));
+    }
+    return report;
+}
+
+/*
+ * A line for each bad record where there are several; and the last line of verify, of the first
+ * one: "bad: record, offset, reason".
+ */
+static void print_bad(const json_t *bad, const berth_error *error)
+{
+    size_t i;
+    json_t *record;
+
+    if (json_array_size(bad) > 1)
+        json_array_foreach(bad, i, record)
+            printf("%s\n", json_string_value(json_object_get(record, "reason")));
     printf("bad: ");
     if (error->record[0])
         printf("%s, ", error->record);
@@ -116,6 +147,25 @@ static void print_ok(const berth_verdict *verdict)
     putchar('\n');
 }
 
+/* Reports in words or as JSON; the exit code. */
+static int report_verdict(int code, const common *options, const berth_verdict *verdict,
+                          json_t *bad, const berth_error *error, const berth_stats *stats)
+{
+    if (options->json) {
+        json_t *report = verdict_json(code, verdict, bad, error);
+        if (options->stats)
+            json_object_set_new(report, "stats", stats_json(stats));
+        int printed = print_json(report);
+        return printed ? printed : code < 0 ? EXIT_NO : EXIT_YES;
+    }
+    (void)tell_stats(options, stats, EXIT_YES);
+    if (code < 0)
+        print_bad(bad, error);
+    else
+        print_ok(verdict);
+    return finish_output(code < 0 ? EXIT_NO : EXIT_YES);
+}
+
 int run_verify(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -123,8 +173,9 @@ int run_verify(int argc, char **argv)
         parse_plain,
         "FILE",
         "Read a whole checkpoint and check everything it says: archive, directory against headers "
-        "and descriptors, pickle, every tensor's bounds, every CRC. The last line is `ok: ...` or "
-        "`bad: record, offset, reason`; the exit code 0 or 1.",
+        "and descriptors, pickle, every tensor's bounds, every CRC. Every bad record is told; the "
+        "last line is `ok: ...` or `bad: record, offset, reason` of the first; the exit code 0 or "
+        "1.",
         common_children,
         NULL,
         NULL};
@@ -136,24 +187,18 @@ int run_verify(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    json_t *bad = json_array();
     progress_begin(&bar, "verify", &options.common, &call, &stats);
-    int code = berth_verify(options.words.words[0], &call, &verdict, &error);
+    int code =
+        berth_verify_records(options.words.words[0], &call, collect_bad, bad, &verdict, &error);
     progress_end(&bar);
+    int exit = EXIT_NO;
     if (code < 0 && exit_code(&error) != EXIT_NO)
-        return tell_stats(&options.common, &stats, fail(&error));
-    if (signal_code(0)) /* a verdict that nobody waits for any more */
-        return cancelled(options.words.words[0]);
-    if (options.common.json) {
-        json_t *report = verdict_json(code, &verdict, &error);
-        if (options.common.stats)
-            json_object_set_new(report, "stats", stats_json(&stats));
-        int printed = print_json(report);
-        return printed ? printed : code < 0 ? EXIT_NO : EXIT_YES;
-    }
-    (void)tell_stats(&options.common, &stats, EXIT_YES);
-    if (code < 0)
-        print_bad(&error);
+        exit = tell_stats(&options.common, &stats, fail(&error));
+    else if (signal_code(0)) /* a verdict that nobody waits for any more */
+        exit = cancelled(options.words.words[0]);
     else
-        print_ok(&verdict);
-    return finish_output(code < 0 ? EXIT_NO : EXIT_YES);
+        exit = report_verdict(code, &options.common, &verdict, bad, &error, &stats);
+    json_decref(bad);
+    return exit;
 }

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Verification: it finds what an open that compares everything finds, in one sweep that reads every
+ * byte once, and tells every bad record.
+ */
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static char *folder, *path;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "sample.pt");
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(verify, .init = set_up, .fini = tear_down, .timeout = 300);
+
+/* With these options alone, whatever the environment says of debug. */
+static int verify_with(const char *options, berth_record_function tell, void *context,
+                       berth_verdict *verdict, berth_stats *stats, berth_error *error)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config, .stats = stats};
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
+    int result = berth_verify_records(path, &call, tell, context, verdict, error);
+    berth_config_free(config);
+    return result;
+}
+
+static int open_everything(const char *options, berth_error *error)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off load.check=data", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+    int result = berth_open(path, &call, &checkpoint, error);
+    if (result == 0)
+        berth_close(checkpoint);
+    berth_config_free(config);
+    return result;
+}
+
+/* n tensors of the sizes first, first + step …, to the path; its bytes, by malloc. */
+static uint8_t *save_many(size_t n, size_t first, size_t step, const char *options, size_t *nbytes)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    uint8_t *data = malloc(first + n * step);
+    berth_error error;
+    char name[32];
+
+    for (size_t i = 0; i < first + n * step; i++)
+        data[i] = (uint8_t)(i * 7 + (i >> 8));
+    for (size_t i = 0; i < n; i++) {
+        const int64_t shape[] = {(int64_t)(first + i * step)};
+        (void)snprintf(name, sizeof name, "t%zu", i);
+        berth_dict_set(
+            root, name,
+            berth_tensor_value(
+                tree,
+                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
+    }
+    cr_assert_eq(berth_config_patch(options, NULL), 0);
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    berth_tree_free(tree);
+    free(data);
+    return test_read_file(path, nbytes);
+}
+
+/* ---- one flipped bit ---- */
+
+/* Z5 to Z7, Z10: the same sentence as from an open that reads all headers, then all data. */
+Test(verify, every_flipped_byte_is_found_as_an_open_finds_it)
+{
+    static const char *const options[] = {"", "load.mmap=off",
+                                          "load.calculate_storage_offsets=off"};
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+    berth_error expected, error;
+
+    for (size_t i = 0; i < 3; i++)
+        for (size_t at = 0; at < nbytes; at++) {
+            file[at] ^= 1;
+            test_write_file(path, file, nbytes);
+            int code = open_everything(options[i], &expected);
+            cr_expect_eq(verify_with(options[i], NULL, NULL, NULL, NULL, &error), code,
+                         "byte %zu: %s", at, error.message);
+            cr_expect_str_eq(error.message, expected.message, "byte %zu: %s, not %s", at,
+                             error.message, expected.message);
+            file[at] ^= 1;
+        }
+    free(file);
+}
+
+/* ---- every bad record ---- */
+
+struct told {
+    size_t n;
+    size_t n_bad;
+    uint64_t last_offset;
+    char text[1024];
+};
+
+static void note(void *context, const berth_record_verdict *record)
+{
+    static const char *const words[] = {"unchecked", "good", "absent", "bad"};
+    struct told *told = context;
+    size_t at = strlen(told->text);
+
+    cr_expect_gt(record->offset, told->last_offset, "%s", record->name);
+    told->last_offset = record->offset;
+    told->n++;
+    if (!record->bad)
+        return;
+    told->n_bad++;
+    cr_expect_str_eq(record->bad->record, record->name);
+    (void)snprintf(told->text + at, sizeof told->text - at, "%s %s, %s\n", record->name,
+                   words[record->crc32], record->bad->message);
+}
+
+Test(verify, every_bad_record_is_told_in_the_order_of_the_file)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    struct told told = {0};
+    berth_verdict verdict;
+    berth_error error;
+
+    file[1000 + 14] ^= 1; /* the CRC in the local header of data/1 */
+    file[1216] ^= 1;      /* the first element of data/2 */
+    file[960] ^= 1;       /* the first element of data/0 */
+    test_write_file(path, file, nbytes);
+    cr_expect_eq(verify_with("", note, &told, &verdict, NULL, &error), BERTH_E_CHECKSUM);
+    cr_expect_eq(strncmp(error.message, path, strlen(path)), 0);
+    cr_expect_str_eq(error.record, "data/0");
+    cr_expect_str_eq(
+        told.text,
+        "data/0 bad, data/0 at byte 960: its bytes have CRC 0x10c2f530, the directory "
+        "says 0x91e79017\n"
+        "data/1 unchecked, data/1 at byte 1000: the local header's CRC is 0x00000001, "
+        "the directory's 0xc37f9b13\n"
+        "data/2 bad, data/2 at byte 1216: its bytes have CRC 0x9f62cde3, the directory "
+        "says 0x27deaa86\n",
+        "%s", told.text);
+    cr_expect_eq(told.n, archive.n);
+    cr_expect_eq(verdict.n_records, archive.n);
+    cr_expect_eq(verdict.n_bad, 3);
+    cr_expect_eq(verdict.n_verified, archive.n - 3);
+    free(file);
+    free_archive(&archive);
+}
+
+Test(verify, a_record_that_is_elsewhere_is_the_last_one_told)
+{
+    struct archive archive = sample();
+    struct lie lie = {.record = "data/2", .more_padding = 16};
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+    struct told told = {0};
+    berth_verdict verdict;
+    berth_error error;
+
+    test_write_file(path, file, nbytes);
+    cr_expect_eq(verify_with("", note, &told, &verdict, NULL, &error), BERTH_E_OFFSETS);
+    cr_expect_str_eq(told.text,
+                     "data/2 unchecked, data/2 at byte 1216: the layout puts its data here, at the "
+                     "first multiple of 64 after the header; its local header puts it at byte "
+                     "1232; load.calculate_storage_offsets=off reads it there\n");
+    cr_expect_eq(told.n, 7);
+    cr_expect_eq(verdict.n_bad, 1);
+    cr_expect_eq(verify_with("load.calculate_storage_offsets=off", note, &(struct told){0},
+                             &verdict, NULL, &error),
+                 0, "%s", error.message);
+    free(file);
+    free_archive(&archive);
+}
+
+/* ---- tiles ---- */
+
+static const char *const all_ways[] = {
+    "io.chunk_nbytes=65536",
+    "io.chunk_nbytes=65536 io.threads=1",
+    "io.chunk_nbytes=65536 io.threads=3 load.mmap=off",
+    "io.chunk_nbytes=200000 io.threads=2 load.method=read",
+    "load.mmap=off io.memory_nbytes=65536",
+    "debug=on io.chunk_nbytes=65536",
+    "load.calculate_storage_offsets=off io.chunk_nbytes=65536",
+};
+#define N_WAYS (sizeof all_ways / sizeof *all_ways)
+
+/* Records that end and begin in every way around the tiles' edges. */
+Test(verify, records_in_several_tiles_have_their_sums)
+{
+    size_t nbytes;
+    berth_verdict verdict;
+    berth_error error;
+
+    for (size_t first = 0; first < 4; first++) {
+        free(save_many(60, 1 + first * 30000, 1 + first * 37, "", &nbytes));
+        for (size_t i = 0; i < N_WAYS; i++) {
+            cr_expect_eq(verify_with(all_ways[i], NULL, NULL, &verdict, NULL, &error), 0, "%s: %s",
+                         all_ways[i], error.message);
+            cr_expect_eq(verdict.n_verified, 66);
+            cr_expect_eq(verdict.n_bad, 0);
+        }
+    }
+}
+
+/* The bytes around every edge of a tile. */
+Test(verify, no_byte_at_a_tiles_edge_is_left_out)
+{
+    enum { TILE = 65536 };
+    size_t nbytes;
+    uint8_t *file = save_many(20, 30000, 1111, "", &nbytes);
+    berth_error error;
+
+    for (size_t edge = TILE; edge < nbytes - 8000; edge += TILE)
+        for (size_t at = edge - 2; at < edge + 2; at++)
+            for (size_t i = 0; i < N_WAYS; i++) {
+                FILE *changed = fopen(path, "r+b");
+                (void)fseek(changed, (long)at, SEEK_SET);
+                (void)fputc(file[at] ^ 0x20, changed);
+                (void)fclose(changed);
+                int code = open_everything("io.chunk_nbytes=1048576", &error);
+                /* Padding may be anything. */
+                cr_expect_eq(verify_with(all_ways[i], NULL, NULL, NULL, NULL, &error), code,
+                             "byte %zu, %s: %s", at, all_ways[i], error.message);
+                test_write_file(path, file, nbytes);
+            }
+    free(file);
+}
+
+/* ---- how much is read ---- */
+
+Test(verify, small_records_share_reads_and_no_byte_is_read_twice)
+{
+    size_t nbytes;
+    berth_verdict verdict;
+    berth_stats stats;
+    berth_error error;
+
+    free(save_many(3000, 700, 1, "", &nbytes));
+    cr_assert_gt(nbytes, 6u << 20);
+    cr_assert_eq(
+        verify_with("load.method=read load.head_nbytes=1000", NULL, NULL, &verdict, &stats, &error),
+        0, "%s", error.message);
+    cr_expect_eq(verdict.n_records, 3006);
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "load.method=read");
+    /* Open reads 1 MiB of head, and the directory; the sweep reads pieces of 512 KiB. */
+    cr_expect_lt(stats.n_requests, 60, "%llu requests", (unsigned long long)stats.n_requests);
+    cr_expect_lt(stats.moved_nbytes, nbytes + 1500000, "%llu of %zu bytes",
+                 (unsigned long long)stats.moved_nbytes, nbytes);
+}
+
+Test(verify, what_is_in_the_page_cache_is_summed_where_it_lies)
+{
+    size_t nbytes;
+    berth_stats stats;
+    berth_error error;
+
+    free(save_many(20, 300000, 1, "save.method=buffered", &nbytes));
+    cr_assert_eq(verify_with("", NULL, NULL, NULL, &stats, &error), 0, "%s", error.message);
+    cr_expect_str_eq(stats.method, "map");
+    cr_expect_str_eq(stats.reason, "the file is in the page cache");
+    cr_assert_eq(verify_with("load.mmap=off", NULL, NULL, NULL, &stats, &error), 0);
+    cr_expect_str_eq(stats.method, "read");
+}
+
+Test(verify, records_without_sums_are_counted)
+{
+    size_t nbytes;
+    struct told told = {0};
+    berth_verdict verdict;
+    berth_error error;
+
+    free(save_many(20, 300, 1, "save.compute_crc32=off", &nbytes));
+    cr_assert_eq(verify_with("", note, &told, &verdict, NULL, &error), 0, "%s", error.message);
+    cr_expect_eq(verdict.n_unverified, 26);
+    cr_expect_eq(verdict.n_verified, 0);
+    cr_expect_eq(verdict.n_bad, 0);
+    cr_expect_eq(told.n, 26);
+}
