@@ -419,6 +419,22 @@ BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_va
 /* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
+/* ---- compact ---- */
+
+/*
+ * Makes in `tree` a value equal to `value` whose storages hold no more than their tensors use: each
+ * is cut to the range from the first to the last byte that any of them has. A save of it writes a
+ * view, or some rows of a table, without the rest. What shared a storage, or was one node, still
+ * is; a storage that is a value itself (BERTH_KIND_STORAGE) stays whole. Storages are shared within
+ * what one call makes, not with what another one makes.
+ *
+ * `value` is of any tree or checkpoint, of `tree` too, and stays as it is. Its bytes are referred
+ * to, not copied: its tree or checkpoint must outlive `tree`, or what is made must not be used any
+ * more. Time and memory grow with all of the value's tree. NULL where something failed
+ * (berth_tree_error tells). Not while another thread changes one of the trees.
+ */
+BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *value);
+
 /* ---- asking: each is defined for the kinds named, else gives 0, NULL or false ---- */
 
 BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
@@ -521,7 +537,7 @@ typedef struct berth_option {
 } berth_option;
 
 BERTH_API size_t berth_config_count(void);
-/* Option i, 0 <= i < count, in the table's order. */
+/* Option i in the table's order. BERTH_E_NOT_FOUND: no such option. */
 BERTH_API int berth_config_option(size_t i, berth_option *option, berth_error *error);
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
 
@@ -597,6 +613,20 @@ typedef enum berth_crc_verdict {
     BERTH_CRC_BAD
 } berth_crc_verdict;
 
+/* What became of one storage. */
+typedef struct berth_storage_stats {
+    /*
+     * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
+     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "none". Loads: "map",
+     * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
+     */
+    const char *method;
+    const char *reason; /* why that one and no better one. Static */
+    uint64_t nbytes;
+    uint64_t moved_nbytes; /* that were read or written */
+    berth_crc_verdict crc32;
+} berth_storage_stats;
+
 /* How to carry out one operation. NULL or zeros: what is in force, silent, no statistics. */
 typedef struct berth_call {
     const berth_config *config; /* NULL: what is in force on this thread */
@@ -606,6 +636,10 @@ typedef struct berth_call {
     /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
        function's own archive_name says goes first. */
     const char *archive_name;
+    /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
+       tell how many there are. */
+    berth_storage_stats *storage_stats;
+    size_t n_storage_stats;
 } berth_call;
 
 /* ===================================================================== */
@@ -710,7 +744,7 @@ BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archiv
  *   their names
  * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
  *   which may grow meanwhile but is saved as it was at begin
- * - until done: the contexts of sink and progress, call->stats
+ * - until done: the contexts of sink and progress, call->stats and call->storage_stats
  * - until berth_job_free: the job
  *
  * Several jobs may run at once, also on one path: each is whole, the last one to end stays. Each
@@ -787,7 +821,7 @@ BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value
 BERTH_API void berth_plan_free(berth_plan *plan);             /* NULL: nothing */
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
-/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_ARGUMENT: no
+/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_NOT_FOUND: no
  * such record. */
 BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
 

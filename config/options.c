@@ -360,7 +360,7 @@ int berth_config_option(size_t i, berth_option *option, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
     if (i >= BERTH_N_OPTIONS)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+        return berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
                           "there is no option %zu, there are %zu", i, BERTH_N_OPTIONS);
     return describe(berth_option_at(i), option, error);
 }

@@ -105,6 +105,17 @@ bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype
     return false;
 }
 
+berth_dtype berth_dtype_of_storage(berth_dtype dtype)
+{
+    return berth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
+}
+
+bool berth_dtype_same_class(berth_dtype a, berth_dtype b)
+{
+    return a == b || (a == BERTH_DTYPE_NONE && b == BERTH_UINT8) ||
+           (a == BERTH_UINT8 && b == BERTH_DTYPE_NONE);
+}
+
 bool berth_dtype_is_quantized(berth_dtype dtype)
 {
     return facts[row(dtype)].sort == QUANTIZED;

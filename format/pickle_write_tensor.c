@@ -11,19 +11,6 @@
 
 /* ---- storages ---- */
 
-/* The class that a tensor of this dtype meets its storage under; NONE: UntypedStorage. */
-static berth_dtype storage_class(berth_dtype dtype)
-{
-    return berth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
-}
-
-/* PyTorch compares classes by dtype, and takes UntypedStorage for one of bytes (T3). */
-static bool same_class(berth_dtype a, berth_dtype b)
-{
-    return a == b || (a == BERTH_DTYPE_NONE && b == BERTH_UINT8) ||
-           (a == BERTH_UINT8 && b == BERTH_DTYPE_NONE);
-}
-
 /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
 static void check_foreign(berth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
@@ -44,12 +31,12 @@ static void check_foreign(berth_emitter *emitter, const berth_storage *storage, 
 static size_t meet_storage(berth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     size_t *met = &emitter->met[storage->index];
-    berth_dtype class = storage_class(dtype);
+    berth_dtype class = berth_dtype_of_storage(dtype);
     if (*met == 0) {
         emitter->storages[emitter->n_storages] = storage;
         emitter->dtypes[emitter->n_storages] = class;
         *met = ++emitter->n_storages;
-    } else if (storage->nbytes > 0 && !same_class(emitter->dtypes[*met - 1], class)) {
+    } else if (storage->nbytes > 0 && !berth_dtype_same_class(emitter->dtypes[*met - 1], class)) {
         const char *first = berth_dtype_storage_class(emitter->dtypes[*met - 1]);
         const char *second = berth_dtype_storage_class(class);
         berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
@@ -92,20 +79,10 @@ void berth_emit_storage(berth_emitter *emitter, const berth_storage *storage, be
     berth_emit_op(emitter, BERTH_OP_BINPERSID);
 }
 
-/*
- * A view of another storage (streams from before 1.6) is written as the whole storage with a
- * larger offset, so that what shared memory goes on sharing it.
- */
 static void emit_placed(berth_emitter *emitter, const berth_tensor *tensor)
 {
-    const berth_storage *storage = tensor->storage;
-    int64_t offset = tensor->storage_offset;
-    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    if (storage->root && storage->root_offset % item_nbytes == 0 &&
-        same_class(storage->root->dtype, storage_class(tensor->dtype))) {
-        offset += (int64_t)(storage->root_offset / item_nbytes);
-        storage = storage->root;
-    }
+    int64_t offset;
+    const berth_storage *storage = berth_tensor_place(tensor, &offset);
     berth_emit_storage(emitter, storage, tensor->dtype);
     berth_emit_int(emitter, offset);
     berth_emit_ints(emitter, tensor->shape, tensor->rank);

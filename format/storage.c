@@ -173,9 +173,7 @@ static bool agrees(berth_tree *tree, const berth_storage *storage, berth_dtype d
                         storage->key, nbytes, storage->nbytes);
         return false;
     }
-    bool both_bytes = (dtype == BERTH_DTYPE_NONE || dtype == BERTH_UINT8) &&
-                      (storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8);
-    if (dtype == storage->dtype || nbytes == 0 || both_bytes)
+    if (nbytes == 0 || berth_dtype_same_class(dtype, storage->dtype))
         return true;
     berth_tree_fail(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before", storage->key,
                     berth_dtype_name(dtype), berth_dtype_name(storage->dtype));

@@ -85,6 +85,22 @@ bool berth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
     return berth_add(last, 1, &last) && elements_nbytes(tensor->dtype, last, nbytes);
 }
 
+const berth_storage *berth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+
+    *storage_offset = tensor->storage_offset;
+    if (!storage->root || storage->root_offset % item_nbytes != 0 ||
+        !berth_dtype_same_class(storage->root->dtype, berth_dtype_of_storage(tensor->dtype)))
+        return storage;
+    int64_t moved =
+        (int64_t)(storage->root_offset / item_nbytes) * berth_dtype_elements(tensor->dtype);
+    if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
+        *storage_offset = 0; /* of no element (T2): it may lie anywhere */
+    return storage->root;
+}
+
 /* ---- checks ---- */
 
 /* "[2, 3]" for messages; long ones are cut. */

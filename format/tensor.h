@@ -18,6 +18,13 @@ int berth_tensor_check(const berth_tensor *tensor, berth_error *error);
  */
 bool berth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
 
+/*
+ * The storage that a tensor is saved on, and its offset there. A view of another storage (streams
+ * from before 1.6) is saved as the whole storage with a larger offset, so that what shared memory
+ * goes on sharing it. Not for meta tensors.
+ */
+const berth_storage *berth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset);
+
 /* product of shape into *numel, or false on overflow. */
 bool berth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
 
@@ -45,6 +52,10 @@ int berth_dtype_elements(berth_dtype dtype);
 const char *berth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
 /* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
 bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
+/* The class that a tensor of this dtype meets its storage under; NONE: UntypedStorage. */
+berth_dtype berth_dtype_of_storage(berth_dtype dtype);
+/* PyTorch compares classes by dtype, and takes UntypedStorage for one of bytes (T3). */
+bool berth_dtype_same_class(berth_dtype a, berth_dtype b);
 bool berth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
 
 #endif

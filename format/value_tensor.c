@@ -86,8 +86,8 @@ static bool own_storage(berth_tree *tree, berth_tensor *tensor)
                         "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
         return false;
     }
-    berth_dtype dtype = berth_dtype_storage_class(tensor->dtype) ? tensor->dtype : BERTH_DTYPE_NONE;
-    tensor->storage = berth_storage_new(tree, dtype, tensor->data, nbytes, NULL);
+    tensor->storage =
+        berth_storage_new(tree, berth_dtype_of_storage(tensor->dtype), tensor->data, nbytes, NULL);
     return tensor->storage != NULL;
 }
 

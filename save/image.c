@@ -10,6 +10,7 @@
 #include "format/zip_write.h"
 #include "io/copy.h"
 #include "io/pages.h"
+#include "save/tally.h"
 
 /*
  * What is copied is summed while it is still in the cache: copied and summed 8.0 GB/s in blocks
@@ -70,27 +71,46 @@ bool berth_image_is_complete(const berth_image *image, size_t i)
     return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
 }
 
-/* Lends what it can of a share of record i whose bytes lie in memory. False: nothing. */
-static bool lend(const berth_image *image, berth_tile *tile, size_t i, const berth_range *share,
-                 berth_lent *lent)
+/* Lends what it can of a share of record i whose bytes lie in memory. NULL, or why nothing. */
+static const char *lend(const berth_image *image, berth_tile *tile, size_t i,
+                        const berth_range *share, berth_lent *lent)
 {
     const berth_demand *demand = &image->demand;
     uint64_t mask = demand->block_nbytes - 1;
     uint64_t begin = (share->offset + mask) & ~mask;
     uint64_t end = (share->offset + share->nbytes) & ~mask;
 
-    if (demand->least_lent_nbytes == 0 || tile->n_lent == BERTH_MOST_LENT || begin >= end ||
-        end - begin < demand->least_lent_nbytes)
-        return false;
+    if (demand->least_lent_nbytes == 0)
+        return "what it is written to takes one piece at a time: copied to a buffer";
+    if (begin >= end || end - begin < demand->least_lent_nbytes || tile->n_lent == BERTH_MOST_LENT)
+        return "small: copied to a buffer with its neighbours";
     const uint8_t *bytes =
         berth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
-    if (!bytes || ((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0 ||
-        (demand->large_pages_only &&
-         !berth_pages_are_large(demand->pages, bytes, (size_t)(end - begin))))
-        return false;
+    if (!bytes)
+        return image->plan->records[i].swap_nbytes > 1
+                   ? "save.byteorder is another one: swapped in a buffer"
+                   : "not in memory: read to a buffer";
+    if (((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0)
+        return "its memory is not aligned as its place in the file: copied to a buffer";
+    if (demand->large_pages_only &&
+        !berth_pages_are_large(demand->pages, bytes, (size_t)(end - begin)))
+        return "its memory is not in large pages: copied to a buffer";
     *lent = (berth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
     tile->lent[tile->n_lent++] = *lent;
-    return true;
+    return NULL;
+}
+
+/* Shares at the ends of larger records are small: what is said of the rest stays. */
+static void note_copy(const berth_image *image, size_t i, const berth_range *share, const char *why)
+{
+    const char *none = NULL;
+
+    if (!image->tallies)
+        return;
+    if (share->nbytes >= LEAST_STREAMED_NBYTES)
+        atomic_store(&image->tallies[i].why_copied, why);
+    else
+        (void)atomic_compare_exchange_strong(&image->tallies[i].why_copied, &none, why);
 }
 
 /*
@@ -146,8 +166,11 @@ static int render_share(berth_image *image, berth_tile *tile, size_t i, const be
     uint64_t end = share->offset + share->nbytes;
     berth_lent lent = {.range.offset = end};
 
-    if (!lend(image, tile, i, share, &lent))
+    const char *why_copied = lend(image, tile, i, share, &lent);
+    if (why_copied) {
+        note_copy(image, i, share, why_copied);
         return gather(image, tile, i, share->offset, end, crc32, error);
+    }
     if (gather(image, tile, i, share->offset, lent.range.offset, crc32, error) < 0)
         return error->code;
     if (image->sums)

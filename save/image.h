@@ -31,11 +31,14 @@ typedef struct berth_demand {
     int pages;                 /* to ask by (io/pages.h) */
 } berth_demand;
 
+typedef struct berth_tally berth_tally; /* save/tally.h */
+
 typedef struct berth_image {
     const berth_plan *plan;
     berth_demand demand;
-    berth_sum *sums; /* one a record; NULL when no CRC is computed */
-    bool in_order;   /* tiles are rendered one after the other: a CRC is known when it is reached */
+    berth_tally *tallies; /* one a record; NULL: nobody asks why bytes are copied */
+    berth_sum *sums;      /* one a record; NULL when no CRC is computed */
+    bool in_order; /* tiles are rendered one after the other: a CRC is known when it is reached */
     char id[BERTH_ID_NBYTES]; /* set by berth_image_settle */
 } berth_image;
 

@@ -59,7 +59,10 @@ static int make_plan(berth_operation *operation, berth_error *error)
     operation->stats.asked_nbytes = operation->plan->asked_nbytes;
     operation->stats.n_records = operation->plan->n_records;
     operation->stats.n_storages = operation->plan->n_storages;
-    return 0;
+    if (operation->call.storage_stats && operation->call.n_storage_stats > 0 &&
+        request->to != BERTH_TO_NOTHING)
+        operation->tallies = berth_tally_new(operation->plan, error);
+    return error->code;
 }
 
 static int allocate_memory(berth_output_memory *memory, uint64_t nbytes, berth_error *error)
@@ -183,6 +186,7 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     berth_run_facts facts = {0};
     double begin = berth_seconds();
 
+    settings.tallies = operation->tallies;
     settings.progress = tell_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
@@ -213,12 +217,24 @@ int berth_operation_finish(berth_operation *operation, berth_error *error)
     return error->code;
 }
 
+static void tell_storages(berth_operation *operation)
+{
+    const berth_call *call = &operation->call;
+
+    if (operation->plan && call->storage_stats)
+        berth_tally_tell(operation->tallies, operation->plan, &operation->stats,
+                         call->storage_stats, call->n_storage_stats);
+    berth_release(operation->tallies);
+    operation->tallies = NULL;
+}
+
 int berth_operation_end(berth_operation *operation, berth_error *error)
 {
     const berth_request *request = operation->request;
 
     berth_output_file_end(&operation->file);
     berth_commit_abort(&operation->commit);
+    tell_storages(operation);
     berth_plan_free(operation->plan);
     operation->plan = NULL;
     berth_snapshot_free(&operation->snapshot);

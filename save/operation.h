@@ -13,6 +13,7 @@
 #include "save/output_file.h"
 #include "save/plan.h"
 #include "save/snapshot.h"
+#include "save/tally.h"
 
 typedef enum berth_destination {
     BERTH_TO_NOTHING, /* only planned */
@@ -44,6 +45,7 @@ typedef struct berth_operation {
     struct berth_config config; /* the snapshot of this operation */
     berth_call call;            /* its config is not looked at any more */
     berth_stats stats;
+    berth_tally *tallies; /* NULL: nobody asks for statistics of storages */
     double begin_seconds;
     char *archive; /* top folder */
     berth_plan *plan;

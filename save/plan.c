@@ -239,8 +239,10 @@ size_t berth_plan_count(const berth_plan *plan)
 
 int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record)
 {
-    if (!plan || !record || i >= plan->n_records)
+    if (!plan || !record)
         return BERTH_E_ARGUMENT;
+    if (i >= plan->n_records)
+        return BERTH_E_NOT_FOUND;
     const berth_place *placed = &plan->records[i].place;
     *record = (berth_record){.name = berth_plan_name(plan, i),
                              .nbytes = placed->nbytes,

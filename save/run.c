@@ -215,6 +215,7 @@ static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *
     const berth_demand demand = demand_of(run);
     if (berth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
         return error->code;
+    run->image.tallies = run->settings->tallies;
     return allocate_buffers(run, facts, error);
 }
 

@@ -5,12 +5,14 @@
 
 #include "save/output.h"
 #include "save/plan.h"
+#include "save/tally.h"
 
 typedef struct berth_run_settings {
     unsigned n_workers;       /* 0: all on the caller's thread */
     uint64_t tile_nbytes;     /* > 0; cut down to whole blocks where the output has them */
     uint64_t memory_nbytes;   /* bound of all buffers; 0: none */
     size_t least_lent_nbytes; /* 0: measured */
+    berth_tally *tallies;     /* one a record, to be filled; NULL: nobody asks */
     bool read_back;           /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;

@@ -176,5 +176,11 @@ int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *e
         return error->code;
     for (size_t i = 0; i < tile.n_lent; i++)
         atomic_fetch_add(&run->lent_nbytes, tile.lent[i].range.nbytes);
-    return run->block_nbytes > 1 ? write_blocks(run, &tile, error) : write_tile(run, &tile, error);
+    if (run->block_nbytes > 1)
+        write_blocks(run, &tile, error);
+    else
+        write_tile(run, &tile, error);
+    if (error->code == BERTH_OK && run->settings->tallies)
+        berth_tally_tile(run->settings->tallies, run->image.plan, &tile);
+    return error->code;
 }

@@ -7,6 +7,7 @@
 
 static const command benchmarks[] = {
     {"save", "write checkpoints into the current folder, and remove them", run_bench_save},
+    {"load", "load a checkpoint, cold or warm, or only open it", run_bench_load},
 };
 
 static const size_t n_benchmarks = sizeof benchmarks / sizeof benchmarks[0];

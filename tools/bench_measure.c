@@ -53,6 +53,11 @@ uint64_t written_nbytes(void)
     return field_of("/proc/self/io", "write_bytes");
 }
 
+uint64_t fetched_nbytes(void)
+{
+    return field_of("/proc/self/io", "read_bytes");
+}
+
 uint64_t available_nbytes(void)
 {
     return field_of("/proc/meminfo", "MemAvailable") * 1024;

@@ -34,11 +34,14 @@ static error_t parse(int key, char *word, struct argp_state *state)
     }
 }
 
-static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor)
+/* What is read is told to the call. */
+static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                          const berth_call *call)
 {
     enum { CHUNK_NBYTES = 4 << 20 };
     int64_t numel = berth_tensor_numel(tensor), chunk = elements_per(tensor, CHUNK_NBYTES);
     size_t item = berth_dtype_nbytes(tensor->dtype);
+    uint64_t done = 0, total = berth_tensor_nbytes(tensor);
     int code = EXIT_YES;
     berth_error error;
 
@@ -47,12 +50,16 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
         return trouble("out of memory (%lld bytes)", (long long)chunk * (long long)item);
     for (int64_t first = 0; first < numel && code == EXIT_YES; first += chunk) {
         int64_t n = numel - first < chunk ? numel - first : chunk;
-        size_t nbytes = n == numel ? (size_t)berth_tensor_nbytes(tensor) : (size_t)n * item;
+        size_t nbytes = n == numel ? (size_t)total : (size_t)n * item;
         if (read_elements(checkpoint, tensor, first, n, buffer, &error) < 0)
             code = fail(&error);
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
             code = trouble("standard output: %s", strerror(errno));
+        done += nbytes;
+        call->stats->n_requests++;
+        call->progress(call->progress_context, done, total);
     }
+    call->stats->asked_nbytes = call->stats->moved_nbytes = done;
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }
@@ -75,7 +82,8 @@ static const char *hint(berth_kind kind)
     }
 }
 
-static int cat(berth_checkpoint *checkpoint, const char *file, const char *name)
+static int cat(berth_checkpoint *checkpoint, const char *file, const char *name,
+               const berth_call *call)
 {
     berth_error error;
     const berth_value *value = berth_find(checkpoint, name, &error);
@@ -88,7 +96,7 @@ static int cat(berth_checkpoint *checkpoint, const char *file, const char *name)
                        berth_kind_name(berth_value_kind(value)), hint(berth_value_kind(value)));
     if (tensor->flags & BERTH_META)
         return trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
-    return write_elements(checkpoint, tensor);
+    return write_elements(checkpoint, tensor, call);
 }
 
 int run_cat(int argc, char **argv)
@@ -105,16 +113,21 @@ int run_cat(int argc, char **argv)
     cat_options options = {.words = {.least = 2, .most = 2}};
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
-    berth_call call = {.stats = &stats};
     berth_error error;
+    berth_call call;
+    progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
+    progress_show(&bar, "cat", &options.common, &call, &stats);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat(checkpoint, options.words.words[0], options.words.words[1]);
+    int code = cat(checkpoint, options.words.words[0], options.words.words[1], &call);
+    progress_end(&bar);
+    stats.total_seconds = progress_seconds(&bar);
+    stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;
     berth_close(checkpoint);
     if (options.common.stats)
         print_stats(&stats);

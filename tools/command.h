@@ -114,6 +114,9 @@ typedef struct progress {
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
                     berth_stats *stats);
 void progress_end(progress *p);
+/* Like progress_begin, for work that writes no file: signals end the process, as they do. */
+void progress_show(progress *p, const char *what, const common *options, berth_call *call,
+                   berth_stats *stats);
 /* Tells a progress by hand, for work of the command's own. Not 0: cancelled. */
 int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 /* The exit code after a cancel: 130 or 143; `otherwise` if no signal came. */

@@ -8,11 +8,14 @@ typedef struct convert_options {
     common common;
     positional words;
     bool tensors_only;
+    bool compact;
 } convert_options;
 
 static const struct argp_option own_options[] = {
     {"tensors-only", 't', NULL, 0,
      "leave out what safetensors cannot express instead of refusing the file", 1},
+    {"compact", 'c', NULL, 0,
+     "from a checkpoint to a checkpoint: leave out the bytes of storages that no tensor uses", 1},
     {0}};
 
 static error_t parse(int key, char *word, struct argp_state *state)
@@ -26,6 +29,9 @@ static error_t parse(int key, char *word, struct argp_state *state)
     case 't':
         options->tensors_only = true;
         return 0;
+    case 'c':
+        options->compact = true;
+        return 0;
     default:
         return take_positional(key, word, state, &options->words);
     }
@@ -37,10 +43,22 @@ static bool is_checkpoint_name(const char *name)
            has_extension(name, ".bin") || has_extension(name, ".ckpt");
 }
 
+/* `tree` NULL: the value as it is. */
+static int save_value(const char *out, const berth_value *value, berth_tree *tree,
+                      const berth_call *call, berth_error *error)
+{
+    if (tree)
+        value = berth_value_compact(tree, value);
+    if (!value)
+        return berth_tree_error(tree, error);
+    return berth_save(out, value, call, error);
+}
+
 /* Any checkpoint that opens, written anew in today's format. */
-static int convert_checkpoint(const char *in, const char *out, const common *options)
+static int convert_checkpoint(const char *in, const char *out, bool compact, const common *options)
 {
     berth_checkpoint *checkpoint;
+    berth_tree *tree = NULL;
     berth_stats stats = {0};
     berth_error error;
     berth_call call;
@@ -48,10 +66,15 @@ static int convert_checkpoint(const char *in, const char *out, const common *opt
 
     if (berth_open(in, NULL, &checkpoint, &error) < 0)
         return fail(&error);
+    if (compact && !(tree = berth_tree_new(&error))) {
+        berth_close(checkpoint);
+        return fail(&error);
+    }
     progress_begin(&bar, "convert", options, &call, &stats);
-    int code = berth_save(out, berth_root(checkpoint), &call, &error);
+    int code = save_value(out, berth_root(checkpoint), tree, &call, &error);
     progress_end(&bar);
     int told = tell_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    berth_tree_free(tree);
     berth_close(checkpoint);
     return told;
 }
@@ -80,9 +103,11 @@ int run_convert(int argc, char **argv)
                        out);
     if (from && to)
         return trouble("%s is safetensors already", in);
+    if (options.compact && (from || to))
+        return trouble("--compact: safetensors holds no bytes but those of its tensors");
     if (from)
         return convert_from_safetensors(in, out, &options.common);
     if (to)
         return convert_to_safetensors(in, out, options.tensors_only, &options.common);
-    return convert_checkpoint(in, out, &options.common);
+    return convert_checkpoint(in, out, options.compact, &options.common);
 }

@@ -10,6 +10,7 @@
 typedef struct side {
     const char *file;
     berth_checkpoint *checkpoint;
+    berth_stats stats; /* of opening it */
 } side;
 
 typedef struct comparison {
@@ -19,7 +20,20 @@ typedef struct comparison {
     bool json;
     json_t *differences;
     size_t n_differences;
+    const berth_call *call;
+    uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
+
+/* So many bytes of each side were compared. */
+static void count(comparison *c, uint64_t nbytes)
+{
+    berth_stats *stats = c->call->stats;
+
+    stats->n_requests += 2;
+    stats->asked_nbytes += 2 * nbytes;
+    stats->moved_nbytes = stats->asked_nbytes;
+    c->call->progress(c->call->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
+}
 
 /* Tells one difference. 0, or EXIT_TROUBLE after telling. */
 static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
@@ -93,6 +107,7 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
             *at = first_difference(buffer, other, n, item_nbytes);
         if (*at >= 0)
             *at += first;
+        count(c, (uint64_t)n * item_nbytes);
     }
     free(own);
     return code;
@@ -270,19 +285,53 @@ static int open_side(side *s, const char *file)
     berth_error error;
 
     s->file = file;
-    return berth_open(file, NULL, &s->checkpoint, &error) < 0 ? fail(&error) : 0;
+    return berth_open(file, &(berth_call){.stats = &s->stats}, &s->checkpoint, &error) < 0
+               ? fail(&error)
+               : 0;
 }
 
-static int tell(comparison *c, bool quiet)
+static int open_sides(comparison *c, const char *left, const char *right)
+{
+    berth_info info = {0};
+    int code = open_side(&c->left, left);
+
+    if (!code)
+        code = open_side(&c->right, right);
+    if (!code && berth_checkpoint_info(c->left.checkpoint, &info, NULL) == 0)
+        c->total_nbytes = info.storages_nbytes;
+    return code;
+}
+
+/* Opening both sides, and comparing. */
+static void finish_stats(const comparison *c, const progress *bar)
+{
+    const berth_stats *left = &c->left.stats, *right = &c->right.stats;
+    berth_stats *stats = c->call->stats;
+
+    stats->total_seconds = progress_seconds(bar);
+    stats->plan_seconds = left->plan_seconds + right->plan_seconds;
+    stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
+    stats->n_records = left->n_records + right->n_records;
+    stats->n_storages = left->n_storages + right->n_storages;
+    stats->method = left->method;
+    stats->reason = left->reason;
+}
+
+static int tell(comparison *c, const common *options)
 {
     int code = c->n_differences ? EXIT_NO : EXIT_YES;
 
     if (c->json) {
-        int printed = print_json(
-            json_pack("{s:b,s:O}", "equal", code == EXIT_YES, "differences", c->differences));
+        json_t *report =
+            json_pack("{s:b,s:O}", "equal", code == EXIT_YES, "differences", c->differences);
+        if (options->stats)
+            json_object_set_new(report, "stats", stats_json(c->call->stats));
+        int printed = print_json(report);
         return printed ? printed : code;
     }
-    if (!quiet && code == EXIT_YES)
+    if (options->stats)
+        print_stats(c->call->stats);
+    if (!options->quiet && code == EXIT_YES)
         puts("equal");
     return finish_output(code);
 }
@@ -301,18 +350,22 @@ int run_diff(int argc, char **argv)
         NULL,
         NULL};
     plain_options options = {.words = {.least = 2, .most = 2}};
-    comparison c = {0};
+    berth_stats stats = {0};
+    berth_call call;
+    comparison c = {.call = &call};
+    progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    progress_show(&bar, "diff", &options.common, &call, &stats);
     c.json = options.common.json;
     c.differences = json_array();
-    int code = open_side(&c.left, options.words.words[0]);
-    if (!code)
-        code = open_side(&c.right, options.words.words[1]);
+    int code = open_sides(&c, options.words.words[0], options.words.words[1]);
     if (!code)
         code = compare_sides(&c);
+    progress_end(&bar);
+    finish_stats(&c, &bar);
     if (!code)
-        code = tell(&c, options.common.quiet);
+        code = tell(&c, &options.common);
     free(c.buffer);
     json_decref(c.differences);
     berth_close(c.left.checkpoint);

@@ -40,6 +40,17 @@ double progress_seconds(const progress *p)
     return seconds_now() - p->begin;
 }
 
+void progress_show(progress *p, const char *what, const common *options, berth_call *call,
+                   berth_stats *stats)
+{
+    *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
+    p->begin = p->last = seconds_now();
+    memset(call, 0, sizeof *call);
+    call->progress = progress_tell;
+    call->progress_context = p;
+    call->stats = stats;
+}
+
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
                     berth_stats *stats)
 {
@@ -48,12 +59,7 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
 
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
-    p->begin = p->last = seconds_now();
-    memset(call, 0, sizeof *call);
-    call->progress = progress_tell;
-    call->progress_context = p;
-    call->stats = stats;
+    progress_show(p, what, options, call, stats);
 }
 
 static void draw(progress *p, double seconds, uint64_t done, uint64_t total)

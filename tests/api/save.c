@@ -269,6 +269,39 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
     free(file);
 }
 
+/* A part of a checkpoint, saved from another tree: no byte is read before the save reads it. */
+static void check_part_of_a_checkpoint(const char *options)
+{
+    uint8_t *file = save_to_path(&(size_t){0});
+    char *part_path = test_path(folder, "part.pt");
+    berth_checkpoint *whole, *part;
+    berth_error error;
+
+    free(file);
+    cr_assert_eq(berth_config_patch(options, &error), 0);
+    cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
+    berth_tree *other = berth_tree_new(NULL);
+    berth_value *dict = berth_dict(other);
+    berth_dict_set(dict, "tied", berth_value_compact(other, berth_find(whole, "tied", NULL)));
+    cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(other);
+    berth_close(whole);
+    cr_assert_eq(berth_open(part_path, NULL, &part, &error), 0, "%s", error.message);
+    const berth_tensor *tied = berth_find_tensor(part, "tied");
+    cr_assert_eq(berth_storage_nbytes(tied->storage), berth_tensor_nbytes(tied));
+    cr_assert_eq(
+        memcmp(berth_tensor_data(part, tied, &error), weights + 500, berth_tensor_nbytes(tied)), 0);
+    berth_close(part);
+    berth_config_unpatch(NULL);
+    free(part_path);
+}
+
+Test(save, a_part_of_a_checkpoint_is_saved_compactly)
+{
+    check_part_of_a_checkpoint("load.mmap=on");
+    check_part_of_a_checkpoint("load.mmap=off io.threads=4 io.chunk_nbytes=100");
+}
+
 /* ---- what a call tells ---- */
 
 struct progress {

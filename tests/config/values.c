@@ -274,7 +274,7 @@ Test(values, every_option_is_described)
         cr_assert(unit_is_known, "%s", option.unit);
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
-    cr_assert_eq(berth_config_option(berth_config_count(), &option, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_config_option(berth_config_count(), &option, &error), BERTH_E_NOT_FOUND);
 }
 
 Test(values, have_the_documented_defaults)

@@ -97,6 +97,26 @@ class Info(c.Structure):
                 ("n_tensors", c.c_size_t), ("n_crc32", c.c_size_t), ("calculated_offsets", c.c_bool)]
 
 
+def structure(name):
+    """A struct of the header that has only numbers, texts and pointers, by its declaration."""
+    body = re.search(rf"typedef struct {name} {{\n(.*?)\n}} {name};", HEADER, re.DOTALL)[1]
+    body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+    numbers = {"double": c.c_double, "bool": c.c_bool, "size_t": c.c_size_t,
+               "uint64_t": c.c_uint64, "int64_t": c.c_int64, "uint32_t": c.c_uint32}
+    fields = []
+    for declaration in body.split(";"):
+        words = declaration.replace("*", " * ").replace(",", " ").split()
+        if "*" in words:
+            fields.append((words[-1], c.c_char_p if "char" in words else c.c_void_p))
+        elif words and words[0] == "berth_progress_function":
+            fields.append((words[1], c.c_void_p))
+        elif words:  # what is no number is an enum
+            fields += [(word, numbers.get(words[0], c.c_int)) for word in words[1:]]
+    return type(name, (c.Structure,), {"_fields_": fields})
+
+
+Stats, Call = structure("berth_stats"), structure("berth_call")
+
 WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
 
@@ -161,6 +181,8 @@ DECLARATIONS = {
     "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
     "berth_verify": (INT, [TEXT, P, P, ERROR]),
 }
+
+
 
 
 def declare():

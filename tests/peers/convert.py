@@ -81,6 +81,33 @@ def metadata(folder):
     expect(raw(loaded["w"]) == raw(cases.numbers(3)), "w has other bytes")
 
 
+def compact(folder, mmap):
+    """Views without the rest of what they are views of: equal, sharing, and small."""
+    base = torch.arange(100000, dtype=torch.float32)
+    wide = torch.arange(6000, dtype=torch.float64).view(torch.complex128).view(torch.float64)
+    values = {"row": base[500:700].view(10, 20), "columns": base[600:800].view(20, 10).t(),
+              "none": base[90:90], "wide": wide[3:8], "tied": base[650:651],
+              "p": torch.nn.Parameter(base[700:710]),
+              "q": torch.quantize_per_tensor(base, 0.5, 3, torch.quint8)[40:80]}
+    torch.save(values, f"{folder}/in.pt")
+    run("convert", "--compact", "--set", f"load.mmap={mmap}", f"{folder}/in.pt", f"{folder}/out.pt")
+    loaded = torch.load(f"{folder}/out.pt", weights_only=True)
+    expect(list(loaded) == list(values), f"names {list(loaded)}")
+    for name, tensor in values.items():
+        found = loaded[name]
+        expect(found.stride() == tensor.stride() and type(found) is type(tensor),
+               f"{name} is another view")
+        expect(torch.equal(found.dequantize(), tensor.dequantize()) if name == "q" else
+               raw(found) == raw(tensor), f"{name} has other bytes")
+    sizes = {name: tensor.untyped_storage().nbytes() for name, tensor in loaded.items()}
+    expect(sizes == {"row": 1200, "columns": 1200, "none": 1200, "wide": 40, "tied": 1200,
+                     "p": 1200, "q": 40}, f"storages are of {sizes} bytes")
+    shared = {loaded[name].untyped_storage().data_ptr() for name in ("row", "columns", "tied", "p")}
+    expect(len(shared) == 1, "what shared a storage does not any more")
+    small, large = (os.path.getsize(f"{folder}/{name}.pt") for name in ("out", "in"))
+    expect(small < 10000 < 500000 < large, f"{large} bytes became {small}")
+
+
 def all_cases(results, folder):
     base = cases.numbers(4, 6)
     views = {"base": base, "row": base[1], "t": base.t(), "tied": base, "none": torch.zeros(0, 2),
@@ -105,3 +132,5 @@ def all_cases(results, folder):
                 {"s": torch.eye(2).to_sparse()}, "s")
     results.run("safetensors: --tensors-only", tensors_only, folder)
     results.run("safetensors: metadata", metadata, folder)
+    for mmap in ("on", "off"):
+        results.run(f"convert --compact, load.mmap={mmap}", compact, folder, mmap)

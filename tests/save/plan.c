@@ -76,7 +76,7 @@ Test(plan, records_and_their_offsets_are_pytorchs)
         cr_assert_eq(record.method, 0);
     }
     berth_record none;
-    cr_assert_eq(berth_plan_record(plan, berth_plan_count(plan), &none), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_plan_record(plan, berth_plan_count(plan), &none), BERTH_E_NOT_FOUND);
     berth_plan_free(plan);
 }
 

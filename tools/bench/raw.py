@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The limit: what the disk takes when nothing but writing is done. Our own bare loop, and fio."""
+"""The limit: what the disk takes or gives when nothing else is done. Our own bare loop, and fio."""
 
 import ctypes
 import errno
@@ -47,6 +47,112 @@ def warm_memory(folder, nbytes):
             os.write(fd, block)
     finally:
         os.close(fd)
+
+
+def warm_large_pages(nbytes):
+    """The same for memory that is not a file's: large pages, touched and given back."""
+    fresh_memory(nbytes, touched=True).close()
+
+
+def fresh_memory(nbytes, touched=False):
+    """Memory that nobody has touched yet, in large pages where the system gives them."""
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        pass
+    if touched:
+        first = ctypes.c_char.from_buffer(memory)
+        ctypes.memset(ctypes.addressof(first), 1, nbytes)
+        del first  # or it could not be closed
+    return memory
+
+
+def evict(path):
+    """Drops a file from the page cache; residency tells whether it went."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def warm(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        buffer = bytearray(4 * MIB)
+        while os.readv(fd, [buffer]):
+            pass
+    finally:
+        os.close(fd)
+
+
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+                      ctypes.c_long]
+LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+
+
+def residency(path):
+    """Which part of a file, one of our own, is in the page cache: 0 to 1. Every page is asked."""
+    size = os.path.getsize(path)
+    pages = -(-size // mmap.PAGESIZE)
+    present = (ctypes.c_ubyte * pages)()
+    fd = os.open(path, os.O_RDONLY)
+    address = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    os.close(fd)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    try:
+        if LIBC.mincore(address, size, present) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        LIBC.munmap(address, size)
+    lowest_bit = bytes(byte & 1 for byte in range(256))
+    return bytes(present).translate(lowest_bit).count(1) / pages
+
+
+class RawReads:
+    """Reads of a whole file into fresh memory in large pages, by several threads."""
+
+    def __init__(self, path):
+        self.path, self.nbytes = path, os.path.getsize(path)
+
+    def read_blocks(self, fd, view, block, numbers, failures):
+        try:
+            for number in numbers:
+                at = number * block
+                if at >= self.nbytes:
+                    return
+                if os.preadv(fd, [view[at:at + block]], at) < min(block, self.nbytes - at):
+                    raise OSError(errno.EIO, "short read")
+        except OSError as error:
+            failures.append(error)
+
+    def read(self, block, n_threads, direct):
+        """Seconds until all is in memory, whose pages are made on the way."""
+        begin = time.perf_counter()
+        memory = fresh_memory(-(-self.nbytes // block) * block)
+        fd = os.open(self.path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+        view, numbers, failures = memoryview(memory), itertools.count(), []
+        try:
+            threads = [threading.Thread(target=self.read_blocks,
+                                        args=(fd, view, block, numbers, failures))
+                       for _ in range(n_threads)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            seconds = time.perf_counter() - begin
+        finally:
+            os.close(fd)
+            view.release()
+            memory.close()
+        if failures:
+            raise failures[0]
+        return seconds
 
 
 class RawWrites:
@@ -103,15 +209,34 @@ def fio_version():
     return subprocess.run(["fio", "--version"], capture_output=True, text=True).stdout.strip()
 
 
-def fio(path, nbytes, block, depth):
-    """Seconds of direct writes as fio counts them: without creating and without syncing."""
-    size = -(-nbytes // block) * block
+def run_fio(what, path, nbytes, block, *words):
+    """Seconds that nbytes take at the speed that fio tells."""
     done = subprocess.run(
-        ["fio", "--name=limit", f"--filename={path}", "--rw=write", "--direct=1", f"--bs={block}",
-         f"--iodepth={depth}", "--ioengine=libaio", f"--size={size}", "--fallocate=native",
-         "--end_fsync=1", "--output-format=json"], capture_output=True, text=True)
+        ["fio", "--name=limit", f"--filename={path}", f"--rw={what}", f"--bs={block}", *words,
+         "--output-format=json"], capture_output=True, text=True)
     if done.returncode:
         raise OSError(errno.EIO, "fio: " + (done.stderr or done.stdout).strip().splitlines()[0])
     # Lines before the object are fio's remarks.
     report = json.loads(done.stdout[done.stdout.index("{"):])
-    return nbytes / report["jobs"][0]["write"]["bw_bytes"]
+    return nbytes / report["jobs"][0][what]["bw_bytes"]
+
+
+def fio_write(path, nbytes, block, depth):
+    """Direct writes as fio counts them: without creating and without syncing."""
+    return run_fio("write", path, nbytes, block, "--direct=1", f"--iodepth={depth}",
+                   "--ioengine=libaio", f"--size={-(-nbytes // block) * block}",
+                   "--fallocate=native", "--end_fsync=1")
+
+
+def fio_read(path, block, depth, direct):
+    """Reads of a file that is there, into the same few buffers again and again: direct requests, as
+    many at a time as `depth` says; or through the page cache, by as many processes."""
+    nbytes = os.path.getsize(path) // (block * depth) * (block * depth)
+    if not nbytes:
+        raise OSError(errno.EINVAL, f"the file is too small for {depth} x {block} bytes")
+    if direct:
+        words = ["--direct=1", f"--iodepth={depth}", "--ioengine=libaio", f"--size={nbytes}"]
+    else:
+        words = ["--direct=0", "--ioengine=psync", f"--numjobs={depth}", f"--size={nbytes // depth}",
+                 f"--offset_increment={nbytes // depth}", "--group_reporting"]
+    return run_fio("read", path, os.path.getsize(path), block, "--readonly", *words)

@@ -7,10 +7,11 @@ GIB = 1 << 30
 LARGE = ("uniform", "llama", "one")
 
 # label, shapes, ours, theirs (the ratio is theirs / ours in seconds), the least that is aimed at.
-# A figure "disk: x" was taken in the folder, "tmpfs: x" in memory; "raw" is the best raw write of
-# the same round.
-RATIOS = [
-    ("durable, against the best raw direct write", LARGE, "disk: berth, durable", "raw", 0.95),
+# A figure "disk: x" was taken in the folder, "tmpfs: x" in memory. Where names end in "*", the best
+# figure of each round that begins so is meant.
+RAW = ("disk: raw*", "disk: fio*")
+SAVE_RATIOS = [
+    ("durable, against the best raw direct write", LARGE, "disk: berth, durable", RAW, 0.95),
     ("durable, against torch.save + fsync", LARGE, "disk: berth, durable",
      "disk: torch.save + fsync", 2.5),
     ("durable, against torch.save into the page cache", LARGE, "disk: berth, durable",
@@ -36,31 +37,39 @@ RATIOS = [
 MOST_PEAK_NBYTES = 64 << 20
 
 
-def figure(seconds, nbytes):
+def figure(seconds, nbytes=None):
     middle = statistics.median(seconds)
-    return {"seconds": seconds, "median": middle, "min": min(seconds), "max": max(seconds),
-            "GiB_per_s": nbytes / middle / GIB}
-
-
-def best_raw(rounds):
-    """The best raw write of each round; rounds without one: an empty list."""
-    found = [[seconds for name, seconds in each.items() if name.startswith(("disk: raw", "disk: fio"))]
-             for each in rounds]
-    return [min(each) for each in found if each]
-
-
-def ratios(shape, rounds):
-    """Each ratio of each round first, then their median: both sides met the same minute."""
-    made = []
-    for label, shapes, ours, theirs, aim in RATIOS:
-        other = best_raw(rounds) if theirs == "raw" else [r[theirs] for r in rounds if theirs in r]
-        own = [r[ours] for r in rounds if ours in r]
-        if shape not in shapes or not own or len(own) != len(other):
-            continue
-        each = [b / a for a, b in zip(own, other)]
-        made.append({"case": label, "ours": ours, "theirs": theirs, "aim": aim, "rounds": each,
-                     "median": statistics.median(each), "min": min(each), "max": max(each)})
+    made = {"seconds": seconds, "median": middle, "min": min(seconds), "max": max(seconds)}
+    if nbytes:
+        made["GiB_per_s"] = nbytes / middle / GIB
     return made
+
+
+def seconds_of(figures, who):
+    """One figure of a round, or the best of several: None if there is none."""
+    names = [who] if isinstance(who, str) else who
+    found = [seconds for name, seconds in figures.items() for wanted in names
+             if (name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted)]
+    return min(found, default=None)
+
+
+def ratios(rows, rounds):
+    """Each ratio of each round first, then their median: both sides met the same minute.
+
+    A row: label, ours, theirs, aim. Rounds in which one side is missing do not count."""
+    made = []
+    for label, ours, theirs, aim in rows:
+        sides = [(seconds_of(each, ours), seconds_of(each, theirs)) for each in rounds]
+        each = [b / a for a, b in sides if a and b]
+        if each:
+            made.append({"case": label, "ours": ours, "theirs": theirs, "aim": aim, "rounds": each,
+                         "median": statistics.median(each), "min": min(each), "max": max(each)})
+    return made
+
+
+def save_ratios(shape, rounds):
+    return ratios([(label, ours, theirs, aim) for label, shapes, ours, theirs, aim in SAVE_RATIOS
+                   if shape in shapes], rounds)
 
 
 def costs(bench):
@@ -76,14 +85,17 @@ def verdict(good):
     return "ok" if good else "below"
 
 
-def print_shape(report):
-    print(f"\n({report['letter']}) {report['what']}: {report['nbytes'] / GIB:.3f} GiB, "
-          f"{report['tensors']} in number")
-    print(f"  {'':48} {'GiB/s':>7} {'median s':>9} {'min':>9} {'max':>9}")
+def print_section(report):
+    """One table: figures, ratios, what may not be above a limit, remarks."""
+    size = f": {report['nbytes'] / GIB:.3f} GiB, {report['tensors']} in number" \
+        if report.get("nbytes") else ""
+    print(f"\n({report['letter']}) {report['what']}{size}")
+    print(f"  {'':48} {'GiB/s' if size else '':>7} {'median s':>9} {'min':>9} {'max':>9}")
     for name, row in report["figures"].items():
-        print(f"  {name:48} {row['GiB_per_s']:7.2f} {row['median']:9.4f} {row['min']:9.4f} "
-              f"{row['max']:9.4f}")
-    print(f"  {'ratio':48} {'median':>7} {'min':>9} {'max':>9} {'aim':>9}")
+        rate = f"{row['GiB_per_s']:7.2f}" if "GiB_per_s" in row else " " * 7
+        print(f"  {name:48} {rate} {row['median']:9.4f} {row['min']:9.4f} {row['max']:9.4f}")
+    if report["ratios"]:
+        print(f"  {'ratio':48} {'median':>7} {'min':>9} {'max':>9} {'aim':>9}")
     for row in report["ratios"]:
         aim = f"{row['aim']:9.2f} {verdict(row['median'] >= row['aim'])}" if row["aim"] else ""
         print(f"  {row['case']:48} {row['median']:7.2f} {row['min']:9.2f} {row['max']:9.2f} {aim}")

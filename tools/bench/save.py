@@ -13,12 +13,10 @@ same by fio, when installed, without its sync; of both, the best settings of a f
 Run it on a machine that does nothing else.
 """
 
-import argparse
-import datetime
+import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,54 +24,25 @@ import tempfile
 import machine
 import report as reports
 import shapes
-
-MIB = 1 << 20
-
-
-def nbytes(text):
-    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-    number = text.rstrip("BKMGTi")
-    unit = text[len(number):].removesuffix("iB")
-    if not number.isdigit() or unit not in units or not int(number):
-        raise argparse.ArgumentTypeError(f"bytes such as 4GiB are wanted, not '{text}'")
-    return int(number) * units[unit]
+import tool
+from tool import MIB, tell
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="tools/bench/save", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="BERTH_BUILD names the folder of a built variant (default: build/release, built if "
-               "need be), BERTH_PYTHON a Python with PyTorch and safetensors.")
-    parser.add_argument("--rounds", type=int, default=5, help="how many are counted (5)")
-    parser.add_argument("--size", type=nbytes, metavar="NBYTES",
+    parser = tool.parser("save", __doc__)
+    parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
                         help="of shapes a and d (4GiB); b and c keep theirs unless it is smaller")
     parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
-    parser.add_argument("--folder", default=".", help="where files are written (here)")
     parser.add_argument("--tmpfs", default="/dev/shm", metavar="FOLDER",
                         help="a folder in memory (%(default)s); '' for none")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                        help="an option of Berth, for all its saves; may be repeated")
     parser.add_argument("--also", action="append", default=[], metavar="'NAME=VALUE ...'",
                         help="one durable save more, with these options; may be repeated")
-    parser.add_argument("--json", metavar="FILE", help="write everything there")
-    parser.add_argument("--quick", action="store_true",
-                        help="does it still work: 32 MiB each, 2 rounds; no figures to quote")
-    parsed = parser.parse_args()
+    parsed = tool.parse(parser)
     parsed.shapes = parsed.shapes.split(",")
     for shape in parsed.shapes:
         if shape not in shapes.SHAPES:
             parser.error(f"there is no shape '{shape}'; there are {', '.join(shapes.SHAPES)}")
-    if parsed.quick:
-        parsed.rounds = 2
-        parsed.size = min(parsed.size or 32 * MIB, 32 * MIB)
-    if parsed.rounds < 1:
-        parser.error("--rounds wants at least 1")
     return parsed
-
-
-def tell(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 class Bench:
@@ -146,7 +115,7 @@ class Bench:
 
         def fio(block, depth):
             name = f"fio direct, {block} MiB x {depth}"
-            return lambda path: {name: self.raw.fio(path, self.nbytes, block * MIB, depth)}
+            return lambda path: {name: self.raw.fio_write(path, self.nbytes, block * MIB, depth)}
 
         chosen = self.best([bare(block, n) for block in blocks for n in ((2,) if quick else (1, 2, 4))],
                            2, "no raw direct writes")
@@ -237,62 +206,28 @@ class Bench:
                    for name in sorted(rounds[0])}
         return {"shape": self.shape, "letter": self.letter, "what": self.what,
                 "tensors": n_tensors, "nbytes": self.nbytes, "figures": figures,
-                "ratios": reports.ratios(self.shape, rounds), "costs": reports.costs(told),
+                "ratios": reports.save_ratios(self.shape, rounds), "costs": reports.costs(told),
                 "command": told, "remarks": self.remarks}
 
 
-def run(options, folder, tmpfs):
-    import raw
-    import safetensors
-    import torch
-
-    whole = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-             "quick": options.quick, "rounds": options.rounds, "set": options.set,
-             "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
-             "torch": torch.__version__, "safetensors": safetensors.__version__,
-             "fio": raw.fio_version(), "machine": machine.facts(folder),
-             "load_before": os.getloadavg(), "shapes": []}
-    facts = whole["machine"]
-    print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
-          f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
-          f"{whole['safetensors']}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
-    if whole["build"] != "release":
-        tell("this is no release build: the figures say nothing")
-    if whole["load_before"][0] > 0.5 * facts["processors"]:
-        tell(f"others are at work here (load {whole['load_before'][0]:.1f}): the figures are noisy")
-    for shape in options.shapes:
-        done = Bench(options, shape, folder, tmpfs).measure()
-        whole["shapes"].append(done)
-        reports.print_shape(done)
-        sys.stdout.flush()
-    whole["load_after"] = os.getloadavg()
+def run(options, folder):
+    whole = tool.head(options, folder)
+    whole["shapes"] = []
+    has_tmpfs = options.tmpfs and os.path.isdir(options.tmpfs)
+    with (tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.tmpfs) if has_tmpfs
+          else contextlib.nullcontext()) as tmpfs:
+        for shape in options.shapes:
+            done = Bench(options, shape, folder, tmpfs).measure()
+            whole["shapes"].append(done)
+            reports.print_section(done)
+            sys.stdout.flush()
     return whole
 
 
 def main():
     options = arguments()
-    os.environ.setdefault("BERTH_BUILD", os.path.join(os.path.dirname(__file__), "../../build/release"))
-    os.environ["BERTH_BUILD"] = os.path.realpath(os.environ["BERTH_BUILD"])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders are removed
-    with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
-        if options.tmpfs and os.path.isdir(options.tmpfs):
-            with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.tmpfs) as tmpfs:
-                whole = run(options, os.path.realpath(folder), tmpfs)
-        else:
-            whole = run(options, os.path.realpath(folder), None)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(whole, file, indent=1)
+    tool.run(options, lambda folder: run(options, folder))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:
-        # What the machine or Berth refuse is told in a line; anything else is a fault of this tool.
-        if not isinstance(error, OSError) and type(error).__name__ != "BerthError":
-            raise
-        tell(f"tools/bench/save: {error}")
-        sys.exit(2)
+    tool.start("save", main)

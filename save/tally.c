@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/tally.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+berth_tally *berth_tally_new(const berth_plan *plan, berth_error *error)
+{
+    berth_tally *tallies = berth_allocate(plan->n_records * sizeof *tallies);
+
+    if (!tallies) {
+        berth_fail_memory(error, plan->n_records * sizeof *tallies);
+        return NULL;
+    }
+    for (size_t i = 0; i < plan->n_records; i++) {
+        atomic_init(&tallies[i].moved_nbytes, 0);
+        atomic_init(&tallies[i].lent_nbytes, 0);
+        atomic_init(&tallies[i].why_copied, NULL);
+    }
+    return tallies;
+}
+
+void berth_tally_tile(berth_tally *tallies, const berth_plan *plan, const berth_tile *tile)
+{
+    uint64_t end = tile->offset + tile->nbytes;
+
+    for (size_t i = berth_plan_find(plan, tile->offset);
+         i < plan->n_records && plan->records[i].place.header_offset < end; i++) {
+        const berth_place *place = &plan->records[i].place;
+        berth_range share;
+        if (berth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share))
+            atomic_fetch_add(&tallies[i].moved_nbytes, share.nbytes);
+    }
+    for (size_t i = 0; i < tile->n_lent; i++) {
+        const berth_range *range = &tile->lent[i].range;
+        atomic_fetch_add(&tallies[berth_plan_find(plan, range->offset)].lent_nbytes, range->nbytes);
+    }
+}
+
+/* A record of which most was lent counts as lent: its ends share blocks with headers. */
+static void tell(const berth_tally *tally, const berth_plan *plan, size_t i,
+                 const berth_stats *stats, berth_storage_stats *told)
+{
+    const berth_planned *record = &plan->records[i];
+    bool is_summed = plan->compute_crc32 && !record->no_crc32;
+    uint64_t moved_nbytes = tally ? atomic_load(&tally->moved_nbytes) : 0;
+
+    *told = (berth_storage_stats){.method = "none",
+                                  .reason = record->place.nbytes == 0 ? "it is empty"
+                                                                      : "nothing was written",
+                                  .nbytes = record->place.nbytes,
+                                  .moved_nbytes = moved_nbytes};
+    if (moved_nbytes == 0)
+        return;
+    const char *why_copied = atomic_load(&tally->why_copied);
+    told->crc32 = is_summed ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+    told->method = stats->method;
+    told->reason = stats->reason;
+    if (!why_copied || atomic_load(&tally->lent_nbytes) >= moved_nbytes / 2)
+        return;
+    if (strcmp(stats->method, "buffered") == 0)
+        told->method = "buffered, copied";
+    else if (strcmp(stats->method, "direct") == 0)
+        told->method = "direct, copied";
+    else
+        return;
+    told->reason = why_copied;
+}
+
+void berth_tally_tell(const berth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
+                      berth_storage_stats *told, size_t n)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < plan->n_records && at < n; i++)
+        if (strncmp(berth_plan_name(plan, i), "data/", 5) == 0)
+            tell(tallies ? &tallies[i] : NULL, plan, i, stats, &told[at++]);
+}

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`berth bench` and tools/bench: that they work, not what they find."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from case import BERTH, HERE, Case, old
+
+
+def cancel(case, *words):
+    """^C and SIGTERM, in the midst of it: their exit codes, no output, and no file."""
+    before = case.entries()
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        job = subprocess.Popen([BERTH, "bench", *words], cwd=case.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 20
+        while len(case.entries()) == len(before) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.1)
+        job.send_signal(number)
+        out, err = job.communicate(timeout=60)
+        case.assertEqual((job.returncode, out), (code, b""), err)
+        case.assertEqual(case.entries(), before)
+
+
+class BenchSave(Case):
+    def bench(self, *words, **options):
+        before = self.entries()
+        done = self.berth("bench", "save", *words, **options)
+        self.assertEqual(self.entries(), before)
+        return done
+
+    def report(self, *words):
+        return json.loads(self.bench("--json", *words).out)
+
+    def test_without_a_benchmark_there_is_help(self):
+        self.assertIn("Benchmarks:", self.berth("bench", code=2).err)
+        self.assertIn("--shape", self.berth("bench", "save", "--help").out)
+        self.refused("bench", "frobnicate", says="frobnicate")
+
+    def test_keys_and_sums_of_the_report(self):
+        report = self.report("--size", "8MiB", "--tensors", "4", "--rounds", "3")
+        self.assertEqual((report["nbytes"], report["tensors"], report["durability"],
+                          report["crc32"], report["shape"], len(report["rounds"])),
+                         (8 << 20, 4, "full", True, "uniform", 3))
+        self.assertGreater(report["file_nbytes"], 8 << 20)
+        seconds = sorted(each["seconds"] for each in report["rounds"])
+        self.assertEqual([report[key] for key in ("seconds_min", "seconds", "seconds_max")], seconds)
+        self.assertAlmostEqual(report["GiB_per_s"], 8 / 1024 / report["seconds"])
+        self.assertIn(report["method"], ("buffered", "direct"))
+        for each in report["rounds"]:
+            self.assertEqual(set(each["phases"]), set(report["phases"]))
+            self.assertLessEqual(sum(each["phases"].values()), each["seconds"] * 1.0001)
+
+    def test_options_are_those_of_a_save(self):
+        report = self.report("--size", "1MiB", "--rounds", "1", "--set", "save.durability=none",
+                             "--set", "save.compute_crc32=off")
+        self.assertEqual((report["durability"], report["crc32"]), ("none", False))
+
+    def test_each_shape_has_its_tensors(self):
+        for shape, words, n, least, most in (
+                ("uniform", ["--size", "130MiB"], 2, 130 << 20, 130 << 20),
+                ("one", ["--size", "1000000"], 1, 1000000, 1000000),
+                ("small", ["--tensors", "500"], 500, 500 * 1024, 500 * 4096),
+                ("small", ["--size", "1MiB"], 409, 409 * 1024, 409 * 4096),
+                ("llama", ["--size", "16MiB"], 201, 15 << 20, 17 << 20)):
+            report = self.report("--shape", shape, "--rounds", "1", *words)
+            self.assertEqual((report["shape"], report["tensors"]), (shape, n))
+            self.assertTrue(least <= report["nbytes"] <= most, report["nbytes"])
+
+    def test_text_and_statistics(self):
+        done = self.bench("--size", "1MiB", "--stats")
+        self.assertRegex(done.out, r"\n\d+\.\d\d GiB/s: .* the median of 3 ")
+        self.assertIn("records: 7, storages: 1,", done.err)
+        done = self.bench("--size", "1MiB", "--stats", "--json")
+        self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
+
+    def test_what_it_does_not_take(self):
+        for words, says in ((["--device", "cuda:0"], "not part of this version"),
+                            (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
+                            (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
+                            (["--rounds", "0"], "--rounds"), (["--rounds", "5x"], "5x"),
+                            (["--shape", "round"], "round"), (["more"], "one argument too many"),
+                            (["--shape", "llama", "--tensors", "3"], "--tensors"),
+                            (["--size", "3", "--tensors", "3"], "too few"),
+                            (["--shape", "one", "--size", "4000TiB"], "do not fit")):
+            self.assertIn(says, self.bench(*words, code=2).err)
+
+    def test_a_failure_removes_what_was_written(self):
+        import resource
+        done = self.bench("--size", "8MiB", code=2, preexec_fn=lambda: (
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))))
+        self.assertIn("File too large", done.err)
+        self.assertEqual(done.err.count("\n"), 1)
+
+    def test_a_signal_removes_what_was_written(self):
+        cancel(self, "save", "--size", "64MiB", "--rounds", "1000")
+
+
+class BenchLoad(Case):
+    def bench(self, *words, **options):
+        before = self.entries()
+        done = self.berth("bench", "load", *words, **options)
+        self.assertEqual(self.entries(), before)
+        return done
+
+    def report(self, *words):
+        return json.loads(self.bench("--json", *words).out)
+
+    def test_keys_and_sums_of_the_report(self):
+        report = self.report("--size", "8MiB", "--tensors", "4", "--rounds", "3")
+        self.assertEqual((report["nbytes"], report["tensors"], report["storages"], report["shape"],
+                          report["check"], report["cold"], len(report["rounds"])),
+                         (8 << 20, 4, 4, "uniform", "directory", False, 3))
+        self.assertGreater(report["file_nbytes"], 8 << 20)
+        self.assertGreaterEqual(report["resident_before"], 0.99)
+        seconds = sorted(each["seconds"] for each in report["rounds"])
+        self.assertEqual([report[key] for key in ("seconds_min", "seconds", "seconds_max")], seconds)
+        self.assertAlmostEqual(report["GiB_per_s"], 8 / 1024 / report["seconds"])
+        for each in report["rounds"]:
+            self.assertEqual(list(each["phases"]), ["open", "names", "transfer", "touch"])
+            self.assertAlmostEqual(sum(each["phases"].values()), each["seconds"])
+        self.assertNotIn("parse", report)
+
+    def test_methods_and_what_is_touched(self):
+        for method in ("map", "read"):
+            report = self.report("--size", "64MiB", "--rounds", "1", "--set", f"load.method={method}")
+            self.assertEqual((report["method"], report["reason"]), (method, f"load.method={method}"))
+            # Of a map, touching takes the time; what is read is there already.
+            long, short = ("touch", "transfer") if method == "map" else ("transfer", "touch")
+            self.assertGreater(report["phases"][long], report["phases"][short] * 10)
+            self.assertGreaterEqual(report["peak_nbytes"], 64 << 20)
+
+    def test_cold_is_counted(self):
+        report = self.report("--size", "32MiB", "--cold", "--set", "load.method=read")
+        self.assertLess(report["resident_before"], 1)
+        self.assertEqual(report["cold"], report["resident_before"] <= 0.01)
+        if report["cold"]:  # not where files live in memory
+            self.assertGreaterEqual(report["fetched_nbytes"], 32 << 20)
+            self.assertEqual(self.bench("--cold", self.demo).err, "")
+
+    @unittest.skipUnless(os.path.isdir("/dev/shm"), "no file system in memory")
+    def test_what_cannot_be_evicted_is_told(self):
+        path = tempfile.mkdtemp(dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, path, ignore_errors=True)
+        path = shutil.copy(self.demo, path)
+        done = self.bench("--cold", path, "--json")
+        self.assertEqual(done.err, f"berth: {path}: it could not be evicted: 100 % stayed in the "
+                                   "page cache\n")
+        self.assertEqual([json.loads(done.out)[key] for key in ("cold", "resident_before")],
+                         [False, 1])
+        done = self.bench("--cold", path, "--quiet")
+        self.assertEqual(done.err, "")
+        self.assertIn("meant to be cold", done.out)
+
+    def test_a_file_of_ones_own(self):
+        before = self.read("demo.pt")
+        report = self.report(self.demo)
+        self.assertEqual((report["tensors"], report["storages"], report["nbytes"],
+                          report["file_nbytes"]), (9, 8, 4 * (256 * 256 + 256) * 4, len(before)))
+        self.assertNotIn("shape", report)
+        self.assertEqual(self.read("demo.pt"), before)
+        self.assertEqual(self.report(old("many-1.13-stream.pth"))["storages"], 13)
+        self.refused("bench", "load", self.write("x.pt", b"nothing of the kind"), code=1,
+                     says="x.pt: neither a zip archive nor a PyTorch stream")
+        self.refused("bench", "load", "nowhere.pt", says="nowhere.pt: cannot be opened: No such file or directory")
+
+    def test_opening_alone(self):
+        debug_off = ["--set", "debug=off"]
+        report = self.report("--open", "--shape", "small", "--tensors", "2000", *debug_off,
+                             "--set", "load.check=none")
+        self.assertEqual((report["n_requests"], report["open_requests"]), (1, 1))
+        self.assertEqual(list(report["phases"]), ["open", "names", "addresses"])
+        self.assertEqual(len(report["parse"]["rounds"]), 3)
+        self.assertGreater(report["parse"]["nbytes"], 2000 * 50)
+        self.assertLess(report["moved_nbytes"], 2 << 20)
+        self.assertNotIn("parse", self.report("--open", old("many-1.13-stream.pth")))
+        self.assertIn("parsing data.pkl", self.bench("--open", self.demo).out)
+
+    def test_text_and_statistics(self):
+        done = self.bench("--size", "1MiB", "--stats")
+        self.assertRegex(done.out, r"\n\d+\.\d\d GiB/s: .* the median of 3 ")
+        self.assertIn("storages: 1,", done.err)
+        done = self.bench("--size", "1MiB", "--stats", "--json")
+        self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
+
+    def test_what_it_does_not_take(self):
+        for words, says in ((["--device", "cuda:0"], "not part of this version"),
+                            (["--size", "12XB"], "12XB"), (["--rounds", "0"], "--rounds"),
+                            (["--shape", "round"], "round"), (["a", "b"], "one argument too many"),
+                            (["--cold", "--warm"], "exclude each other"),
+                            ([self.demo, "--size", "1MiB"], "--size"),
+                            ([self.demo, "--shape", "one"], "--shape")):
+            self.assertIn(says, self.bench(*words, code=2).err)
+
+    def test_a_signal_removes_what_was_made(self):
+        cancel(self, "load", "--size", "64MiB", "--rounds", "1000")
+
+
+class BenchSaveTool(Case):
+    """tools/bench/save: that it works, not what it finds."""
+
+    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "save")
+
+    def start(self, *words):
+        return subprocess.Popen([self.TOOL, "--tmpfs", self.path("memory"), *words], cwd=self.folder,
+                                env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def setUp(self):
+        super().setUp()
+        if "BERTH_PYTHON" not in os.environ:
+            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+        os.mkdir(self.path("memory"))
+
+    def test_a_quick_run_measures_every_ratio_and_leaves_nothing(self):
+        before = self.entries()
+        job = self.start("--quick", "--size", "16MiB", "--shapes", "llama,small,one", "--json", "j")
+        out, err = job.communicate(timeout=300)
+        self.assertEqual(job.returncode, 0, err)
+        report = json.loads(self.read("j"))
+        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        self.assertEqual(os.listdir(self.path("memory")), [])
+        self.assertEqual([each["shape"] for each in report["shapes"]], ["llama", "small", "one"])
+        self.assertEqual([len(each["ratios"]) for each in report["shapes"]], [10, 5, 10])
+        for each in report["shapes"]:
+            self.assertIn(each["what"], out)
+            for ratio in each["ratios"]:
+                self.assertEqual(len(ratio["rounds"]), 2)
+                self.assertTrue(0 < ratio["min"] <= ratio["median"] <= ratio["max"], ratio)
+            for name, figure in each["figures"].items():
+                self.assertEqual(len(figure["seconds"]), 2)
+                self.assertGreater(figure["GiB_per_s"], 0, name)
+            self.assertEqual(len(each["costs"]), 2)
+        llama = report["shapes"][0]["figures"]
+        raw = min(figure["seconds"][0] for name, figure in llama.items() if " direct, " in name)
+        self.assertAlmostEqual(report["shapes"][0]["ratios"][0]["rounds"][0],
+                               raw / llama["disk: berth, durable"]["seconds"][0])
+
+    def test_wrong_usage_and_a_refused_option(self):
+        for words, says in ((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
+                            (["--rounds", "0"], "--rounds"),
+                            (["--quick", "--set", "save.durability=maybe"], "maybe")):
+            job = self.start(*words)
+            error = job.communicate(timeout=60)[1]
+            self.assertIn(says, error)
+            self.assertNotIn("Traceback", error)
+            self.assertEqual(job.returncode, 2)
+
+    def test_a_signal_removes_what_was_written(self):
+        before = self.entries()
+        job = self.start("--shapes", "uniform", "--size", "64MiB", "--rounds", "1000")
+        for line in job.stderr:
+            if "round 1 of" in line:
+                break
+        self.assertGreater(len(self.entries()), len(before))
+        job.send_signal(signal.SIGTERM)
+        job.communicate(timeout=60)
+        self.assertEqual((job.returncode, self.entries(), os.listdir(self.path("memory"))),
+                         (143, before, []))
+
+
+class BenchLoadTool(Case):
+    """tools/bench/load: that it works, not what it finds."""
+
+    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "load")
+
+    def start(self, *words):
+        return subprocess.Popen([self.TOOL, *words], cwd=self.folder, text=True,
+                                env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def setUp(self):
+        super().setUp()
+        if "BERTH_PYTHON" not in os.environ:
+            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+
+    def test_a_quick_run_measures_every_case_and_leaves_nothing(self):
+        before = self.entries()
+        job = self.start("--quick", "--size", "16MiB", "--shape", "llama", "--json", "j")
+        out, err = job.communicate(timeout=300)
+        self.assertEqual(job.returncode, 0, err)
+        report = json.loads(self.read("j"))
+        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        self.assertEqual([each["case"] for each in report["sections"]],
+                         ["open", "open", "cold", "warm", "map", "verify", "parse"])
+        for each in report["sections"]:
+            self.assertIn(each["what"], out)
+            for ratio in each["ratios"]:
+                self.assertTrue(0 < ratio["min"] <= ratio["median"] <= ratio["max"], ratio)
+            for name, figure in each["figures"].items():
+                self.assertTrue(1 <= len(figure["seconds"]) <= 2, (name, figure))
+        for each in report["sections"][:2]:
+            self.assertTrue(all(cost["value"] <= cost["at_most"] for cost in each["costs"]), each)
+        warm = report["sections"][3]
+        self.assertAlmostEqual(warm["ratios"][0]["rounds"][0],
+                               warm["figures"]["torch.load"]["seconds"][0] /
+                               warm["figures"]["berth"]["seconds"][0])
+
+    def test_wrong_usage_and_a_refused_option(self):
+        for words, says in ((["--shape", "round"], "round"), (["--size", "5X"], "5X"),
+                            (["--rounds", "0"], "--rounds"), (["--cases", "hot"], "hot"),
+                            (["--quick", "--cases", "open", "--set", "load.check=maybe"], "maybe")):
+            job = self.start(*words)
+            error = job.communicate(timeout=60)[1]
+            self.assertIn(says, error)
+            self.assertNotIn("Traceback", error)
+            self.assertEqual(job.returncode, 2)

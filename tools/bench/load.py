@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How fast Berth loads, against PyTorch, safetensors and the disk itself, in one run.
+
+All load the same tensors, in this process, from the same file system. They take turns
+(A B A B ...), each round in another order; before each turn as much memory as it needs is touched
+and given back, so that no turn pays for what another left. A ratio is taken within each round, and
+its median is what counts. One round more goes first: it is not counted, and in it what Berth loads
+is compared with what PyTorch loads.
+
+Cold: before each turn the file is evicted from the page cache, and its pages are counted; where
+more than one of a hundred stayed, the turn is told and does not count. Warm: the file is read
+before, and its pages are counted too.
+
+Cases: open (until every tensor can be asked for), cold and warm (all bytes into fresh memory), map
+(mapped, every byte looked at by one thread), verify (every CRC), parse (data.pkl alone). "raw" is a
+bare loop of reads into fresh memory, "fio" the same by fio, when installed, into a few buffers; the
+best settings of a first try take part. fastsafetensors and the Run:ai model streamer take part
+where BERTH_PYTHON has them. Debug mode is off. Run it on a machine that does nothing else.
+"""
+
+import gc
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import machine
+import report as reports
+import shapes
+import tool
+from tool import MIB, tell
+
+CASES = ["open", "cold", "warm", "map", "verify", "parse"]
+LIMIT = ("raw *", "fio *")
+COLD, WARM = "cold", "warm"
+
+
+def arguments():
+    parser = tool.parser("load", __doc__)
+    parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
+                        help="of all tensors (2GiB; llama and small: their own)")
+    parser.add_argument("--shape", default="uniform", choices=list(shapes.SHAPES),
+                        help="of what is loaded whole (%(default)s)")
+    parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
+    parsed = tool.parse(parser)
+    parsed.cases = parsed.cases.split(",")
+    for case in parsed.cases:
+        if case not in CASES:
+            parser.error(f"there is no case '{case}'; there are {', '.join(CASES)}")
+    return parsed
+
+
+class Turn:
+    """One who takes part: seconds from run(), of a file that is cold, warm, or as it is."""
+
+    def __init__(self, name, run, path, cache):
+        self.name, self.run, self.path, self.cache = name, run, path, cache
+
+
+class Bench:
+    """The files, the settings of the limit, and the rounds of one case after the other."""
+
+    def __init__(self, options, folder):
+        import loaders
+        import raw
+
+        self.who, self.raw, self.options, self.folder = loaders, raw, options, folder
+        self.remarks, self.chosen = [], None
+        self.large = None
+        self.set = " ".join(["debug=off", *options.set])
+
+    def remark(self, text):
+        if text not in self.remarks:
+            tell(text)
+            self.remarks.append(text)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    # ---- files ----
+
+    def make(self, shape, asked, name):
+        """name.pt and name.safetensors; the tensors are then forgotten. (bytes, how many)"""
+        import contestants
+        import safetensors.torch
+
+        state = shapes.make(shape, asked)
+        tree = contestants.Tree(state)
+        contestants.berth_save("", tree, "save.durability=full")(self.path(f"{name}.pt"))
+        tree.free()
+        safetensors.torch.save_file(state, self.path(f"{name}.safetensors"))
+        self.raw.sync_file_system(self.folder)
+        return shapes.nbytes_of(state), len(state)
+
+    def need_large(self):
+        """What is loaded whole: halved until the file, its pages and what is loaded have room."""
+        if self.large:
+            return
+        natural = {"uniform": 2048 * MIB, "one": 2048 * MIB}.get(
+            self.options.shape, shapes.SHAPES[self.options.shape][2])
+        wanted = asked = self.options.size or natural
+        room = min(machine.available_nbytes() / 3.3 - 512 * MIB,
+                   machine.free_nbytes(self.folder) / 2.2 - 64 * MIB)
+        while asked > room and asked > MIB:
+            asked //= 2
+        if asked < wanted:
+            self.remark(f"{wanted / MIB:.0f} MiB have no room in memory and on disk: "
+                        f"{asked / MIB:.0f} MiB instead")
+        nbytes, n = self.make(self.options.shape, asked, "large")
+        self.large = {"nbytes": nbytes, "tensors": n}
+        self.pt, self.safetensors = self.path("large.pt"), self.path("large.safetensors")
+
+    # ---- who takes part ----
+
+    def can(self, options):
+        """Whether this version takes these options."""
+        try:
+            with self.who.b.patched(f"{self.set} {options}"):
+                return True
+        except self.who.b.BerthError as error:
+            self.remark(f"left out: {error}")
+            return False
+
+    def berth(self, name, options, cache, also=None):
+        if not self.can(options):
+            return []
+        return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", also), self.pt, cache)]
+
+    def limit(self):
+        """The best settings of our bare loop and of fio, by one try of each."""
+        if self.chosen is None:
+            self.chosen = self.best(self.raw_turns(), 2, "no raw reads")
+            if self.raw.fio_version() is None:
+                self.remark("fio is not installed: the limit is our own loop's")
+            else:
+                self.chosen += self.best(self.fio_turns(True), 2, "no direct reads by fio")
+                self.chosen += self.best(self.fio_turns(False), 1, "no buffered reads by fio")
+        return self.chosen
+
+    def raw_turns(self):
+        reads, quick = self.raw.RawReads(self.pt), self.options.quick
+        for direct, n_threads, block in ((True, 1, 4), (True, 2, 4), (True, 4, 4), (True, 8, 4),
+                                         (True, 4, 1), (False, 2, 4))[1 if quick else 0:2 if quick else 6]:
+            name = f"raw {'direct' if direct else 'buffered'}, {block} MiB x {n_threads}"
+            yield Turn(name, lambda a=(block * MIB, n_threads, direct): reads.read(*a), self.pt, COLD)
+
+    def fio_turns(self, direct):
+        settings = ((1, 4), (1, 16), (4, 2), (4, 8)) if direct else ((1, 1), (1, 2), (4, 2))
+        for block, depth in settings[:1] if self.options.quick else settings:
+            name = f"fio {'direct' if direct else 'buffered'}, {block} MiB x {depth}"
+            yield Turn(name, lambda a=(block * MIB, depth, direct): self.raw.fio_read(self.pt, *a),
+                       self.pt, COLD)
+
+    def best(self, turns, n, otherwise):
+        tried = []
+        for turn in turns:
+            try:
+                seconds = self.take(turn)
+            except OSError as error:
+                self.remark(f"{otherwise}: {error.strerror or error}")
+                break
+            if seconds:
+                tried.append((seconds, len(tried), turn))
+        return [turn for _, _, turn in sorted(tried)[:n]]
+
+    def streamers(self, cache):
+        """Peers that few have installed."""
+        for module, name, load in (
+                ("fastsafetensors", "fastsafetensors", self.who.fastsafetensors_load),
+                ("runai_model_streamer", "Run:ai streamer", self.who.runai_load)):
+            if importlib.util.find_spec(module) is None:
+                self.remark(f"{module} is not installed")
+                continue
+            try:
+                run = load(self.safetensors)
+                run()
+                yield Turn(name, run, self.safetensors, cache)
+            except Exception as error:  # another's trouble is a remark here
+                self.remark(f"{module} does not work here: {type(error).__name__}: {error}"[:200])
+
+    # ---- taking turns ----
+
+    def take(self, turn):
+        """Seconds; None where the file was not cold, or warm, as it should be."""
+        gc.collect()
+        if turn.cache:
+            nbytes = os.path.getsize(turn.path)
+            self.raw.warm_memory(self.folder, nbytes)
+            self.raw.warm_large_pages(nbytes)
+            self.raw.evict(turn.path) if turn.cache == COLD else self.raw.warm(turn.path)
+            part = self.raw.residency(turn.path)
+            if part > 0.01 if turn.cache == COLD else part < 0.99:
+                self.remark(f"a turn of {turn.name} was not {turn.cache}: {part:.1%} of the file "
+                            "were in the page cache; it is not counted")
+                return None
+        return turn.run()
+
+    def rounds(self, case, turns, check=None):
+        """[{figure: seconds}], one a round; the first round is only for checking."""
+        made = []
+        for number in range(self.options.rounds + 1):
+            tell(f"({case}) " + (f"round {number} of {self.options.rounds}" if number
+                                 else "warming up, checking"))
+            figures = {}
+            if not number and check:
+                check()
+            for turn in random.Random(number).sample(turns, len(turns)):
+                seconds = self.take(turn)
+                if seconds:
+                    figures[turn.name] = seconds
+            if number:
+                made.append(figures)
+        return made
+
+    def section(self, case, what, turns, rows, check=None, size=None):
+        """Takes the rounds of a case; rows: its ratios."""
+        self.remarks = []
+        turns = turns()
+        rounds = self.rounds(case, turns, check)
+        nbytes = size["nbytes"] if size else None
+        figures = {}
+        for turn in turns:
+            seconds = [each[turn.name] for each in rounds if turn.name in each]
+            if seconds:
+                figures[turn.name] = reports.figure(seconds, nbytes)
+        return {"case": case, "letter": case, "what": what, **(size or {}), "figures": figures,
+                "ratios": reports.ratios(rows, rounds), "costs": [], "remarks": self.remarks}
+
+    # ---- open ----
+
+    def requests(self, run):
+        """Read calls of this process meanwhile, as the kernel counts them."""
+        def count():
+            return int(os.pread(io, 4096, 0).split(b"syscr: ")[1].split()[0])
+
+        io = os.open("/proc/self/io", os.O_RDONLY)
+        try:
+            own = -count() + count()  # what counting takes
+            before = count()
+            run()
+            return count() - before - own
+        finally:
+            os.close(io)
+
+    def count_requests(self, name, n):
+        """Costs: what opening takes, at most what is aimed at; where io is not counted: nothing."""
+        def reads(run):
+            run()  # Python reads its own modules, once
+            return self.requests(run)
+
+        if not os.path.exists("/proc/self/io"):
+            return []
+        most = 1 if n < 5000 else 2 if n < 50000 else 3
+        path = self.path(f"{name}.pt")
+        costs = [{"case": f"reads to open {n:,}, check={check}", "at_most": most + extra,
+                  "value": reads(self.who.berth_open(path, f"{self.set} load.check={check}"))}
+                 for check, extra in (("none", 0), ("directory", 2))]
+        for calculated in (False, True):
+            n_reads = reads(self.who.torch_load(path, mapped=True, calculated=calculated))
+            self.remark(f"reads by torch.load(mmap), {'calculated offsets' if calculated else 'as it is'}"
+                        f": {n_reads:,}")
+        return costs
+
+    def open_turns(self, name):
+        path, other = self.path(f"{name}.pt"), self.path(f"{name}.safetensors")
+        return [Turn("berth", self.who.berth_open(path, f"{self.set} load.check=directory"), path, None),
+                Turn("berth, check=none", self.who.berth_open(path, f"{self.set} load.check=none"),
+                     path, None),
+                Turn("torch.load(mmap)", self.who.torch_load(path, mapped=True), path, None),
+                Turn("torch.load(mmap), calculated offsets",
+                     self.who.torch_load(path, mapped=True, calculated=True), path, None),
+                Turn("safetensors", self.who.safetensors_open(other), path, None)]
+
+    def open(self):
+        self.remarks = []
+        for n, is_timed in (((100, False), (2000, True)) if self.options.quick else
+                            ((100, False), (10000, True), (100000, True))):
+            name = f"small{n}"
+            n = self.make("small", n * 2560, name)[1]
+            what = f"open {n:,} tensors, until all can be asked for"
+            if is_timed:
+                made = self.section("open", what, lambda: self.open_turns(name), [
+                    ("against torch.load(mmap)", "berth", "torch.load(mmap)", 100),
+                    ("against torch.load(mmap), calculated offsets", "berth",
+                     "torch.load(mmap), calculated offsets", 100),
+                    ("against safetensors", "berth", "safetensors", None)])
+            else:
+                self.remarks = []
+                made = {"case": "open", "letter": "open", "what": what, "figures": {}, "ratios": [],
+                        "remarks": self.remarks}
+            made["costs"] = self.count_requests(name, n)
+            yield made
+
+    # ---- all bytes into memory ----
+
+    def check_loaded(self):
+        for options in ("load.mmap=off", "load.method=map"):
+            self.who.compare(self.pt, f"{self.set} {options} load.check=data")
+
+    def peers(self, cache):
+        who = self.who
+        return [Turn("torch.load", who.torch_load(self.pt), self.pt, cache),
+                Turn("torch.load(mmap) + touch",
+                     who.torch_load(self.pt, mapped=True, then=who.touch_tensors), self.pt, cache),
+                Turn("safetensors, pread", who.safetensors_load(self.safetensors, "pread"),
+                     self.safetensors, cache),
+                Turn("safetensors, mmap + touch",
+                     who.safetensors_load(self.safetensors, then=who.touch_tensors),
+                     self.safetensors, cache), *self.streamers(cache)]
+
+    def ours(self, cache):
+        return [*self.berth("berth", "load.mmap=off", cache),
+                *self.berth("berth, read", "load.method=read", cache),
+                *self.berth("berth, direct", "load.method=direct", cache),
+                *self.berth("berth, CRCs verified", "load.mmap=off load.check=data", cache)]
+
+    def cold(self):
+        self.need_large()
+        yield self.section(
+            COLD, "cold, all bytes into fresh memory",
+            lambda: [*self.limit(), *self.ours(COLD), *self.peers(COLD)],
+            [("against the best cold read of fio", "berth", "fio *", 0.95),
+             ("against our bare loop", "berth", "raw *", None),
+             ("against torch.load", "berth", "torch.load", 1.7),
+             ("with CRCs verified, against torch.load", "berth, CRCs verified", "torch.load", None),
+             ("against torch.load(mmap), every byte touched", "berth", "torch.load(mmap) + touch", None),
+             ("against safetensors, the better way", "berth", "safetensors*", None),
+             ("against fastsafetensors", "berth", "fastsafetensors", None),
+             ("against the Run:ai streamer", "berth", "Run:ai streamer", None)],
+            self.check_loaded, self.large)
+
+    def warm(self):
+        self.need_large()
+        yield self.section(
+            WARM, "warm, all bytes into fresh memory",
+            lambda: [*self.ours(WARM), *self.peers(WARM)],
+            [("against torch.load", "berth", "torch.load", 6),
+             ("with CRCs verified, against torch.load", "berth, CRCs verified", "torch.load", 4),
+             ("against safetensors, pread", "berth", "safetensors, pread", None),
+             ("against fastsafetensors", "berth", "fastsafetensors", None),
+             ("against the Run:ai streamer", "berth", "Run:ai streamer", None)],
+            None, self.large)
+
+    # ---- mapped ----
+
+    def map_turns(self):
+        turns = []
+        for way in ("off", "advise", "populate", "read"):
+            name = f"berth, prefetch={way}" if way != "off" else "berth, faulting"
+            turns += self.berth(name, f"load.method=map load.prefetch={way}", COLD,
+                                self.who.Checkpoint.touch)
+        for name, advice in (("one MADV_WILLNEED", 3), ("one MADV_POPULATE_READ", 22), ("faulting", 0)):
+            turns.append(Turn(name, self.who.map_file(self.pt, advice), self.pt, COLD))
+        return turns + self.limit()
+
+    def map(self):
+        self.need_large()
+        ours = "berth, prefetch=*"
+        yield self.section(
+            "map", "mapped, cold, every byte looked at by one thread", self.map_turns,
+            [("the best prefetch, against the disk's limit", ours, LIMIT, 0.9),
+             ("against one MADV_WILLNEED", ours, "one MADV_WILLNEED", None),
+             ("against one MADV_POPULATE_READ", ours, "one MADV_POPULATE_READ", None),
+             ("against faulting", ours, "faulting", None)], None, self.large)
+
+    # ---- verify ----
+
+    def verify_turns(self):
+        ours, path = self.who.berth_verify(self.pt, self.set), self.pt
+        turns = [Turn("berth verify, warm", ours, path, WARM),
+                 Turn("berth verify, cold", ours, path, COLD),
+                 Turn("zipfile.testzip, warm", self.who.timed(self.testzip), path, WARM)]
+        if shutil.which("unzip"):
+            turns.append(Turn("unzip -t, warm", self.who.timed(self.unzip), path, WARM))
+        else:
+            self.remark("unzip is not installed")
+        return turns + self.limit()
+
+    def testzip(self):
+        with zipfile.ZipFile(self.pt) as archive:
+            if archive.testzip() is not None:
+                raise OSError(f"{self.pt}: zipfile finds it broken")
+
+    def unzip(self):
+        subprocess.run(["unzip", "-t", "-qq", self.pt], check=True)
+
+    def verify(self):
+        self.need_large()
+        yield self.section(
+            "verify", "every CRC of the file", self.verify_turns,
+            [("warm, against unzip -t", "berth verify, warm", "unzip -t, warm", 10),
+             ("warm, against zipfile.testzip", "berth verify, warm", "zipfile.testzip, warm", 10),
+             ("cold, against the disk's limit", "berth verify, cold", LIMIT, 0.9)], None, self.large)
+
+    # ---- what only the command tells ----
+
+    def command(self, *words):
+        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "load", "--json", "--quiet",
+                   "--rounds", str(self.options.rounds), *words]
+        for each in self.set.split():
+            command += ["--set", each]
+        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
+        if done.returncode:
+            raise OSError(f"{' '.join(command)} ended with {done.returncode}")
+        return json.loads(done.stdout)
+
+    def parse(self):
+        self.remarks = []
+        n = 2000 if self.options.quick else 100000
+        path = self.path(f"small{n}.pt")
+        if not os.path.exists(path):
+            self.make("small", n * 2560, f"small{n}")
+        told = self.command("--open", path)
+        rates = sorted(told["parse"]["nbytes"] / each["seconds"] / 1e6
+                       for each in told["parse"]["rounds"])
+        middle = told["parse"]["nbytes"] / told["parse"]["seconds"] / 1e6
+        phases = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in told["phases"].items())
+        self.remark(f"data.pkl has {told['parse']['nbytes'] / 1e6:.1f} MB; all of the opening: {phases}")
+        yield {"case": "parse", "letter": "parse", "what": f"data.pkl of {n:,} tensors, in C, from memory",
+               "figures": {"parsing": reports.figure([e["seconds"] for e in told["parse"]["rounds"]])},
+               "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates, "median": middle,
+                           "min": rates[0], "max": rates[-1]}],
+               "costs": [], "command": told, "remarks": self.remarks}
+
+
+def run(options, folder):
+    whole = tool.head(options, folder)
+    whole["sections"] = []
+    bench = Bench(options, folder)
+    for case in options.cases:
+        for done in getattr(bench, case)():
+            whole["sections"].append(done)
+            reports.print_section(done)
+            sys.stdout.flush()
+    return whole
+
+
+def main():
+    options = arguments()
+    tool.run(options, lambda folder: run(options, folder))
+
+
+if __name__ == "__main__":
+    tool.start("load", main)

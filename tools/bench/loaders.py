@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who loads: each a function that gives the seconds until what is asked for is there.
+
+What it loaded is freed after the clock was read.
+"""
+
+import ctypes as c
+import mmap
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/peers"))
+
+import berth_ctypes as b
+import numpy
+import safetensors
+import safetensors.torch
+import torch
+import torch.utils.serialization
+
+
+def touch(address, nbytes):
+    """Every byte is looked at, as fast as one thread can; the same for all who map."""
+    if nbytes < 8:
+        return
+    words = numpy.frombuffer((c.c_char * (nbytes // 8 * 8)).from_address(address), numpy.uint64)
+    for at in range(0, words.size, 1 << 20):
+        words[at:at + (1 << 20)].max()
+
+
+def touch_tensors(state):
+    for tensor in state.values():
+        touch(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def timed(load, then=None):
+    """Seconds of load(), and of then(what it gave) if there is one."""
+    def run():
+        begin = time.perf_counter()
+        loaded = load()
+        if then:
+            then(loaded)
+        return time.perf_counter() - begin
+    return run
+
+
+# ---- Berth ----
+
+class Checkpoint:
+    """An open checkpoint; closed by the end of its life."""
+
+    def __init__(self, path):
+        self.pointer, self.stats = c.c_void_p(), b.Stats()
+        call = b.Call(stats=c.addressof(self.stats))
+        b.check(b.berth_open, path.encode(), c.byref(call), c.byref(self.pointer))
+
+    def __del__(self):
+        b.berth_close(self.pointer)
+
+    def storages(self):
+        """Each storage's (address, bytes), in the file's order; their bytes are then in memory."""
+        named, found, error = b.NamedTensor(), {}, b.Error()
+        for i in range(b.berth_tensor_count(self.pointer)):
+            b.check(b.berth_tensor_at, self.pointer, i, c.byref(named))
+            storage = named.tensor.contents.storage
+            if storage and storage not in found:
+                address = b.berth_storage_data(self.pointer, storage, c.byref(error))
+                if not address:
+                    raise b.BerthError(error.message.decode())
+                found[storage] = (address, b.berth_storage_nbytes(storage))
+        return sorted(found.values())
+
+    def touch(self):
+        for address, nbytes in self.storages():
+            touch(address, nbytes)
+
+    def tensors(self):
+        """{name: bytes of a tensor, as numpy sees them}: for those that are contiguous."""
+        named, found = b.NamedTensor(), {}
+        for i in range(b.berth_tensor_count(self.pointer)):
+            b.check(b.berth_tensor_at, self.pointer, i, c.byref(named))
+            tensor = named.tensor.contents
+            address = b.check(b.berth_tensor_data, self.pointer, named.tensor)
+            n = DTYPE_NBYTES[tensor.dtype]
+            for axis in range(tensor.rank):
+                n *= tensor.shape[axis]
+            found[named.name.decode()] = numpy.frombuffer((c.c_char * n).from_address(address),
+                                                          numpy.uint8)
+        return found
+
+
+DTYPE_NBYTES = {i: getattr(torch, name).itemsize for i, name in b.DTYPE_NAMES.items()
+                if hasattr(torch, name)}
+
+
+def berth(path, options, also=None):
+    """All bytes in memory; `also` is done within the time too."""
+    def run():
+        with b.patched(options):
+            begin = time.perf_counter()
+            checkpoint = Checkpoint(path)
+            checkpoint.storages()
+            if also:
+                also(checkpoint)
+            return time.perf_counter() - begin
+    return run
+
+
+def berth_open(path, options):
+    """Every tensor has its name, and can be asked for."""
+    def run():
+        with b.patched(options):
+            begin = time.perf_counter()
+            checkpoint = Checkpoint(path)
+            b.berth_tensor_count(checkpoint.pointer)
+            return time.perf_counter() - begin
+    return run
+
+
+def berth_verify(path, options):
+    def run():
+        with b.patched(options):
+            begin = time.perf_counter()
+            b.check(b.berth_verify, path.encode(), None, None)
+            return time.perf_counter() - begin
+    return run
+
+
+def compare(path, options):
+    """What Berth loads is what PyTorch loads, byte for byte."""
+    with b.patched(options):
+        checkpoint = Checkpoint(path)
+        ours, theirs = checkpoint.tensors(), torch.load(path, mmap=True)
+        if list(ours) != list(theirs):
+            raise b.BerthError(f"{path}: PyTorch finds other names than Berth")
+        for name, tensor in theirs.items():
+            if not numpy.array_equal(ours[name], tensor.view(-1).view(torch.uint8).numpy()):
+                raise b.BerthError(f"{path}: PyTorch reads {name} differently")
+
+
+# ---- peers ----
+
+def map_file(path, advice):
+    """A map of the whole file, one advice for all of it (0: none), and every byte looked at."""
+    def run():
+        begin = time.perf_counter()
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE,
+                                                 mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+            if advice:
+                mapped.madvise(advice)
+            first = c.c_char.from_buffer(mapped)
+            touch(c.addressof(first), len(mapped))
+            seconds = time.perf_counter() - begin
+            del first  # or it could not be closed
+        return seconds
+    return run
+
+
+def torch_load(path, mapped=False, calculated=False, then=None):
+    def load():
+        torch.utils.serialization.config.load.calculate_storage_offsets = calculated
+        return torch.load(path, mmap=mapped, weights_only=True)
+    return timed(load, then)
+
+
+def safetensors_load(path, backend="mmap", then=None):
+    return timed(lambda: safetensors.torch.load_file(path, backend=backend), then)
+
+
+def safetensors_open(path):
+    def load():
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}
+    return timed(load)
+
+
+def fastsafetensors_load(path):
+    import fastsafetensors as fast
+
+    def run():
+        begin = time.perf_counter()
+        loader = fast.SafeTensorsFileLoader(fast.SingleGroup(), device="cpu", nogds=True)
+        loader.add_filenames({0: [path]})
+        buffer = loader.copy_files_to_device()
+        for name in loader.get_keys():
+            buffer.get_tensor(name)
+        seconds = time.perf_counter() - begin
+        buffer.close()
+        loader.close()
+        return seconds
+    return run
+
+
+def runai_load(path):
+    from runai_model_streamer import SafetensorsStreamer
+
+    def load():
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_file(path)
+            # What is yielded lies in buffers that are used again.
+            return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
+    return timed(load)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the benchmarks have in common: words of the command line, the report's head, how they end."""
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import sys
+import tempfile
+
+import machine
+
+MIB = 1 << 20
+
+
+def nbytes(text):
+    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number = text.rstrip("BKMGTi")
+    unit = text[len(number):].removesuffix("iB")
+    if not number.isdigit() or unit not in units or not int(number):
+        raise argparse.ArgumentTypeError(f"bytes such as 4GiB are wanted, not '{text}'")
+    return int(number) * units[unit]
+
+
+def parser(name, description):
+    made = argparse.ArgumentParser(
+        prog=f"tools/bench/{name}", description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="BERTH_BUILD names the folder of a built variant (default: build/release, built if "
+               "need be), BERTH_PYTHON a Python with PyTorch and safetensors.")
+    made.add_argument("--rounds", type=int, default=5, help="how many are counted (5)")
+    made.add_argument("--folder", default=".", help="where files are written (here)")
+    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                      help="an option of Berth, wherever it takes part; may be repeated")
+    made.add_argument("--json", metavar="FILE", help="write everything there")
+    made.add_argument("--quick", action="store_true",
+                      help="does it still work: 32 MiB each, 2 rounds; no figures to quote")
+    return made
+
+
+def parse(made):
+    """What the command line says; with --quick, in short."""
+    parsed = made.parse_args()
+    if parsed.quick:
+        parsed.rounds = 2
+        parsed.size = min(parsed.size or 32 * MIB, 32 * MIB)
+    if parsed.rounds < 1:
+        made.error("--rounds wants at least 1")
+    return parsed
+
+
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def head(options, folder):
+    """The report's first facts, printed too."""
+    import raw
+    import safetensors
+    import torch
+
+    whole = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+             "quick": options.quick, "rounds": options.rounds, "set": options.set,
+             "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
+             "torch": torch.__version__, "safetensors": safetensors.__version__,
+             "fio": raw.fio_version(), "machine": machine.facts(folder),
+             "load_before": os.getloadavg()}
+    facts = whole["machine"]
+    print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
+          f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
+          f"{whole['safetensors']}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
+    if whole["build"] != "release":
+        tell("this is no release build: the figures say nothing")
+    if whole["load_before"][0] > 0.5 * facts["processors"]:
+        tell(f"others are at work here (load {whole['load_before'][0]:.1f}): the figures are noisy")
+    return whole
+
+
+def run(options, measure):
+    """measure(folder) in a folder of its own, which goes afterwards; its report is kept."""
+    os.environ.setdefault("BERTH_BUILD", os.path.join(os.path.dirname(__file__), "../../build/release"))
+    os.environ["BERTH_BUILD"] = os.path.realpath(os.environ["BERTH_BUILD"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders are removed
+    with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
+        whole = measure(os.path.realpath(folder))
+    whole["load_after"] = os.getloadavg()
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(whole, file, indent=1)
+
+
+def start(name, main):
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        # What the machine or Berth refuse is told in a line; anything else is a fault of this tool.
+        if not isinstance(error, OSError) and type(error).__name__ != "BerthError":
+            raise
+        tell(f"tools/bench/{name}: {error}")
+        sys.exit(2)

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The files of benchmarks: where they are made, and how much of them is in the page cache. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/bench.h"
+
+int bench_folder_make(bench_folder *folder)
+{
+    strcpy(folder->folder, "berth-bench-XXXXXX");
+    if (!mkdtemp(folder->folder)) {
+        int code = errno;
+        folder->folder[0] = '\0';
+        return trouble("a folder for the files cannot be made here: %s", strerror(code));
+    }
+    snprintf(folder->path, sizeof folder->path, "%s/bench.pt", folder->folder);
+    return 0;
+}
+
+int bench_folder_remove_file(const bench_folder *folder)
+{
+    if (folder->folder[0] && unlink(folder->path) != 0 && errno != ENOENT)
+        return trouble("%s could not be removed: %s", folder->path, strerror(errno));
+    return 0;
+}
+
+int bench_folder_remove(const bench_folder *folder)
+{
+    if (folder->folder[0] && rmdir(folder->folder) != 0)
+        return trouble("%s could not be removed: %s", folder->folder, strerror(errno));
+    return 0;
+}
+
+int file_evict(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return trouble("%s: %s", path, strerror(errno));
+    /* Only clean pages go. What the file system cannot sync or drop, file_residency will tell. */
+    int code = fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
+    if (!code)
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    return code ? trouble("%s: %s", path, strerror(code)) : 0;
+}
+
+int file_warm(const char *path)
+{
+    enum { AT_ONCE = 4 << 20 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *buffer = malloc(AT_ONCE);
+    int code = 0;
+    ssize_t n = 1;
+
+    if (fd < 0)
+        code = trouble("%s: %s", path, strerror(errno));
+    else if (!buffer)
+        code = trouble("out of memory");
+    while (!code && n > 0 && !signal_code(0)) {
+        n = read(fd, buffer, AT_ONCE);
+        if (n < 0 && errno != EINTR)
+            code = trouble("%s: %s", path, strerror(errno));
+    }
+    free(buffer);
+    if (fd >= 0)
+        close(fd);
+    return code;
+}
+
+/* Pages of a mapped range that are in the page cache; -1 where the system does not tell. */
+static double resident_pages(void *map, size_t nbytes, size_t page_nbytes)
+{
+    enum { AT_ONCE = 1 << 16 };
+    static unsigned char present[AT_ONCE];
+    size_t n_pages = (nbytes + page_nbytes - 1) / page_nbytes, found = 0;
+
+    for (size_t first = 0; first < n_pages; first += AT_ONCE) {
+        size_t n = n_pages - first < AT_ONCE ? n_pages - first : AT_ONCE;
+        if (mincore((char *)map + first * page_nbytes, n * page_nbytes, present) != 0)
+            return -1;
+        for (size_t i = 0; i < n; i++)
+            found += present[i] & 1;
+    }
+    return (double)found / (double)n_pages;
+}
+
+double file_residency(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    double part = -1;
+
+    /* Of files that are neither one's own nor writable, mincore says that all is present. */
+    if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size > 0 &&
+        (status.st_uid == geteuid() || access(path, W_OK) == 0)) {
+        size_t nbytes = (size_t)status.st_size;
+        void *map = mmap(NULL, nbytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (map != MAP_FAILED) {
+            part = resident_pages(map, nbytes, (size_t)sysconf(_SC_PAGESIZE));
+            munmap(map, nbytes);
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return part;
+}

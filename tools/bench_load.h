@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What `berth bench load` measures: one load, by phases. */
+#ifndef BERTH_TOOLS_BENCH_LOAD_H
+#define BERTH_TOOLS_BENCH_LOAD_H
+
+#include "tools/bench.h"
+
+/* The file that is loaded. */
+typedef struct load_subject {
+    const char *path;
+    uint64_t nbytes; /* of its storages */
+    uint64_t file_nbytes;
+    uint64_t pickle_nbytes; /* 0: it has no data.pkl, it is a stream */
+    size_t n_tensors;
+    size_t n_storages;
+} load_subject;
+
+enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
+
+/* One load: what is there until load_round_end, and what was measured. */
+typedef struct load_round {
+    berth_checkpoint *checkpoint;
+    struct load_piece *pieces; /* the memory of each tensor's storage */
+    size_t n_pieces;
+    berth_stats open, fetch;
+    const char *method, *reason;
+    double phases[LOAD_N_PHASES];
+    uint64_t sum; /* of all bytes that were touched, so that no compiler leaves them out */
+} load_round;
+
+/* Each returns 0, or an exit code after telling. */
+
+/* Opens the file once and fills the rest of the subject. */
+int load_look_at(load_subject *subject);
+/*
+ * Loads it: open, names, bytes into memory, and the touch of every byte where it is mapped; or,
+ * with only_open, the addresses of all tensors instead, where that takes no reading.
+ */
+int load_run(const load_subject *subject, const berth_call *call, bool only_open,
+             load_round *round);
+/* Gives back what the load brought; the figures stay. */
+void load_round_end(load_round *round);
+/* Seconds to open the file from memory, unchecked: parsing, and hardly anything else. */
+int load_parse(const load_subject *subject, double *seconds);
+
+#endif
