@@ -32,36 +32,51 @@ static size_t table_nbytes(size_t capacity)
     return sizeof(struct table) + capacity * sizeof(struct table_entry);
 }
 
-/* Enters entry i, whose key is not in the table yet. */
-static void take_slot(const berth_tree *tree, struct table *table, uint32_t i)
+/*
+ * The slot of the first entry whose key may be this one, from `at` on, or the free one. A slot
+ * holds the hash in its upper half: keys of another hash are not looked at.
+ */
+static uint64_t *next_slot(const struct table *table, uint32_t hash, uint32_t *at)
 {
-    uint32_t at = berth_key_hash(tree, table->entries[i].key) & table->slots_mask;
+    while (table->slots[*at] && table->slots[*at] >> 32 != hash)
+        *at = (*at + 1) & table->slots_mask;
+    return &table->slots[*at];
+}
+
+/* Enters entry i, whose key is not in the table yet. */
+static void take_slot(struct table *table, uint32_t hash, uint32_t i)
+{
+    uint32_t at = hash & table->slots_mask;
     while (table->slots[at])
         at = (at + 1) & table->slots_mask;
-    table->slots[at] = i + 1;
+    table->slots[at] = (uint64_t)hash << 32 | (i + 1);
 }
 
 /* A table of slots that is at most two thirds full when all of `capacity` is used. */
 static bool make_slots(berth_tree *tree, struct table *table)
 {
-    size_t n = 16;
+    uint64_t *old = table->slots;
+    size_t n_old = old ? (size_t)table->slots_mask + 1 : 0, n = 16;
     while (n / 3 * 2 < table->capacity)
         n *= 2;
-    size_t old_nbytes = table->slots ? ((size_t)table->slots_mask + 1) * sizeof(uint32_t) : 0;
-    if (table->slots && n <= (size_t)table->slots_mask + 1)
+    if (n <= n_old)
         return true;
     if (n > UINT32_MAX) {
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of %u items", table->capacity);
         return false;
     }
-    uint32_t *slots = berth_tree_grow(tree, table->slots, old_nbytes, n * sizeof(*slots));
+    uint64_t *slots = berth_tree_allocate(tree, n * sizeof(*slots));
     if (!slots)
         return false;
     memset(slots, 0, n * sizeof(*slots));
     table->slots = slots;
     table->slots_mask = (uint32_t)(n - 1);
-    for (uint32_t i = 0; i < table->count; i++)
-        take_slot(tree, table, i);
+    for (uint32_t i = 0; !old && i < table->count; i++)
+        take_slot(table, berth_key_hash(tree, table->entries[i].key), i);
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i])
+            take_slot(table, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
+    berth_tree_discard(tree, old, n_old * sizeof(*old));
     return true;
 }
 
@@ -91,44 +106,47 @@ bool berth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
     return false;
 }
 
-/* The entry of a prepared key; NULL if there is none. */
-static struct table_entry *find(const berth_tree *tree, struct table *table, const berth_value *key)
+/*
+ * The entry of a prepared key; NULL if there is none, then *slot is the free one where it belongs,
+ * if there are slots.
+ */
+static struct table_entry *find(struct table *table, const berth_value *key, uint32_t hash,
+                                uint64_t **slot)
 {
-    if (!table)
-        return NULL;
     if (!table->slots) {
         for (uint32_t i = 0; i < table->count; i++)
             if (berth_key_equal(table->entries[i].key, key))
                 return &table->entries[i];
         return NULL;
     }
-    uint32_t at = berth_key_hash(tree, key) & table->slots_mask;
-    for (; table->slots[at]; at = (at + 1) & table->slots_mask) {
-        struct table_entry *entry = &table->entries[table->slots[at] - 1];
+    for (uint32_t at = hash & table->slots_mask;; at = (at + 1) & table->slots_mask) {
+        *slot = next_slot(table, hash, &at);
+        if (!**slot)
+            return NULL;
+        struct table_entry *entry = &table->entries[(uint32_t) * *slot - 1];
         if (berth_key_equal(entry->key, key))
             return entry;
     }
-    return NULL;
 }
 
 bool berth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
-    if (!berth_key_prepare(tree, key, is_set ? "in a set" : "a dict key"))
+    if (!berth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
+        !berth_table_reserve(tree, node, 1))
         return false;
-    struct table_entry *entry = find(tree, node->table, key);
+    uint64_t *slot = NULL;
+    struct table *table = node->table;
+    uint32_t hash = table->slots ? berth_key_hash(tree, key) : 0;
+    struct table_entry *entry = find(table, key, hash, &slot);
     if (entry) {
         /* As in Python: the first key stays, at its place; a set keeps its first item. */
         entry->value = is_set ? entry->value : value;
         return true;
     }
-    if (!berth_table_reserve(tree, node, 1))
-        return false;
-    struct table *table = node->table;
-    table->entries[table->count] = (struct table_entry){.key = key, .value = value};
-    if (table->slots)
-        take_slot(tree, table, table->count);
-    table->count++;
+    table->entries[table->count++] = (struct table_entry){.key = key, .value = value};
+    if (slot)
+        *slot = (uint64_t)hash << 32 | table->count;
     return true;
 }
 
@@ -155,9 +173,7 @@ int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (n > 1 && !berth_table_reserve(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
-        if (!berth_tree_owns(tree, items[2 * i], "a dict's key") ||
-            !berth_tree_owns(tree, items[2 * i + 1], "a dict's value") ||
-            !berth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+        if (!berth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     return 0;
 }
@@ -165,6 +181,11 @@ int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value)
 {
     berth_value *items[2] = {key, value};
+    berth_tree *tree = berth_value_tree(dict);
+    if (tree && is_dict(dict) &&
+        (!berth_tree_owns(tree, key, "a dict's key") ||
+         !berth_tree_owns(tree, value, "a dict's value")))
+        return tree->error.code;
     return berth_dict_extend(dict, items, 1);
 }
 
@@ -177,13 +198,13 @@ static struct table_entry *find_text(const berth_tree *tree, struct table *table
     uint32_t hash = berth_hash_bytes(tree, text, nbytes);
     uint32_t at = table->slots ? hash & table->slots_mask : 0;
     for (;; at = table->slots ? (at + 1) & table->slots_mask : at + 1) {
-        if (table->slots ? !table->slots[at] : at == table->count)
+        uint32_t i = table->slots ? (uint32_t)*next_slot(table, hash, &at) - 1 : at;
+        if (i >= table->count)
             return NULL;
-        struct table_entry *entry = &table->entries[table->slots ? table->slots[at] - 1 : at];
-        const struct text_node *key = (const struct text_node *)entry->key;
+        const struct text_node *key = (const struct text_node *)table->entries[i].key;
         if (key->key.head.kind == BERTH_KIND_STR && key->key.hash == hash &&
             key->key.count == nbytes && memcmp(key->data, text, nbytes) == 0)
-            return entry;
+            return &table->entries[i];
     }
 }
 
@@ -280,7 +301,10 @@ size_t berth_dict_find_int(const berth_value *dict, int64_t integer)
 {
     struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
-    const struct table_entry *entry = find(berth_value_tree(dict), table, &key.head);
+    uint64_t *slot;
+    const struct table_entry *entry =
+        table ? find(table, &key.head, berth_key_hash(berth_value_tree(dict), &key.head), &slot)
+              : NULL;
     /* True and 1.0 are equal to 1, but are not what was asked for. */
     return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
                                                        : SIZE_MAX;

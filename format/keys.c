@@ -40,7 +40,7 @@ uint32_t berth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbyt
     return folded(mix(hash, word));
 }
 
-enum { BIG_NBYTES = 255 };
+enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
 
 /*
  * An integer of any size in its shortest two's complement form; 0 for what is none. A float is
@@ -180,6 +180,12 @@ static struct keyed *keyed_of(const berth_value *key)
     }
 }
 
+/* Texts so short that comparing them takes constant time have no canonical node. */
+static bool is_short(const struct keyed *node)
+{
+    return node->head.kind != BERTH_KIND_TUPLE && node->count <= SHORT_NBYTES;
+}
+
 static const struct keyed *canonical(const struct keyed *node)
 {
     return node->head.flags & BERTH_NODE_KEY_ALIAS ? node->link : node;
@@ -198,13 +204,27 @@ uint32_t berth_key_hash(const berth_tree *tree, const berth_value *key)
                        number_of(key)); /* None and dtypes by their only node; inert by identity */
 }
 
+static bool same_content(const struct keyed *a, const struct keyed *b)
+{
+    if (a->hash != b->hash || a->count != b->count || a->head.kind != b->head.kind)
+        return false;
+    if (a->head.kind != BERTH_KIND_TUPLE)
+        return memcmp(((const struct text_node *)a)->data, ((const struct text_node *)b)->data,
+                      a->count) == 0;
+    const struct tuple_node *x = (const struct tuple_node *)a, *y = (const struct tuple_node *)b;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (!berth_key_equal(x->items[i], y->items[i]))
+            return false;
+    return true;
+}
+
 bool berth_key_equal(const berth_value *a, const berth_value *b)
 {
     if (a == b)
         return true;
     const struct keyed *x = keyed_of(a), *y = keyed_of(b);
     if (x || y)
-        return x && y && canonical(x) == canonical(y);
+        return x && y && (is_short(x) ? same_content(x, y) : canonical(x) == canonical(y));
     if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
         return strcmp(((const struct device_node *)a)->text,
                       ((const struct device_node *)b)->text) == 0;
@@ -238,20 +258,6 @@ static bool grow_chains(berth_tree *tree)
     return true;
 }
 
-static bool same_content(const struct keyed *a, const struct keyed *b)
-{
-    if (a->hash != b->hash || a->count != b->count || a->head.kind != b->head.kind)
-        return false;
-    if (a->head.kind != BERTH_KIND_TUPLE)
-        return memcmp(((const struct text_node *)a)->data, ((const struct text_node *)b)->data,
-                      a->count) == 0;
-    const struct tuple_node *x = (const struct tuple_node *)a, *y = (const struct tuple_node *)b;
-    for (uint32_t i = 0; i < a->count; i++)
-        if (!berth_key_equal(x->items[i], y->items[i]))
-            return false;
-    return true;
-}
-
 /* Links a hashed node to the canonical one of its kind, or makes it that. */
 static bool make_canonical(berth_tree *tree, struct keyed *node)
 {
@@ -282,7 +288,10 @@ static bool prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
     node->hash = berth_hash_bytes(tree, text->data, node->count);
-    return make_canonical(tree, node);
+    if (!is_short(node))
+        return make_canonical(tree, node);
+    node->head.flags |= BERTH_NODE_KEY_CANONICAL;
+    return true;
 }
 
 static bool is_hashable(const berth_value *value)

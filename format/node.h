@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
- * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c).
+ * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c) and by those of the pickle reader.
  *
  * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
  * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
@@ -12,7 +12,12 @@
 
 #include "format/value.h"
 
-enum { BERTH_BLOCK_UNIT = 8, BERTH_NO_ID = UINT32_MAX };
+enum {
+    BERTH_BLOCK_UNIT = 8,
+    BERTH_NO_ID = UINT32_MAX,
+    /* What is larger gets a block of its own, so that a chunk's last bytes are at most 1/16. */
+    BERTH_LARGEST_IN_CHUNK = 1024
+};
 
 /* Bits of berth_value.flags. Their meaning depends on the kind. */
 enum {
@@ -113,7 +118,8 @@ struct table_entry {
 struct table {
     uint32_t count;
     uint32_t capacity;
-    uint32_t *slots; /* entry + 1, 0: free; NULL while the table is so small that it is scanned */
+    uint64_t
+        *slots; /* hash, and entry + 1; 0: free. NULL: the table is so small that it is scanned */
     uint32_t slots_mask;
     uint32_t reserved;
     berth_value *state; /* attributes of an OrderedDict */
@@ -137,7 +143,8 @@ struct global_node {
     berth_value head;
     uint32_t module_nbytes;
     uint32_t name_nbytes;
-    char text[]; /* "module name" NUL "module" NUL */
+    uint32_t known; /* the pickle reader's number of it + 1; 0: not known */
+    char text[];    /* "module name" NUL "module" NUL */
 };
 
 struct storage_node {
@@ -188,7 +195,7 @@ struct storage_table {
     berth_storage **items;
     size_t count;
     size_t capacity;
-    uint32_t *slots; /* by key: position + 1, 0: free */
+    uint64_t *slots; /* by key: hash, and position + 1; 0: free. NULL: each key is its position */
     size_t slots_mask;
 };
 
@@ -197,6 +204,10 @@ struct berth_tree {
     struct block *chunk; /* the one that is being filled */
     size_t chunk_at;
     size_t chunk_nbytes;
+    size_t chunks_nbytes; /* of all chunks */
+    void *given;          /* berth_tree_give: the block, and what is left of it */
+    char *given_at;
+    size_t given_nbytes;
     uint64_t seed; /* of the hash of keys */
     uint32_t n_ids;
     berth_value *none;
@@ -210,6 +221,14 @@ struct berth_tree {
     berth_error error;
 };
 
+/* ---- value.c ---- */
+
+/* berth_value_kind, in line. */
+static inline berth_kind berth_node_kind(const berth_value *value)
+{
+    return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
+}
+
 /* ---- tree.c ---- */
 
 /* A node, zeroed after its head, with an id unless its kind has none. NULL: the tree has failed. */
@@ -217,10 +236,30 @@ void *berth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
 /* Like berth_node_new, without an id. */
 void *berth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
 /*
+ * Like berth_node_new, of a size far below SIZE_MAX; nothing is zeroed behind the head. In line: a
+ * file makes millions of them.
+ */
+static inline void *berth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    size_t rounded = (nbytes + BERTH_BLOCK_UNIT - 1) & ~(size_t)(BERTH_BLOCK_UNIT - 1);
+    if (rounded > BERTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at ||
+        tree->n_ids == BERTH_NO_ID)
+        return berth_node_new(tree, kind, nbytes);
+    berth_value *node = (berth_value *)(void *)((char *)tree->chunk + tree->chunk_at);
+    *node = (berth_value){.kind = (uint8_t)kind,
+                          .at = (uint16_t)(tree->chunk_at / BERTH_BLOCK_UNIT),
+                          .id = tree->n_ids++};
+    tree->chunk_at += rounded;
+    return node;
+}
+
+/*
  * A larger copy of memory of berth_tree_allocate. The old block stays valid when NULL comes
  * back; else it is gone (big ones are given back at once).
  */
 void *berth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes);
+/* What berth_tree_allocate gave is needed no more: big pieces are given back at once. */
+void berth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 /* Capacity for `need` items where there was room for `old`: exact at first, then half more. */
 size_t berth_tree_capacity(size_t old, size_t need);
 /* True if the value is not NULL and of this tree; else the tree has failed. */
@@ -232,6 +271,11 @@ bool berth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n,
 
 /* The node that holds the bytes of a STR or BYTES. */
 const struct text_node *berth_text_holder(const berth_value *value);
+
+/* ---- sequence.c ---- */
+
+/* Like berth_tuple, of items that are of the tree. */
+berth_value *berth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);
 
 /* ---- keys.c ---- */
 

@@ -8,24 +8,32 @@
 #include "format/pickle_machine.h"
 #include "format/tensor.h"
 
-static const berth_known rows[] = {
-#define BERTH_CALLABLE(module, name, build, arguments)                                             \
-    {module, name, arguments, berth_build_##build, BERTH_IS_CALLABLE, 0},
-#define BERTH_NAMED(module, name, what) {module, name, NULL, NULL, what, 0},
+const berth_known berth_globals[] = {
+#define BERTH_CALLABLE(module, name, build, wanted, optional)                                      \
+    {module,                                                                                       \
+     name,                                                                                         \
+     wanted optional,                                                                              \
+     berth_build_##build,                                                                          \
+     BERTH_IS_CALLABLE,                                                                            \
+     sizeof wanted - 1,                                                                            \
+     sizeof wanted + sizeof optional - 2,                                                          \
+     0},
+#define BERTH_NAMED(module, name, what) {module, name, NULL, NULL, what, 0, 0, 0},
 #define BERTH_TENSOR_CLASS(module, name, dtype)                                                    \
-    {module, name, NULL, NULL, BERTH_IS_TENSOR_CLASS, dtype},
-#define BERTH_QSCHEME_GLOBAL(name, qscheme) {"torch", name, NULL, NULL, BERTH_IS_QSCHEME, qscheme},
+    {module, name, NULL, NULL, BERTH_IS_TENSOR_CLASS, 0, 0, dtype},
+#define BERTH_QSCHEME_GLOBAL(name, qscheme)                                                        \
+    {"torch", name, NULL, NULL, BERTH_IS_QSCHEME, 0, 0, qscheme},
 #include "format/pickle_globals.def"
 };
 
 enum {
-    N_ROWS = sizeof rows / sizeof *rows,
+    N_ROWS = sizeof berth_globals / sizeof *berth_globals,
     FIRST_DTYPE = N_ROWS,
     FIRST_STORAGE = FIRST_DTYPE + BERTH_DTYPE_COUNT,
     FIRST_CUDA_STORAGE = FIRST_STORAGE + BERTH_DTYPE_COUNT,
     N_GLOBALS = FIRST_CUDA_STORAGE + BERTH_DTYPE_COUNT
 };
-_Static_assert(N_GLOBALS < BERTH_MAX_GLOBALS, "numbers of globals + 1 fit a byte");
+_Static_assert(N_GLOBALS < BERTH_MAX_GLOBALS, "berth_unpickler.globals");
 
 static bool same_text(const char *wanted, const char *text, size_t nbytes)
 {
@@ -59,8 +67,8 @@ static int find_global(const char *module, size_t module_nbytes, const char *nam
                        size_t name_nbytes)
 {
     for (int i = 0; i < N_ROWS; i++) {
-        if (same_text(rows[i].name, name, name_nbytes) &&
-            same_text(rows[i].module, module, module_nbytes))
+        if (same_text(berth_globals[i].name, name, name_nbytes) &&
+            same_text(berth_globals[i].module, module, module_nbytes))
             return i;
     }
     if (same_text("torch.storage", module, module_nbytes))
@@ -73,60 +81,61 @@ static int find_global(const char *module, size_t module_nbytes, const char *nam
     return dtype >= 0 ? dtype : find_storage_class(false, name, name_nbytes);
 }
 
-/* What the number means. */
-static berth_known known_global(int number)
+/* What the number means, maybe in *room. */
+static const berth_known *known_global(int number, berth_known *room)
 {
     if (number < N_ROWS)
-        return rows[number];
-    berth_known known = {.module = "torch"};
+        return &berth_globals[number];
+    *room = (berth_known){.module = "torch"};
     if (number < FIRST_STORAGE) {
-        known.what = BERTH_IS_DTYPE;
-        known.number = number - FIRST_DTYPE;
-        known.name = berth_dtype_name((berth_dtype)known.number);
-        return known;
+        room->what = BERTH_IS_DTYPE;
+        room->number = number - FIRST_DTYPE;
+        room->name = berth_dtype_name((berth_dtype)room->number);
+        return room;
     }
-    known.what = BERTH_IS_STORAGE_CLASS;
-    known.number = number - (number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE);
-    if (known.number == BERTH_DTYPE_NONE) {
-        known.module = "torch.storage";
-        known.name = "UntypedStorage";
-        return known;
+    room->what = BERTH_IS_STORAGE_CLASS;
+    room->number = number - (number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE);
+    if (room->number == BERTH_DTYPE_NONE) {
+        room->module = "torch.storage";
+        room->name = "UntypedStorage";
+        return room;
     }
     if (number >= FIRST_CUDA_STORAGE)
-        known.module = "torch.cuda";
-    known.name = berth_dtype_storage_class((berth_dtype)known.number);
-    return known;
+        room->module = "torch.cuda";
+    room->name = berth_dtype_storage_class((berth_dtype)room->number);
+    return room;
 }
 
 /* ---- nodes of globals ---- */
 
-static size_t index_of_node(const berth_value *node)
+/* Its number, or -1. dtypes and quantization schemes have nodes of their own kinds. */
+static int number_of(const berth_value *value)
 {
-    uint64_t hash = (uint64_t)(uintptr_t)node * 0x9E3779B97F4A7C15u;
-    return (size_t)(hash >> 55);
+    const struct enum_node *node = (const struct enum_node *)value;
+    if (value->kind == BERTH_KIND_GLOBAL)
+        return (int)((const struct global_node *)value)->known - 1;
+    if (value->kind == BERTH_KIND_DTYPE)
+        return FIRST_DTYPE + (int)node->value;
+    for (int i = 0; i < N_ROWS && value->kind == BERTH_KIND_QSCHEME; i++)
+        if (berth_globals[i].what == BERTH_IS_QSCHEME && berth_globals[i].number == node->value)
+            return i;
+    return -1;
 }
 
-static void remember_global(berth_unpickler *unpickler, int number, berth_value *node)
+const berth_known *berth_unpickle_known(const berth_value *value, berth_known *room)
 {
-    size_t i = index_of_node(node);
-    while (unpickler->global_index[i])
-        i = (i + 1) % sizeof unpickler->global_index;
-    unpickler->global_index[i] = (uint8_t)(number + 1);
-    unpickler->globals[number] = node;
+    int number = number_of(value);
+    return number < 0 ? NULL : known_global(number, room);
 }
 
-bool berth_unpickle_known(const berth_unpickler *unpickler, const berth_value *value,
-                          berth_known *known)
+bool berth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
 {
-    size_t i = index_of_node(value);
-    for (; unpickler->global_index[i]; i = (i + 1) % sizeof unpickler->global_index) {
-        int number = unpickler->global_index[i] - 1;
-        if (unpickler->globals[number] == value) {
-            *known = known_global(number);
-            return true;
-        }
-    }
-    return false;
+    int number = value->kind == BERTH_KIND_GLOBAL ? number_of(value) : -1;
+    if (number < FIRST_STORAGE)
+        return false;
+    number -= number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE;
+    *dtype = (berth_dtype)number;
+    return true;
 }
 
 /* Names are printed, listed and saved again: identifiers and dots, or they are refused. */
@@ -142,13 +151,17 @@ static bool is_dotted_name(const char *text, size_t nbytes)
 
 static berth_value *make_known_global(berth_unpickler *unpickler, int number)
 {
-    berth_known known = known_global(number);
-    if (known.what == BERTH_IS_DTYPE)
-        return berth_dtype_value(unpickler->tree, (berth_dtype)known.number);
-    if (known.what == BERTH_IS_QSCHEME)
-        return berth_qscheme_value(unpickler->tree, (berth_qscheme)known.number);
-    return berth_global(unpickler->tree, known.module, strlen(known.module), known.name,
-                        strlen(known.name));
+    berth_known room;
+    const berth_known *known = known_global(number, &room);
+    if (known->what == BERTH_IS_DTYPE)
+        return berth_dtype_value(unpickler->tree, (berth_dtype)known->number);
+    if (known->what == BERTH_IS_QSCHEME)
+        return berth_qscheme_value(unpickler->tree, (berth_qscheme)known->number);
+    berth_value *node = berth_global(unpickler->tree, known->module, strlen(known->module),
+                                     known->name, strlen(known->name));
+    if (node)
+        ((struct global_node *)node)->known = (uint32_t)number + 1;
+    return node;
 }
 
 static berth_value *unknown_global(berth_unpickler *unpickler, const berth_argument *argument)
@@ -176,11 +189,7 @@ berth_value *berth_unpickle_global(berth_unpickler *unpickler, const berth_argum
         find_global(argument->text, argument->text_nbytes, argument->name, argument->name_nbytes);
     if (number < 0)
         return unknown_global(unpickler, argument);
-    if (!unpickler->globals[number]) {
-        berth_value *node = make_known_global(unpickler, number);
-        if (!node)
-            return NULL;
-        remember_global(unpickler, number, node);
-    }
+    if (!unpickler->globals[number])
+        unpickler->globals[number] = make_known_global(unpickler, number);
     return unpickler->globals[number];
 }

@@ -9,6 +9,7 @@
 #define BERTH_FORMAT_PICKLE_MACHINE_H
 
 #include "config/error.h"
+#include "format/node.h"
 #include "format/pickle.h"
 
 /* ---- opcodes ---- */
@@ -43,9 +44,79 @@ typedef struct berth_argument {
     double real;    /* F8 */
 } berth_argument;
 
-/* Reads the argument at bytes, of which nbytes are there. Its size, or SIZE_MAX if it is cut. */
-size_t berth_scan_argument(berth_form form, const uint8_t *bytes, size_t nbytes,
-                           berth_argument *argument);
+/*
+ * berth_scan_<form>(bytes, nbytes, argument): reads the argument at bytes, of which nbytes are
+ * there. Its size, or SIZE_MAX if it is cut. In line, as the opcodes: a file has millions of them.
+ */
+static inline size_t berth_scan_NOTHING(const uint8_t *bytes, size_t nbytes,
+                                        berth_argument *argument)
+{
+    (void)bytes, (void)nbytes, (void)argument;
+    return 0;
+}
+
+static inline uint32_t berth_little_u32(const uint8_t *bytes)
+{
+    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline size_t berth_scan_U1(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    if (nbytes < 1)
+        return SIZE_MAX;
+    argument->number = bytes[0];
+    return 1;
+}
+
+static inline size_t berth_scan_U2(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    if (nbytes < 2)
+        return SIZE_MAX;
+    argument->number = bytes[0] | bytes[1] << 8;
+    return 2;
+}
+
+static inline size_t berth_scan_U4(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    if (nbytes < 4)
+        return SIZE_MAX;
+    argument->number = berth_little_u32(bytes);
+    return 4;
+}
+
+static inline size_t berth_scan_I4(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    if (nbytes < 4)
+        return SIZE_MAX;
+    argument->number = (int32_t)berth_little_u32(bytes);
+    return 4;
+}
+
+/* The text whose length has been read; the length is not believed before it is compared (P3). */
+static inline size_t berth_scan_text(const uint8_t *bytes, size_t nbytes, size_t head,
+                                     size_t length, berth_argument *argument)
+{
+    if (length > nbytes - head)
+        return SIZE_MAX;
+    argument->text = (const char *)bytes + head;
+    argument->text_nbytes = length;
+    return head + length;
+}
+
+static inline size_t berth_scan_TEXT1(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    return nbytes < 1 ? SIZE_MAX : berth_scan_text(bytes, nbytes, 1, bytes[0], argument);
+}
+
+static inline size_t berth_scan_TEXT4(const uint8_t *bytes, size_t nbytes, berth_argument *argument)
+{
+    return nbytes < 4 ? SIZE_MAX
+                      : berth_scan_text(bytes, nbytes, 4, berth_little_u32(bytes), argument);
+}
+
+size_t berth_scan_F8(const uint8_t *bytes, size_t nbytes, berth_argument *argument);
+size_t berth_scan_LINES(const uint8_t *bytes, size_t nbytes, berth_argument *argument);
+
 /* BERTH_E_FORBIDDEN, naming the opcode (P1). */
 int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, berth_error *error);
 
@@ -73,14 +144,17 @@ typedef berth_value *(*berth_builder)(berth_unpickler *unpickler, const berth_kn
 struct berth_known {
     const char *module;
     const char *name;
-    const char *arguments; /* CALLABLE */
+    const char *arguments; /* CALLABLE: a letter each */
     berth_builder build;   /* CALLABLE */
     berth_what what;
-    int number; /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
+    uint8_t least, most; /* CALLABLE: how many arguments */
+    int number;          /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
 };
 
 /* More than there are globals. */
 #define BERTH_MAX_GLOBALS 255
+
+extern const berth_known berth_globals[]; /* the rows of pickle_globals.def */
 
 /* ---- the machine ---- */
 
@@ -106,12 +180,10 @@ typedef struct berth_pending {
 struct berth_unpickler {
     const uint8_t *bytes;
     size_t nbytes;
-    size_t at;    /* the next opcode */
-    size_t op_at; /* the one at hand, for errors */
+    size_t op_at; /* the opcode at hand */
     const berth_pickle_rules *rules;
     berth_tree *tree;
     berth_error *error;
-    berth_argument argument;
     bool stopped;
 
     berth_value **stack;
@@ -122,10 +194,8 @@ struct berth_unpickler {
     size_t n_memo;
     bool has_pending;
 
-    berth_value *small_ints[256]; /* made once */
-    /* The node of each global, and numbers of globals + 1 hashed by node. */
-    berth_value *globals[BERTH_MAX_GLOBALS];
-    uint8_t global_index[512];
+    berth_value *small_ints[256];            /* made once */
+    berth_value *globals[BERTH_MAX_GLOBALS]; /* the node of each, once it was named */
 };
 
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
@@ -136,24 +206,70 @@ int berth_unpickle_fail_tree(berth_unpickler *unpickler, const char *subject);
 /* Name of the opcode at hand. */
 const char *berth_unpickle_opcode(const berth_unpickler *unpickler);
 
+/* Room for one more slot. */
+int berth_unpickle_grow_stack(berth_unpickler *unpickler);
+/* P2: there are fewer than n items above the last MARK. */
+int berth_unpickle_fail_want(berth_unpickler *unpickler, size_t n);
+/* The object behind a slot that is pending. */
+berth_value *berth_unpickle_resolve(berth_unpickler *unpickler, berth_value *slot);
+
+static inline uintptr_t berth_slot_tag(const berth_value *slot)
+{
+    return (uintptr_t)slot & BERTH_TAG_BITS;
+}
+
+static inline int berth_unpickle_push_slot(berth_unpickler *unpickler, berth_value *slot)
+{
+    if (unpickler->depth == unpickler->capacity && berth_unpickle_grow_stack(unpickler) < 0)
+        return unpickler->error->code;
+    unpickler->stack[unpickler->depth++] = slot;
+    return 0;
+}
+
 /* NULL: what made the value has failed. */
-int berth_unpickle_push(berth_unpickler *unpickler, berth_value *value);
-int berth_unpickle_push_mark(berth_unpickler *unpickler);
+static inline int berth_unpickle_push(berth_unpickler *unpickler, berth_value *value)
+{
+    if (!value)
+        return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
+    return berth_unpickle_push_slot(unpickler, value);
+}
+
 /* Whether n items lie above the last MARK; else an error (P2). */
-int berth_unpickle_want(berth_unpickler *unpickler, size_t n);
+static inline int berth_unpickle_want(berth_unpickler *unpickler, size_t n)
+{
+    return unpickler->depth - unpickler->floor >= n ? 0 : berth_unpickle_fail_want(unpickler, n);
+}
+
 /* The item that lies `below` the top, resolved; NULL after a failure. There is one. */
-berth_value *berth_unpickle_peek(berth_unpickler *unpickler, size_t below);
+static inline berth_value *berth_unpickle_peek(berth_unpickler *unpickler, size_t below)
+{
+    berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
+    return berth_slot_tag(slot) ? berth_unpickle_resolve(unpickler, slot) : slot;
+}
+
+int berth_unpickle_push_mark(berth_unpickler *unpickler);
 /* The items above the last MARK, which are taken away with it; valid until the next push. */
 int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **items, size_t *n);
-int berth_unpickle_put(berth_unpickler *unpickler, uint64_t index);
+/* Room in the memo for an index. */
+int berth_unpickle_grow_memo(berth_unpickler *unpickler, uint64_t index);
+
+static inline int berth_unpickle_put(berth_unpickler *unpickler, uint64_t index)
+{
+    if (index >= unpickler->n_memo && berth_unpickle_grow_memo(unpickler, index) < 0)
+        return unpickler->error->code;
+    unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
+    return 0;
+}
+
 int berth_unpickle_get(berth_unpickler *unpickler, uint64_t index);
 void berth_unpickle_free_stack(berth_unpickler *unpickler);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *berth_unpickle_global(berth_unpickler *unpickler, const berth_argument *argument);
-/* What a node that came from GLOBAL means; false for any other node. */
-bool berth_unpickle_known(const berth_unpickler *unpickler, const berth_value *value,
-                          berth_known *known);
+/* What a node that came from GLOBAL means, maybe in *room; NULL for any other node. */
+const berth_known *berth_unpickle_known(const berth_value *value, berth_known *room);
+/* Whether it names a storage class, whose dtype it then tells. */
+bool berth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
 
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL after a failure. */
 berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *callable,
@@ -166,25 +282,25 @@ int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_va
 /* Hooks are never saved: None or an empty OrderedDict stands in their place. */
 bool berth_is_no_hooks(const berth_value *value);
 /* Whether the four arguments of _rebuild_from_type_v2 name a plain tensor and a known function. */
-bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *const *items);
-/* The object behind a slot that is pending. */
-berth_value *berth_unpickle_resolve(berth_unpickler *unpickler, berth_value *slot);
+bool berth_unpickle_is_plain(berth_value *const *items);
 /* The storage that a persistent id names (P5). */
 berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id);
 
-/* The items of a tuple as an array. At most 8 are asked for. */
-size_t berth_unpickle_items(const berth_value *tuple, berth_value *items[8]);
-
-static inline uintptr_t berth_slot_tag(const berth_value *slot)
+/* The items of a tuple; SIZE_MAX for what is none. */
+static inline size_t berth_unpickle_items(const berth_value *value, berth_value *const **items)
 {
-    return (uintptr_t)slot & BERTH_TAG_BITS;
+    const struct tuple_node *tuple = (const struct tuple_node *)value;
+    if (value->kind != BERTH_KIND_TUPLE)
+        return SIZE_MAX;
+    *items = tuple->items;
+    return tuple->key.count;
 }
 
 /* The builder of one row, a berth_builder. */
 #define BERTH_BUILDER(name)                                                                        \
     berth_value *berth_build_##name(berth_unpickler *unpickler, const berth_known *known,          \
                                     berth_value *const *items, size_t n)
-#define BERTH_CALLABLE(module, name, build, arguments) BERTH_BUILDER(build);
+#define BERTH_CALLABLE(module, name, build, wanted, optional) BERTH_BUILDER(build);
 #include "format/pickle_globals.def"
 
 #endif

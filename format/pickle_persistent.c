@@ -27,7 +27,11 @@ static int fail(berth_unpickler *unpickler, const char *problem)
 
 static const char *text_of(const berth_value *value, size_t *nbytes)
 {
-    return berth_value_kind(value) == BERTH_KIND_STR ? berth_value_text(value, nbytes) : NULL;
+    const struct text_node *node = (const struct text_node *)value;
+    if (value->kind != BERTH_KIND_STR)
+        return NULL;
+    *nbytes = node->key.count;
+    return node->data;
 }
 
 static int check_type(berth_unpickler *unpickler, const berth_value *type)
@@ -64,13 +68,10 @@ static int count_bytes(berth_unpickler *unpickler, const berth_value *value, ber
 
 static int read_claim(berth_unpickler *unpickler, berth_value *const *items, claim *claimed)
 {
-    berth_known class;
     if (check_type(unpickler, items[TYPE]) < 0)
         return unpickler->error->code;
-    if (!berth_unpickle_known(unpickler, items[CLASS], &class) ||
-        class.what != BERTH_IS_STORAGE_CLASS)
+    if (!berth_unpickle_storage_class(items[CLASS], &claimed->dtype))
         return fail(unpickler, "second item is no storage class");
-    claimed->dtype = (berth_dtype) class.number;
     claimed->key = text_of(items[KEY], &claimed->key_nbytes);
     if (!claimed->key)
         return fail(unpickler, "key is no str");
@@ -94,10 +95,10 @@ static berth_storage *meet(berth_unpickler *unpickler, const claim *claimed)
 static berth_storage *meet_view(berth_unpickler *unpickler, berth_storage *root, const claim *whole,
                                 const berth_value *view)
 {
-    berth_value *items[8];
+    berth_value *const *items;
     claim part = *whole;
     uint64_t offset;
-    if (berth_unpickle_items(view, items) != 3 ||
+    if (berth_unpickle_items(view, &items) != 3 ||
         !(part.key = text_of(items[0], &part.key_nbytes))) {
         fail(unpickler, "view is not (key, offset, numel)");
         return NULL;
@@ -129,17 +130,17 @@ static berth_storage *meet_view(berth_unpickler *unpickler, berth_storage *root,
 
 berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id)
 {
-    berth_value *items[8];
+    berth_value *const *items = NULL;
     size_t wanted = unpickler->rules->stream ? N_ITEMS : N_ITEMS - 1;
-    if (berth_value_kind(id) != BERTH_KIND_TUPLE) {
+    if (berth_node_kind(id) != BERTH_KIND_TUPLE) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id that is %s, not a tuple",
-                            berth_kind_phrase(berth_value_kind(id)));
+                            berth_kind_phrase(berth_node_kind(id)));
         return NULL;
     }
-    size_t n = berth_unpickle_items(id, items);
-    if (n > 0 && check_type(unpickler, items[TYPE]) < 0)
-        return NULL;
+    size_t n = berth_unpickle_items(id, &items);
     if (n != wanted) {
+        if (n > 0 && check_type(unpickler, items[TYPE]) < 0)
+            return NULL;
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id of %zu items, not %zu", n,
                             wanted);
         return NULL;
@@ -154,7 +155,7 @@ berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *
         fail(unpickler, "storage was a view before");
         return NULL;
     }
-    if (wanted == N_ITEMS && berth_value_kind(items[VIEW]) != BERTH_KIND_NONE) {
+    if (wanted == N_ITEMS && berth_node_kind(items[VIEW]) != BERTH_KIND_NONE) {
         storage = meet_view(unpickler, storage, &claimed, items[VIEW]);
         if (!storage)
             return NULL;

@@ -45,7 +45,9 @@ static int replace(berth_unpickler *unpickler, size_t n, berth_value *value)
     return berth_unpickle_push(unpickler, value);
 }
 
-#define HANDLER(name) static int run_##name(berth_unpickler *unpickler)
+#define HANDLER(name)                                                                              \
+    static inline int run_##name(berth_unpickler *unpickler,                                       \
+                                 __attribute__((unused)) const berth_argument *argument)
 
 /* ---- scalars and text ---- */
 
@@ -54,9 +56,9 @@ HANDLER(PROTO)
 {
     if (unpickler->op_at != 0)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "PROTO after the start");
-    if (unpickler->argument.number > 5)
+    if (argument->number > 5)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "pickle protocol %d",
-                                   (int)unpickler->argument.number);
+                                   (int)argument->number);
     return 0;
 }
 
@@ -77,53 +79,53 @@ HANDLER(NEWFALSE)
 
 HANDLER(BININT)
 {
-    return berth_unpickle_push(unpickler, berth_int(unpickler->tree, unpickler->argument.number));
+    return berth_unpickle_push(unpickler, berth_int(unpickler->tree, argument->number));
 }
 
 /* Python, too, has each small integer once. */
 HANDLER(BININT1)
 {
-    berth_value **kept = &unpickler->small_ints[unpickler->argument.number];
+    berth_value **kept = &unpickler->small_ints[argument->number];
     if (!*kept)
-        *kept = berth_int(unpickler->tree, unpickler->argument.number);
+        *kept = berth_int(unpickler->tree, argument->number);
     return berth_unpickle_push(unpickler, *kept);
 }
 
 HANDLER(BININT2)
 {
-    return run_BININT(unpickler);
+    return run_BININT(unpickler, argument);
 }
 
 HANDLER(LONG1)
 {
-    const uint8_t *bytes = (const uint8_t *)unpickler->argument.text;
-    size_t nbytes = unpickler->argument.text_nbytes;
+    const uint8_t *bytes = (const uint8_t *)argument->text;
+    size_t nbytes = argument->text_nbytes;
     return berth_unpickle_push(unpickler, nbytes ? berth_bigint(unpickler->tree, bytes, nbytes)
                                                  : berth_int(unpickler->tree, 0));
 }
 
 HANDLER(BINFLOAT)
 {
-    return berth_unpickle_push(unpickler, berth_float(unpickler->tree, unpickler->argument.real));
+    return berth_unpickle_push(unpickler, berth_float(unpickler->tree, argument->real));
 }
 
 HANDLER(BINUNICODE)
 {
-    return berth_unpickle_push(unpickler, berth_str(unpickler->tree, unpickler->argument.text,
-                                                    unpickler->argument.text_nbytes));
+    return berth_unpickle_push(unpickler,
+                               berth_str(unpickler->tree, argument->text, argument->text_nbytes));
 }
 
 /* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
 HANDLER(SHORT_BINSTRING)
 {
-    const uint8_t *text = (const uint8_t *)unpickler->argument.text;
-    for (size_t i = 1; i < unpickler->argument.text_nbytes; i++) {
+    const uint8_t *text = (const uint8_t *)argument->text;
+    for (size_t i = 1; i < argument->text_nbytes; i++) {
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
             return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                        "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
                                        i - 1);
     }
-    return run_BINUNICODE(unpickler);
+    return run_BINUNICODE(unpickler, argument);
 }
 
 /* ---- containers ---- */
@@ -150,7 +152,7 @@ HANDLER(EMPTY_SET)
 
 HANDLER(EMPTY_TUPLE)
 {
-    return berth_unpickle_push(unpickler, berth_tuple(unpickler->tree, NULL, 0));
+    return berth_unpickle_push(unpickler, berth_tuple_of(unpickler->tree, NULL, 0));
 }
 
 HANDLER(TUPLE)
@@ -158,7 +160,8 @@ HANDLER(TUPLE)
     berth_value *const *items;
     size_t n;
     int code = berth_unpickle_pop_mark(unpickler, &items, &n);
-    return code < 0 ? code : berth_unpickle_push(unpickler, berth_tuple(unpickler->tree, items, n));
+    return code < 0 ? code
+                    : berth_unpickle_push(unpickler, berth_tuple_of(unpickler->tree, items, n));
 }
 
 static int make_tuple(berth_unpickler *unpickler, size_t n)
@@ -169,7 +172,7 @@ static int make_tuple(berth_unpickler *unpickler, size_t n)
         items[i] = berth_unpickle_peek(unpickler, n - 1 - i);
         code = unpickler->error->code;
     }
-    return code < 0 ? code : replace(unpickler, n, berth_tuple(unpickler->tree, items, n));
+    return code < 0 ? code : replace(unpickler, n, berth_tuple_of(unpickler->tree, items, n));
 }
 
 HANDLER(TUPLE1)
@@ -211,12 +214,12 @@ static int fill_inert(berth_unpickler *unpickler, berth_value *object, berth_val
 static int append(berth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                   size_t n)
 {
-    if (berth_value_kind(list) == BERTH_KIND_CALL)
+    if (berth_node_kind(list) == BERTH_KIND_CALL)
         return fill_inert(unpickler, list, items, n, false);
-    if (berth_value_kind(list) != BERTH_KIND_LIST)
+    if (berth_node_kind(list) != BERTH_KIND_LIST)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
                                    berth_unpickle_opcode(unpickler),
-                                   berth_kind_phrase(berth_value_kind(list)));
+                                   berth_kind_phrase(berth_node_kind(list)));
     if (berth_list_extend(list, items, n) < 0)
         return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
     return 0;
@@ -227,7 +230,7 @@ static int set_items(berth_unpickler *unpickler, berth_value *dict, berth_value 
                      size_t n)
 {
     const char *opcode = berth_unpickle_opcode(unpickler);
-    berth_kind kind = berth_value_kind(dict);
+    berth_kind kind = berth_node_kind(dict);
     if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER &&
         kind != BERTH_KIND_CALL)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
@@ -298,29 +301,29 @@ HANDLER(SETITEMS)
 HANDLER(BINPUT)
 {
     int code = berth_unpickle_want(unpickler, 1);
-    return code < 0 ? code : berth_unpickle_put(unpickler, (uint64_t)unpickler->argument.number);
+    return code < 0 ? code : berth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
 HANDLER(LONG_BINPUT)
 {
-    return run_BINPUT(unpickler);
+    return run_BINPUT(unpickler, argument);
 }
 
 HANDLER(BINGET)
 {
-    return berth_unpickle_get(unpickler, (uint64_t)unpickler->argument.number);
+    return berth_unpickle_get(unpickler, (uint64_t)argument->number);
 }
 
 HANDLER(LONG_BINGET)
 {
-    return run_BINGET(unpickler);
+    return run_BINGET(unpickler, argument);
 }
 
 /* ---- objects ---- */
 
 HANDLER(GLOBAL)
 {
-    return berth_unpickle_push(unpickler, berth_unpickle_global(unpickler, &unpickler->argument));
+    return berth_unpickle_push(unpickler, berth_unpickle_global(unpickler, argument));
 }
 
 static int make_object(berth_unpickler *unpickler, bool new_object)
@@ -378,19 +381,14 @@ HANDLER(STOP)
     if (unpickler->depth != 1)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
                                    unpickler->depth);
-    if (unpickler->at != unpickler->nbytes)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP",
-                                   unpickler->nbytes - unpickler->at);
+    size_t left = unpickler->nbytes - unpickler->op_at - 1;
+    if (left > 0)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP", left);
     unpickler->stopped = true;
     return 0;
 }
 
 /* ---- the machine ---- */
-
-static int (*const handlers[256])(berth_unpickler *) = {
-#define BERTH_OPCODE(name, byte, form) [byte] = run_##name,
-#include "format/pickle_opcodes.def"
-};
 
 static int fail_cut(berth_unpickler *unpickler, size_t left)
 {
@@ -401,23 +399,39 @@ static int fail_cut(berth_unpickler *unpickler, size_t left)
                                "the argument of %s is cut: %zu bytes are left", name, left);
 }
 
-static int run_opcode(berth_unpickler *unpickler)
+static int fail_without_stop(berth_unpickler *unpickler)
 {
-    unpickler->op_at = unpickler->at;
-    if (unpickler->at == unpickler->nbytes)
-        return berth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
-                          unpickler->rules->base_offset + unpickler->at,
-                          "the pickle ends without STOP");
-    uint8_t byte = unpickler->bytes[unpickler->at++];
-    if (!handlers[byte])
-        return berth_fail_opcode(byte, unpickler->rules, unpickler->op_at, unpickler->error);
-    size_t left = unpickler->nbytes - unpickler->at;
-    size_t used = berth_scan_argument((berth_form)berth_opcodes[byte].form,
-                                      unpickler->bytes + unpickler->at, left, &unpickler->argument);
-    if (used == SIZE_MAX)
-        return fail_cut(unpickler, left);
-    unpickler->at += used;
-    return handlers[byte](unpickler);
+    return berth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
+                      unpickler->rules->base_offset + unpickler->nbytes,
+                      "the pickle ends without STOP");
+}
+
+/* One case a row of pickle_opcodes.def, each with its argument's form and its handler in line. */
+static int run(berth_unpickler *unpickler)
+{
+    const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
+    int code = 0;
+    while (code == 0 && !unpickler->stopped) {
+        if (at == end)
+            return fail_without_stop(unpickler);
+        unpickler->op_at = (size_t)(at - unpickler->bytes);
+        berth_argument argument;
+        size_t left = (size_t)(end - ++at), used;
+        switch (at[-1]) {
+#define BERTH_OPCODE(name, opcode, form)                                                           \
+    case opcode:                                                                                   \
+        used = berth_scan_##form(at, left, &argument);                                             \
+        if (used == SIZE_MAX)                                                                      \
+            return fail_cut(unpickler, left);                                                      \
+        at += used;                                                                                \
+        code = run_##name(unpickler, &argument);                                                   \
+        break;
+#include "format/pickle_opcodes.def"
+        default:
+            return berth_fail_opcode(at[-1], unpickler->rules, unpickler->op_at, unpickler->error);
+        }
+    }
+    return code;
 }
 
 int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
@@ -425,9 +439,7 @@ int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_ru
 {
     berth_unpickler unpickler = {
         .bytes = bytes, .nbytes = nbytes, .rules = rules, .tree = tree, .error = error};
-    int code = 0;
-    while (code == 0 && !unpickler.stopped)
-        code = run_opcode(&unpickler);
+    int code = run(&unpickler);
     if (code == 0) {
         *root = berth_unpickle_peek(&unpickler, 0);
         code = error->code;

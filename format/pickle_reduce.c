@@ -9,14 +9,6 @@
 
 #include "format/pickle_machine.h"
 
-size_t berth_unpickle_items(const berth_value *tuple, berth_value *items[8])
-{
-    size_t n = berth_value_kind(tuple) == BERTH_KIND_TUPLE ? berth_value_count(tuple) : SIZE_MAX;
-    for (size_t i = 0; i < n && i < 8 && n != SIZE_MAX; i++)
-        items[i] = berth_value_item(tuple, i);
-    return n;
-}
-
 /* ---- argument shapes ---- */
 
 static bool is_tensor_like(berth_kind kind)
@@ -27,79 +19,97 @@ static bool is_tensor_like(berth_kind kind)
 
 bool berth_is_no_hooks(const berth_value *value)
 {
-    berth_kind kind = berth_value_kind(value);
+    berth_kind kind = berth_node_kind(value);
     return kind == BERTH_KIND_NONE ||
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
 }
 
-/* Whether the value is what the letter (pickle_globals.def) stands for; *wanted in words. */
-static bool fits(char letter, const berth_value *value, const char **wanted)
+static bool is_int(const berth_value *value)
 {
-    berth_kind kind = berth_value_kind(value);
-    int64_t integer;
+    return value->kind == BERTH_KIND_INT && !(value->flags & BERTH_NODE_BIG);
+}
+
+/*
+ * What a letter of pickle_globals.def stands for: words, and whether the value is that. In line: a
+ * tensor has some ten arguments.
+ */
+#define BERTH_LETTERS(LETTER)                                                                      \
+    LETTER('S', "a storage", kind == BERTH_KIND_STORAGE)                                           \
+    LETTER('i', "an int of 64 bits", is_int(value))                                                \
+    LETTER('h', "a tuple of ints", kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SIZE)            \
+    LETTER('b', "a bool", kind == BERTH_KIND_BOOL)                                                 \
+    LETTER('f', "a float", kind == BERTH_KIND_FLOAT || is_int(value))                              \
+    LETTER('D', "a dtype", kind == BERTH_KIND_DTYPE)                                               \
+    LETTER('o', "an empty OrderedDict", berth_is_no_hooks(value))                                  \
+    LETTER('m', "a dict", kind == BERTH_KIND_DICT || kind == BERTH_KIND_NONE)                      \
+    LETTER('s', "a str", kind == BERTH_KIND_STR)                                                   \
+    LETTER('Y', "bytes", kind == BERTH_KIND_BYTES || kind == BERTH_KIND_STR)                       \
+    LETTER('l', "a list", kind == BERTH_KIND_LIST)                                                 \
+    LETTER('d', "a dict", kind == BERTH_KIND_DICT)                                                 \
+    LETTER('u', "a tuple", kind == BERTH_KIND_TUPLE)                                               \
+    LETTER('L', "a layout", kind == BERTH_KIND_LAYOUT)                                             \
+    LETTER('t', "a tensor", kind == BERTH_KIND_TENSOR)                                             \
+    LETTER('T', "a tensor", is_tensor_like(kind))
+
+static bool fits(char letter, const berth_value *value)
+{
+    berth_kind kind = (berth_kind)value->kind;
 #define BERTH_LETTER(character, words, condition)                                                  \
     case character:                                                                                \
-        *wanted = words;                                                                           \
-        return condition
+        return condition;
     switch (letter) {
-        BERTH_LETTER('S', "a storage", kind == BERTH_KIND_STORAGE);
-        BERTH_LETTER('i', "an int of 64 bits", berth_value_int(value, &integer));
-        BERTH_LETTER('h', "a tuple of ints", kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SIZE);
-        BERTH_LETTER('b', "a bool", kind == BERTH_KIND_BOOL);
-        BERTH_LETTER('f', "a float", kind == BERTH_KIND_FLOAT || berth_value_int(value, &integer));
-        BERTH_LETTER('D', "a dtype", kind == BERTH_KIND_DTYPE);
-        BERTH_LETTER('o', "an empty OrderedDict", berth_is_no_hooks(value));
-        BERTH_LETTER('m', "a dict", kind == BERTH_KIND_DICT || kind == BERTH_KIND_NONE);
-        BERTH_LETTER('s', "a str", kind == BERTH_KIND_STR);
-        BERTH_LETTER('Y', "bytes", kind == BERTH_KIND_BYTES || kind == BERTH_KIND_STR);
-        BERTH_LETTER('l', "a list", kind == BERTH_KIND_LIST);
-        BERTH_LETTER('d', "a dict", kind == BERTH_KIND_DICT);
-        BERTH_LETTER('u', "a tuple", kind == BERTH_KIND_TUPLE);
-        BERTH_LETTER('L', "a layout", kind == BERTH_KIND_LAYOUT);
-        BERTH_LETTER('t', "a tensor", kind == BERTH_KIND_TENSOR);
-        BERTH_LETTER('T', "a tensor", is_tensor_like(kind));
+        BERTH_LETTERS(BERTH_LETTER)
     default: /* '*' */
         return true;
     }
 #undef BERTH_LETTER
 }
 
-static int fail_count(berth_unpickler *unpickler, const berth_known *known, size_t least,
-                      size_t most, size_t n)
+static const char *words_of(char letter)
 {
-    const char *plural = most == 1 ? "" : "s";
-    if (least == most)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %zu argument%s, got %zu",
-                                   known->module, known->name, most, plural, n);
+#define BERTH_LETTER(character, words, condition)                                                  \
+    case character:                                                                                \
+        return words;
+    switch (letter) {
+        BERTH_LETTERS(BERTH_LETTER)
+    default:
+        return "";
+    }
+#undef BERTH_LETTER
+}
+
+static int fail_count(berth_unpickler *unpickler, const berth_known *known, size_t n)
+{
+    const char *plural = known->most == 1 ? "" : "s";
+    if (known->least == known->most)
+        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
+                                   known->module, known->name, known->most, plural, n);
     return berth_unpickle_fail(
-        unpickler, BERTH_E_PICKLE, "%s %s wants %zu %s %zu argument%s, got %zu", known->module,
-        known->name, least, most == least + 1 ? "or" : "to", most, plural, n);
+        unpickler, BERTH_E_PICKLE, "%s %s wants %d %s %d argument%s, got %zu", known->module,
+        known->name, known->least, known->most == known->least + 1 ? "or" : "to", known->most,
+        plural, n);
 }
 
 static int check_arguments(berth_unpickler *unpickler, const berth_known *known,
                            berth_value *const *items, size_t n)
 {
     const char *letters = known->arguments;
-    const char *bar = strchr(letters, '|');
-    size_t most = strlen(letters) - (bar ? 1 : 0);
-    size_t least = bar ? (size_t)(bar - letters) : most;
-    if (n < least || n > most)
-        return fail_count(unpickler, known, least, most, n);
-    for (size_t i = 0; i < n; i++) {
-        const char *wanted = "";
-        if (!fits(letters[i + (i >= least && bar ? 1 : 0)], items[i], &wanted))
-            return berth_unpickle_fail(
-                unpickler, BERTH_E_PICKLE, "%s %s wants %s as argument %zu, got %s", known->module,
-                known->name, wanted, i + 1, berth_kind_name(berth_value_kind(items[i])));
-    }
+    if (n < known->least || n > known->most)
+        return fail_count(unpickler, known, n);
+    for (size_t i = 0; i < n; i++)
+        if (!fits(letters[i], items[i]))
+            return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                       "%s %s wants %s as argument %zu, got %s", known->module,
+                                       known->name, words_of(letters[i]), i + 1,
+                                       berth_kind_name(berth_node_kind(items[i])));
     return 0;
 }
 
 berth_value *berth_unpickle_call(berth_unpickler *unpickler, const berth_known *known,
                                  berth_value *arguments)
 {
-    berth_value *items[8];
-    size_t n = berth_unpickle_items(arguments, items);
+    berth_value *const *items = NULL;
+    size_t n = berth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, known, items, n) < 0)
         return NULL;
     berth_value *value = known->build(unpickler, known, items, n);
@@ -138,9 +148,11 @@ static berth_value *begin_parameter(berth_unpickler *unpickler, const berth_know
                                     berth_value *arguments)
 {
     berth_known checked = *known;
-    checked.arguments = "T|b";
-    berth_value *items[8];
-    size_t n = berth_unpickle_items(arguments, items);
+    checked.arguments = "Tb";
+    checked.least = 1;
+    checked.most = 2;
+    berth_value *const *items = NULL;
+    size_t n = berth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
     return new_pending(
@@ -153,7 +165,7 @@ static berth_value *begin_tensor(berth_unpickler *unpickler, const berth_known *
                                  berth_value *arguments)
 {
     if (berth_value_count(arguments) != 0) {
-        fail_count(unpickler, known, 0, 0, berth_value_count(arguments));
+        fail_count(unpickler, known, berth_value_count(arguments));
         return NULL;
     }
     return new_pending(unpickler, (berth_pending){.dtype = (int8_t)known->number});
@@ -180,39 +192,47 @@ static berth_value *make_inert(berth_unpickler *unpickler, berth_value *callable
     return call;
 }
 
+/* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
+static bool is_kept_inert(const berth_unpickler *unpickler, const berth_known *known,
+                          const berth_value *arguments)
+{
+    berth_value *const *items;
+    return unpickler->rules->inert && known->build == berth_build_from_type_v2 &&
+           berth_unpickle_items(arguments, &items) == 4 && !berth_unpickle_is_plain(items);
+}
+
 berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *callable,
                                    berth_value *arguments, bool new_object)
 {
-    berth_known known;
-    berth_value *items[8];
-    const char *opcode = berth_unpickle_opcode(unpickler);
-    if (berth_value_kind(arguments) != BERTH_KIND_TUPLE) {
+    berth_known room;
+    if (arguments->kind != BERTH_KIND_TUPLE) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
-                            opcode, berth_kind_phrase(berth_value_kind(arguments)));
+                            berth_unpickle_opcode(unpickler),
+                            berth_kind_phrase(berth_node_kind(arguments)));
         return NULL;
     }
-    if (berth_value_kind(callable) != BERTH_KIND_GLOBAL) {
+    if (callable->kind != BERTH_KIND_GLOBAL) {
         berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
-                            opcode, berth_kind_phrase(berth_value_kind(callable)));
+                            berth_unpickle_opcode(unpickler),
+                            berth_kind_phrase(berth_node_kind(callable)));
         return NULL;
     }
-    if (!berth_unpickle_known(unpickler, callable, &known))
+    const berth_known *known = berth_unpickle_known(callable, &room);
+    if (!known)
         return make_inert(unpickler, callable, arguments, new_object);
-    if (new_object && !is_same_as_new(&known, arguments))
-        return refuse_call(unpickler, &known, "never made so");
-    switch (known.what) {
+    if (new_object && !is_same_as_new(known, arguments))
+        return refuse_call(unpickler, known, "never made so");
+    switch (known->what) {
     case BERTH_IS_CALLABLE:
-        if (unpickler->rules->inert && known.build == berth_build_from_type_v2 &&
-            berth_unpickle_items(arguments, items) == 4 &&
-            !berth_unpickle_is_plain(unpickler, items))
+        if (is_kept_inert(unpickler, known, arguments))
             return make_inert(unpickler, callable, arguments, new_object);
-        return berth_unpickle_call(unpickler, &known, arguments);
+        return berth_unpickle_call(unpickler, known, arguments);
     case BERTH_IS_PARAMETER_CLASS:
-        return begin_parameter(unpickler, &known, arguments);
+        return begin_parameter(unpickler, known, arguments);
     case BERTH_IS_TENSOR_CLASS:
-        return begin_tensor(unpickler, &known, arguments);
+        return begin_tensor(unpickler, known, arguments);
     default:
-        return refuse_call(unpickler, &known, "it is only named, never called");
+        return refuse_call(unpickler, known, "it is only named, never called");
     }
 }
 
@@ -324,9 +344,9 @@ BERTH_BUILDER(encode)
 BERTH_BUILDER(bytearray)
 {
     berth_value *bytes = n ? items[0] : NULL;
-    if (n == 2 ? !is_latin1(items[1]) : n == 1 && berth_value_kind(bytes) != BERTH_KIND_BYTES)
+    if (n == 2 ? !is_latin1(items[1]) : n == 1 && berth_node_kind(bytes) != BERTH_KIND_BYTES)
         return refuse_encoding(unpickler, known);
-    if (n && berth_value_kind(bytes) == BERTH_KIND_STR)
+    if (n && berth_node_kind(bytes) == BERTH_KIND_STR)
         bytes = berth_bytes_from_latin1(unpickler->tree, bytes);
     if (n && !bytes)
         return NULL;

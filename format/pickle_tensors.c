@@ -10,16 +10,15 @@
 /* Order of the arguments that all strided tensors share. */
 enum { STORAGE, OFFSET, SIZE, STRIDE };
 
+/* Of an int of 64 bits. */
 static int64_t int_of(const berth_value *value)
 {
-    int64_t integer = 0;
-    berth_value_int(value, &integer);
-    return integer;
+    return ((const struct int_node *)value)->value;
 }
 
 static uint32_t grad_flag(const berth_value *requires_grad)
 {
-    return berth_value_bool(requires_grad) ? BERTH_REQUIRES_GRAD : 0;
+    return requires_grad->flags & BERTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
 }
 
 /* Fills shape and stride, which stay with the nodes that they came in (P3). */
@@ -41,7 +40,7 @@ static bool read_shape(berth_unpickler *unpickler, berth_tensor *tensor, berth_v
 static berth_value *make_tensor(berth_unpickler *unpickler, berth_tensor *tensor,
                                 berth_value *const *arguments)
 {
-    tensor->storage = berth_value_storage(arguments[STORAGE]);
+    tensor->storage = ((const struct storage_node *)arguments[STORAGE])->storage;
     tensor->storage_offset = int_of(arguments[OFFSET]);
     if (!read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
         return NULL;
@@ -51,7 +50,7 @@ static berth_value *make_tensor(berth_unpickler *unpickler, berth_tensor *tensor
 /* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
 static berth_dtype class_dtype(const berth_value *storage)
 {
-    berth_dtype dtype = berth_value_storage_class(storage);
+    berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
 }
 
@@ -66,7 +65,7 @@ static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || berth_value_kind(value) != BERTH_KIND_BOOL) {
+        if (!flag || berth_node_kind(value) != BERTH_KIND_BOOL) {
             berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                 "%s %s with other metadata than conj and neg", known->module,
                                 known->name);
@@ -124,14 +123,14 @@ static bool is_number(const berth_value *value, double *number)
     int64_t integer;
     bool is_int = berth_value_int(value, &integer);
     *number = is_int ? (double)integer : berth_value_float(value);
-    return is_int || berth_value_kind(value) == BERTH_KIND_FLOAT;
+    return is_int || berth_node_kind(value) == BERTH_KIND_FLOAT;
 }
 
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
 static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
 {
-    berth_value *items[8];
-    size_t n = berth_unpickle_items(parameters, items);
+    berth_value *const *items;
+    size_t n = berth_unpickle_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
     tensor->qscheme = berth_value_qscheme(items[0]);
@@ -141,8 +140,8 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
                berth_value_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
-        if (n != 4 || berth_value_kind(items[1]) != BERTH_KIND_TENSOR ||
-            berth_value_kind(items[2]) != BERTH_KIND_TENSOR)
+        if (n != 4 || berth_node_kind(items[1]) != BERTH_KIND_TENSOR ||
+            berth_node_kind(items[2]) != BERTH_KIND_TENSOR)
             return false;
         tensor->scales = items[1];
         tensor->zero_points = items[2];
@@ -171,7 +170,7 @@ BERTH_BUILDER(qtensor)
 /* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
 BERTH_BUILDER(sparse)
 {
-    berth_value *parts[8];
+    berth_value *const *parts = NULL;
     const int64_t *shape;
     int32_t rank;
     (void)n;
@@ -179,12 +178,12 @@ BERTH_BUILDER(sparse)
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
-    size_t n_parts = berth_unpickle_items(items[1], parts);
+    size_t n_parts = berth_unpickle_items(items[1], &parts);
     bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
     for (size_t i = 0; good && i < n_tensors; i++)
-        good = berth_value_kind(parts[i]) == BERTH_KIND_TENSOR;
+        good = berth_node_kind(parts[i]) == BERTH_KIND_TENSOR;
     if (good && n_parts == 4 && coo)
-        good = berth_value_kind(parts[3]) == BERTH_KIND_BOOL;
+        good = berth_node_kind(parts[3]) == BERTH_KIND_BOOL;
     if (!good || !(coo || compressed)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of parts that make no sparse tensor",
                             known->module, known->name);
@@ -211,14 +210,14 @@ BERTH_BUILDER(parameter)
 /* Attributes as _set_obj_state takes them: None, a dict, or (dict or None, dict or None). */
 static bool is_state(const berth_value *state)
 {
-    berth_value *items[8] = {NULL};
-    berth_kind kind = berth_value_kind(state);
+    berth_value *const *items;
+    berth_kind kind = berth_node_kind(state);
     if (kind == BERTH_KIND_NONE || kind == BERTH_KIND_DICT)
         return true;
-    if (berth_unpickle_items(state, items) != 2)
+    if (berth_unpickle_items(state, &items) != 2)
         return false;
     for (int i = 0; i < 2; i++) {
-        kind = berth_value_kind(items[i]);
+        kind = berth_node_kind(items[i]);
         if (kind != BERTH_KIND_NONE && kind != BERTH_KIND_DICT)
             return false;
     }
@@ -230,7 +229,7 @@ static berth_value *with_state(berth_unpickler *unpickler, const berth_known *kn
 {
     if (!is_state(state)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
-                            known->module, known->name, berth_kind_name(berth_value_kind(state)));
+                            known->module, known->name, berth_kind_name(berth_node_kind(state)));
         return NULL;
     }
     return berth_subclass(unpickler->tree, tensor, state);
@@ -243,29 +242,29 @@ BERTH_BUILDER(parameter_with_state)
 }
 
 /* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-bool berth_unpickle_is_plain(const berth_unpickler *unpickler, berth_value *const *items)
+bool berth_unpickle_is_plain(berth_value *const *items)
 {
-    berth_known function, type;
-    if (!berth_unpickle_known(unpickler, items[0], &function) ||
-        !berth_unpickle_known(unpickler, items[1], &type))
-        return false;
-    return function.what == BERTH_IS_CALLABLE && strncmp(function.name, "_rebuild_", 9) == 0 &&
-           function.build != berth_build_from_type_v2 && type.what == BERTH_IS_TENSOR_CLASS &&
-           type.number == BERTH_DTYPE_NONE;
+    berth_known rooms[2];
+    const berth_known *function = berth_unpickle_known(items[0], &rooms[0]);
+    const berth_known *type = berth_unpickle_known(items[1], &rooms[1]);
+    return function && type && function->what == BERTH_IS_CALLABLE &&
+           strncmp(function->name, "_rebuild_", 9) == 0 &&
+           function->build != berth_build_from_type_v2 && type->what == BERTH_IS_TENSOR_CLASS &&
+           type->number == BERTH_DTYPE_NONE;
 }
 
 BERTH_BUILDER(from_type_v2)
 {
-    berth_known function;
+    berth_known room;
     (void)n;
-    if (!berth_unpickle_is_plain(unpickler, items)) {
+    if (!berth_unpickle_is_plain(items)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                             "%s %s wants a _rebuild function and torch Tensor as first arguments",
                             known->module, known->name);
         return NULL;
     }
-    berth_unpickle_known(unpickler, items[0], &function);
-    berth_value *tensor = berth_unpickle_call(unpickler, &function, items[2]);
+    berth_value *tensor =
+        berth_unpickle_call(unpickler, berth_unpickle_known(items[0], &room), items[2]);
     return tensor ? with_state(unpickler, known, tensor, items[3]) : NULL;
 }
 
@@ -274,17 +273,17 @@ BERTH_BUILDER(from_type_v2)
 /* The second step of a Parameter or tensor from before 0.4. */
 static int build_pending(berth_unpickler *unpickler, berth_pending *pending, berth_value *state)
 {
-    berth_value *items[8];
-    size_t n = berth_unpickle_items(state, items);
+    berth_value *const *items = NULL;
+    size_t n = berth_unpickle_items(state, &items);
     const char *words =
         pending->tensor ? "(requires_grad, volatile, hooks)" : "(storage, offset, size, stride)";
     int64_t integer;
     bool good = !pending->value;
     if (pending->tensor)
-        good = good && n == 3 && berth_value_kind(items[0]) == BERTH_KIND_BOOL &&
-               berth_value_kind(items[1]) == BERTH_KIND_BOOL && berth_is_no_hooks(items[2]);
+        good = good && n == 3 && berth_node_kind(items[0]) == BERTH_KIND_BOOL &&
+               berth_node_kind(items[1]) == BERTH_KIND_BOOL && berth_is_no_hooks(items[2]);
     else
-        good = good && n == 4 && berth_value_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
+        good = good && n == 4 && berth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
                berth_value_int(items[OFFSET], &integer) &&
                (pending->dtype == BERTH_DTYPE_NONE ||
                 class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
@@ -322,16 +321,16 @@ int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_va
         uintptr_t pending = (uintptr_t)slot & ~(uintptr_t)BERTH_TAG_BITS;
         return build_pending(unpickler, (berth_pending *)pending, state);
     }
-    berth_kind kind = berth_value_kind(slot);
+    berth_kind kind = berth_node_kind(slot);
     if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
         return berth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
                                    "BUILD of %s: only OrderedDicts, and tensors and Parameters "
                                    "of old files, take a state",
                                    berth_kind_phrase(kind));
-    if (kind == BERTH_KIND_ORDERED_DICT && berth_value_kind(state) != BERTH_KIND_DICT)
+    if (kind == BERTH_KIND_ORDERED_DICT && berth_node_kind(state) != BERTH_KIND_DICT)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                    "BUILD of an OrderedDict wants a dict, got %s",
-                                   berth_kind_name(berth_value_kind(state)));
+                                   berth_kind_name(berth_node_kind(state)));
     if (berth_value_state(slot))
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
                                    berth_kind_phrase(kind));

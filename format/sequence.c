@@ -13,10 +13,8 @@ static berth_value *empty_tuple(berth_tree *tree)
     return tree->empty_tuple;
 }
 
-berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
+berth_value *berth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
-    if (!tree)
-        return NULL;
     if (n_items == 0)
         return empty_tuple(tree);
     if (n_items > UINT32_MAX) {
@@ -24,15 +22,25 @@ berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_i
                         UINT32_MAX);
         return NULL;
     }
-    if (!berth_tree_owns_all(tree, items, n_items, "an item of a tuple"))
-        return NULL;
     size_t nbytes = sizeof(struct tuple_node) + n_items * sizeof(*items);
-    struct tuple_node *node = berth_node_new(tree, BERTH_KIND_TUPLE, nbytes);
+    struct tuple_node *node = berth_node_raw(tree, BERTH_KIND_TUPLE, nbytes);
     if (!node)
         return NULL;
     node->key.count = (uint32_t)n_items;
-    memcpy(node->items, items, n_items * sizeof(*items));
+    node->key.hash = 0;
+    node->key.link = NULL;
+    node->shape = NULL;
+    for (size_t i = 0; i < n_items; i++)
+        node->items[i] = items[i];
     return &node->key.head;
+}
+
+berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
+{
+    if (!tree ||
+        (n_items <= UINT32_MAX && !berth_tree_owns_all(tree, items, n_items, "an item of a tuple")))
+        return NULL;
+    return berth_tuple_of(tree, items, n_items);
 }
 
 /* ---- list ---- */
@@ -80,7 +88,7 @@ static int list_extend(berth_tree *tree, struct list_node *list, berth_value *co
                                "a list that something was built from grows afterwards");
     if (n == 0)
         return 0;
-    if (!berth_tree_owns_all(tree, items, n, "an item of a list") || !reserve(tree, list, n))
+    if (!reserve(tree, list, n))
         return tree->error.code;
     memcpy(list->items->items + list->items->count, items, n * sizeof(*items));
     list->items->count += (uint32_t)n;
@@ -90,8 +98,7 @@ static int list_extend(berth_tree *tree, struct list_node *list, berth_value *co
 
 static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
 {
-    if (!berth_tree_owns_all(tree, items, n, "an item of a set") ||
-        !berth_table_reserve(tree, set, n))
+    if (!berth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
         if (!berth_table_set(tree, set, items[i], items[i]))
@@ -118,6 +125,8 @@ int berth_list_append(berth_value *list, berth_value *item)
     if (tree && list->kind != BERTH_KIND_LIST)
         return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
                                berth_kind_phrase((berth_kind)list->kind));
+    if (tree && !berth_tree_owns(tree, item, "an item of a list"))
+        return tree->error.code;
     return berth_list_extend(list, &item, 1);
 }
 
@@ -127,6 +136,8 @@ int berth_set_add(berth_value *set, berth_value *item)
     if (tree && set->kind != BERTH_KIND_SET)
         return berth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
                                berth_kind_phrase((berth_kind)set->kind));
+    if (tree && !berth_tree_owns(tree, item, "an item of a set"))
+        return tree->error.code;
     return berth_list_extend(set, &item, 1);
 }
 

@@ -123,22 +123,44 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 
 /* ---- by key ---- */
 
-/* The slot of a key, or the free one where it belongs. */
-static uint32_t *find_slot(const berth_tree *tree, const char *key, size_t key_nbytes)
+/*
+ * PyTorch's keys are the positions of the storages: "0", "1", … As long as that is so, a key is its
+ * own place, and there is no table. Positions have at most 10 digits.
+ */
+static size_t position_of(const char *key, size_t nbytes)
+{
+    size_t position = 0;
+    if (nbytes > 10 || (key[0] == '0' && nbytes > 1))
+        return SIZE_MAX;
+    for (size_t i = 0; i < nbytes; i++) {
+        unsigned digit = (unsigned)(unsigned char)key[i] - '0';
+        if (digit > 9)
+            return SIZE_MAX;
+        position = position * 10 + digit;
+    }
+    return position;
+}
+
+/*
+ * The slot of a key, or the free one where it belongs. A slot holds the hash, so that other keys
+ * are not looked at, in its upper half.
+ */
+static uint64_t *find_slot(const berth_tree *tree, const char *key, size_t key_nbytes,
+                           uint32_t hash)
 {
     const struct storage_table *table = &tree->storages;
-    size_t at = berth_hash_bytes(tree, key, key_nbytes) & table->slots_mask;
-    for (;; at = (at + 1) & table->slots_mask) {
-        uint32_t slot = table->slots[at];
-        if (!slot)
-            break;
-        const char *other = table->items[slot - 1]->key;
+    size_t at = hash & table->slots_mask;
+    for (; table->slots[at]; at = (at + 1) & table->slots_mask) {
+        if (table->slots[at] >> 32 != hash)
+            continue;
+        const char *other = table->items[(uint32_t)table->slots[at] - 1]->key;
         if (strlen(other) == key_nbytes && memcmp(other, key, key_nbytes) == 0)
             break;
     }
     return &table->slots[at];
 }
 
+/* A table with room for one more. The first one takes in all keys that were positions. */
 static bool reserve_slot(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
@@ -147,7 +169,7 @@ static bool reserve_slot(berth_tree *tree)
     size_t n = table->slots ? (table->slots_mask + 1) * 2 : 32;
     while (table->count + 1 > (n - 1) / 4 * 3)
         n *= 2;
-    uint32_t *slots = berth_allocate_zeroed(n * sizeof(*slots));
+    uint64_t *slots = berth_allocate_zeroed(n * sizeof(*slots));
     if (!slots) {
         fail_memory(tree, n * sizeof(*slots));
         return false;
@@ -157,8 +179,9 @@ static bool reserve_slot(berth_tree *tree)
     table->slots_mask = n - 1;
     for (size_t i = 0; i < table->count; i++) {
         const char *key = table->items[i]->key;
+        uint32_t hash = berth_hash_bytes(tree, key, strlen(key));
         if (*key)
-            *find_slot(tree, key, strlen(key)) = (uint32_t)(i + 1);
+            *find_slot(tree, key, strlen(key), hash) = (uint64_t)hash << 32 | (i + 1);
     }
     return true;
 }
@@ -184,6 +207,7 @@ berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t
                                        berth_dtype dtype, uint64_t nbytes, const char *location,
                                        size_t location_nbytes)
 {
+    struct storage_table *table = &tree->storages;
     if (!key_nbytes || key_nbytes > LONGEST_KEY || memchr(key, '\0', key_nbytes)) {
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                         "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
@@ -193,27 +217,39 @@ berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t
     berth_storage *storage = berth_tree_find_storage(tree, key, key_nbytes);
     if (storage)
         return agrees(tree, storage, dtype, nbytes) ? storage : NULL;
-    if (tree->storages.count >= UINT32_MAX - 1) {
+    if (table->count >= UINT32_MAX - 1) {
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u storages", UINT32_MAX - 1);
         return NULL;
     }
-    if (!reserve_slot(tree))
+    bool is_position = !table->slots && position_of(key, key_nbytes) == table->count;
+    if (!is_position && !reserve_slot(tree))
         return NULL;
     storage = add_storage(tree, key, key_nbytes, location, location_nbytes);
     if (!storage)
         return NULL;
     storage->dtype = dtype;
     storage->nbytes = nbytes;
-    *find_slot(tree, key, key_nbytes) = (uint32_t)(storage->index + 1);
+    if (!is_position) {
+        uint32_t hash = berth_hash_bytes(tree, key, key_nbytes);
+        *find_slot(tree, key, key_nbytes, hash) = (uint64_t)hash << 32 | (storage->index + 1);
+    }
     return storage;
 }
 
 berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
 {
-    if (!tree->storages.slots || !key_nbytes || key_nbytes > LONGEST_KEY)
+    const struct storage_table *table = &tree->storages;
+    if (!key_nbytes || key_nbytes > LONGEST_KEY)
         return NULL;
-    uint32_t slot = *find_slot(tree, key, key_nbytes);
-    return slot ? tree->storages.items[slot - 1] : NULL;
+    if (!table->slots) {
+        size_t position = position_of(key, key_nbytes);
+        /* A storage that the caller made has no key. */
+        return position < table->count && *table->items[position]->key ? table->items[position]
+                                                                       : NULL;
+    }
+    uint32_t hash = berth_hash_bytes(tree, key, key_nbytes);
+    uint32_t slot = (uint32_t)*find_slot(tree, key, key_nbytes, hash);
+    return slot ? table->items[slot - 1] : NULL;
 }
 
 /* ---- asking ---- */

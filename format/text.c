@@ -31,6 +31,12 @@ static int n_following(uint8_t first)
 static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
 {
     for (size_t at = 0; at < nbytes;) {
+        uint64_t word; /* of ASCII, mostly */
+        while (nbytes - at >= sizeof(word) &&
+               (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
+            at += sizeof(word);
+        if (at == nbytes)
+            break;
         int n = n_following(text[at]);
         if (n < 0 || (size_t)n >= nbytes - at)
             return at;
@@ -55,10 +61,14 @@ static struct text_node *text_new(berth_tree *tree, berth_kind kind, size_t nbyt
                         berth_kind_name(kind), nbytes, UINT32_MAX);
         return NULL;
     }
-    /* Zeroed by the maker up to the text, which is written at once. */
-    struct text_node *node = berth_node_new(tree, kind, sizeof(*node) + nbytes + 1);
-    if (node)
-        node->key.count = (uint32_t)nbytes;
+    struct text_node *node = berth_node_raw(tree, kind, sizeof(*node) + nbytes + 1);
+    if (!node)
+        return NULL;
+    node->key.count = (uint32_t)nbytes;
+    node->key.hash = 0;
+    node->key.link = NULL;
+    node->other = NULL;
+    node->data[nbytes] = '\0';
     return node;
 }
 

@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    FIRST_CHUNK_NBYTES = 2048,
-    CHUNK_NBYTES = 16384,
-    /* What is larger gets a block of its own, so that a chunk's last bytes are at most 1/16. */
-    LARGEST_IN_CHUNK = 1024
-};
+/*
+ * Chunks grow with the tree: few calls of the allocator, and little that is not used (P3). A node's
+ * place in its chunk has 16 bits, in units of 8 bytes.
+ */
+enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, LARGEST_CHUNK_NBYTES = 262144 };
+_Static_assert(LARGEST_CHUNK_NBYTES / BERTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
 
 static struct block *add_block(berth_tree *tree, size_t nbytes)
 {
@@ -37,23 +37,54 @@ static size_t rounded(size_t nbytes)
     return (nbytes + BERTH_BLOCK_UNIT - 1) & ~(size_t)(BERTH_BLOCK_UNIT - 1);
 }
 
+static size_t next_chunk_nbytes(const berth_tree *tree)
+{
+    size_t nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
+    if (!tree->chunk)
+        return FIRST_CHUNK_NBYTES;
+    if (nbytes < CHUNK_NBYTES)
+        return CHUNK_NBYTES;
+    return nbytes < LARGEST_CHUNK_NBYTES ? nbytes : LARGEST_CHUNK_NBYTES;
+}
+
+/* The next chunk: of what was given, as long as that lasts. */
+static bool add_chunk(berth_tree *tree)
+{
+    size_t nbytes = next_chunk_nbytes(tree);
+    struct block *chunk;
+    if (tree->given_nbytes >= LARGEST_CHUNK_NBYTES) {
+        nbytes = LARGEST_CHUNK_NBYTES;
+        chunk = (struct block *)(void *)tree->given_at;
+        *chunk = (struct block){.tree = tree}; /* not in the list: it is no block of its own */
+        tree->given_at += nbytes;
+        tree->given_nbytes -= nbytes;
+    } else if (!(chunk = add_block(tree, nbytes - sizeof(struct block)))) {
+        return false;
+    }
+    tree->chunk = chunk;
+    tree->chunk_at = sizeof(struct block);
+    tree->chunk_nbytes = nbytes;
+    tree->chunks_nbytes += nbytes;
+    return true;
+}
+
+void berth_tree_give(berth_tree *tree, void *block, void *at, size_t nbytes)
+{
+    tree->given = block;
+    tree->given_at = at;
+    tree->given_nbytes = nbytes;
+}
+
 /* Memory and the block that it lies in. */
 static void *allocate(berth_tree *tree, size_t nbytes, struct block **block)
 {
-    if (nbytes > LARGEST_IN_CHUNK) {
+    if (nbytes > BERTH_LARGEST_IN_CHUNK) {
         *block = add_block(tree, nbytes);
         return *block ? *block + 1 : NULL;
     }
     nbytes = rounded(nbytes);
-    if (nbytes > tree->chunk_nbytes - tree->chunk_at) {
-        size_t chunk_nbytes = tree->chunk ? CHUNK_NBYTES : FIRST_CHUNK_NBYTES;
-        struct block *chunk = add_block(tree, chunk_nbytes - sizeof(struct block));
-        if (!chunk)
-            return NULL;
-        tree->chunk = chunk;
-        tree->chunk_at = sizeof(struct block);
-        tree->chunk_nbytes = chunk_nbytes;
-    }
+    if (nbytes > tree->chunk_nbytes - tree->chunk_at && !add_chunk(tree))
+        return NULL;
     *block = tree->chunk;
     void *memory = (char *)tree->chunk + tree->chunk_at;
     tree->chunk_at += nbytes;
@@ -66,19 +97,30 @@ void *berth_tree_allocate(berth_tree *tree, size_t nbytes)
     return allocate(tree, nbytes, &block);
 }
 
+/* Takes a block out of the tree's list. */
+static void unlink_block(berth_tree *tree, const struct block *block)
+{
+    if (block->next)
+        block->next->previous = block->previous;
+    *(block->previous ? &block->previous->next : &tree->blocks) = block->next;
+}
+
+void berth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
+{
+    if (nbytes <= BERTH_LARGEST_IN_CHUNK)
+        return;
+    struct block *block = (struct block *)memory - 1;
+    unlink_block(tree, block);
+    berth_release(block);
+}
+
 void *berth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes)
 {
     void *grown = berth_tree_allocate(tree, new_nbytes);
     if (!grown || !memory)
         return grown;
     memcpy(grown, memory, old_nbytes);
-    if (old_nbytes > LARGEST_IN_CHUNK) {
-        struct block *block = (struct block *)memory - 1;
-        if (block->next)
-            block->next->previous = block->previous;
-        *(block->previous ? &block->previous->next : &tree->blocks) = block->next;
-        berth_release(block);
-    }
+    berth_tree_discard(tree, memory, old_nbytes);
     return grown;
 }
 
@@ -140,6 +182,7 @@ void berth_tree_free(berth_tree *tree)
         next = block->next;
         berth_release(block);
     }
+    berth_release(tree->given);
     berth_release(tree->keys.chains);
     berth_release(tree->storages.items);
     berth_release(tree->storages.slots);

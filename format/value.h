@@ -44,6 +44,12 @@ const char *berth_kind_phrase(berth_kind kind);
 /* Memory of the tree: freed with it. NULL when there is none, and the tree has failed. */
 void *berth_tree_allocate(berth_tree *tree, size_t nbytes);
 
+/*
+ * Memory that the tree takes for its values before it asks for any: [at, at + nbytes) of a block of
+ * berth_allocate, which it releases. Once a tree, by who knows how large it will become.
+ */
+void berth_tree_give(berth_tree *tree, void *block, void *at, size_t nbytes);
+
 /* All storages, in the order of first meeting. */
 size_t berth_tree_n_storages(const berth_tree *tree);
 berth_storage *berth_tree_storage(const berth_tree *tree, size_t i);

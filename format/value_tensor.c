@@ -8,11 +8,7 @@
 
 static bool check(berth_tree *tree, const berth_tensor *tensor)
 {
-    berth_error error = {.code = BERTH_OK, .offset = BERTH_NO_OFFSET};
-    if (berth_tensor_check(tensor, &error) == 0)
-        return true;
-    berth_tree_fail(tree, error.code, "%s", error.message);
-    return false;
+    return berth_tensor_check(tensor, &tree->error) == 0;
 }
 
 static bool owns_parts(berth_tree *tree, const berth_tensor *tensor)
@@ -29,9 +25,10 @@ berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 {
     if (!owns_parts(tree, tensor) || !check(tree, tensor))
         return NULL;
-    struct tensor_node *node = berth_node_new(tree, BERTH_KIND_TENSOR, sizeof(*node));
+    struct tensor_node *node = berth_node_raw(tree, BERTH_KIND_TENSOR, sizeof(*node));
     if (!node)
         return NULL;
+    node->state = NULL;
     node->tensor = *tensor;
     node->tensor.data = NULL;
     if (tensor->storage && tensor->storage->element == BERTH_DTYPE_NONE)

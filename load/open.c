@@ -10,6 +10,7 @@
 #include "format/layout.h"
 #include "format/pickle.h"
 #include "format/stream_read.h"
+#include "io/pages.h"
 #include "load/checkpoint.h"
 
 /* What the directory may list besides what data.pkl names, in the guess of its size. */
@@ -87,6 +88,22 @@ static int refuse_archive(const berth_container *container, berth_error *error)
 
 /* ---- the steps ---- */
 
+/*
+ * Values take some six times the bytes of their pickle, and each page of them costs more than what
+ * is written to it: large ones, where there are many. Without this memory all works as well.
+ */
+static void give_memory(const berth_checkpoint *checkpoint, size_t pickle_nbytes)
+{
+    size_t nbytes = pickle_nbytes / BERTH_LARGE_PAGE_NBYTES * 5 * BERTH_LARGE_PAGE_NBYTES;
+    uint8_t *block = nbytes ? berth_allocate(nbytes + BERTH_LARGE_PAGE_NBYTES) : NULL;
+
+    if (!block)
+        return;
+    uint8_t *at = block + (BERTH_LARGE_PAGE_NBYTES - (uintptr_t)block % BERTH_LARGE_PAGE_NBYTES);
+    berth_pages_make_large(at, nbytes);
+    berth_tree_give(checkpoint->tree, block, at, nbytes);
+}
+
 static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
                        uint64_t offset, berth_error *error)
 {
@@ -95,6 +112,7 @@ static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_
                                 .record = berth_small_names[BERTH_DATA_PKL],
                                 .base_offset = offset};
 
+    give_memory(checkpoint, nbytes);
     if (berth_pickle_read(bytes, nbytes, &rules, checkpoint->tree, &checkpoint->root, error) < 0)
         return error->code;
     checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);

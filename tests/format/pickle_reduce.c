@@ -40,7 +40,7 @@ Test(pickle_reduce, every_dtype_and_its_storage_class_may_be_named)
 Test(pickle_reduce, every_row_of_the_table_of_globals_may_be_named)
 {
     static const char *const rows[][2] = {
-#define BERTH_CALLABLE(module, name, build, arguments) {module, name},
+#define BERTH_CALLABLE(module, name, build, wanted, optional) {module, name},
 #define BERTH_NAMED(module, name, what) {module, name},
 #define BERTH_TENSOR_CLASS(module, name, dtype) {module, name},
 #include "format/pickle_globals.def"
