@@ -919,7 +919,7 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
 
-/* ---- which tensors are meant, and how they become memory ---- */
+/* ---- storages: which, how, and what became of them ---- */
 
 /*
  * Which tensors of a checkpoint are meant. NULL or zeros: everything in it. Text and array are the
@@ -940,6 +940,62 @@ typedef enum berth_load_method {
     BERTH_LOAD_READ,
     BERTH_LOAD_DIRECT
 } berth_load_method;
+
+/* A rule fits a storage that all of it fits; zeros fit any. */
+typedef struct berth_method_rule {
+    const char *pattern;  /* glob: one of the names of the tensors that view it. NULL: any */
+    const char *location; /* glob over where it was, "cuda*". NULL: any */
+    uint64_t least_nbytes;
+    uint64_t most_nbytes; /* 0: no bound */
+    berth_load_method method;
+} berth_method_rule;
+
+/*
+ * Says for each storage how it becomes memory, in the place of load.method: by the first rule that
+ * fits it; storages that none fits go by load.method again. Only for storages that are not memory
+ * yet. Nothing is read. One load may mix methods: map what the processor keeps, read directly what
+ * goes elsewhere. load.mmap=off still maps nothing, and what cannot be is read: berth_storage_stats
+ * tells. BERTH_E_ARGUMENT: a method that there is not. Thread-safe.
+ */
+BERTH_API int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
+                                   size_t n_rules, berth_error *error);
+/* The same by a function, asked once a storage, on the caller's thread; views of another storage,
+ * which only files from before 1.6 have, go with it. */
+BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint,
+                                      berth_load_method (*choose)(void *context,
+                                                                  const berth_storage *storage),
+                                      void *context, berth_error *error);
+
+/*
+ * Brings all storages of the selected tensors into memory, so that berth_tensor_data and
+ * berth_storage_data need not wait for it: io.threads workers read neighbours in the file together,
+ * in pieces of io.chunk_nbytes, into aligned memory in large pages; what is mapped is made present.
+ * With load.check=data CRCs of what is brought are compared on the way (a bad one is
+ * BERTH_E_CHECKSUM). All or nothing: after a failure, or a cancel by call->progress, no storage is
+ * memory that was not before, and it may be tried again. A progress function must not ask for data
+ * of the same checkpoint.
+ *
+ * How each becomes memory, that load.method or berth_choose_methods say. `auto`: a file that is in
+ * memory already (samples tell) is mapped; a cold one on a disk, if 64 MiB or more are asked for
+ * and memory is really free for them, is read past the page cache; where memory is short it is
+ * mapped; else it is read. With load.mmap=off, and on file systems of networks and processes
+ * (FUSE), where others may cut a mapped file short, it is read. BERTH_E_MEMORY, before anything is
+ * read, names the first tensor that does not fit, and the bytes missing.
+ *
+ * call->config NULL: the configuration that the checkpoint was opened with. Statistics:
+ * asked_nbytes are those of the storages meant, moved_nbytes those read now: gaps up to 32 KiB
+ * between neighbours are read along, and storages that were memory are not read again. Thread-safe,
+ * beside everything else that is: a storage that another thread is bringing is waited for.
+ */
+BERTH_API int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
+                          const berth_call *call, berth_error *error);
+
+/*
+ * What became of one storage; of a view, of its root. moved_nbytes: of its own bytes, those that
+ * were read for it; none of what is mapped. Thread-safe.
+ */
+BERTH_API int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                     berth_storage_stats *stats, berth_error *error);
 
 /* What the file says of itself. Text lives as long as the checkpoint. */
 typedef struct berth_info {

@@ -121,6 +121,12 @@ static int read_from(berth_reader *reader, void *buffer, size_t nbytes, uint64_t
     return result == 0 ? 0 : fail_callback(error, result, offset, nbytes);
 }
 
+void berth_reader_count(berth_reader *reader, size_t nbytes)
+{
+    atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&reader->moved_nbytes, nbytes, memory_order_relaxed);
+}
+
 int berth_reader_read(berth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                       berth_error *error)
 {
@@ -132,7 +138,6 @@ int berth_reader_read(berth_reader *reader, void *buffer, size_t nbytes, uint64_
         return 0;
     if (read_from(reader, buffer, nbytes, offset, error) < 0)
         return error->code;
-    atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&reader->moved_nbytes, nbytes, memory_order_relaxed);
+    berth_reader_count(reader, nbytes);
     return 0;
 }

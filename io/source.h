@@ -29,4 +29,7 @@ void berth_reader_close(berth_reader *reader); /* of zeros with fd -1: nothing *
 int berth_reader_read(berth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                       berth_error *error);
 
+/* Counts one read that was done past it. */
+void berth_reader_count(berth_reader *reader, size_t nbytes);
+
 #endif

@@ -4,12 +4,16 @@
 #define BERTH_LOAD_CHECKPOINT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "config/options.h"
 #include "format/names.h"
 #include "format/value.h"
+#include "io/direct.h"
 #include "io/map.h"
+#include "io/region.h"
 #include "load/container.h"
+#include "load/method.h"
 #include "load/sweep.h"
 
 /* The records before the storages, in their order (FORMAT.md 1). */
@@ -31,14 +35,28 @@ typedef struct berth_small {
     uint32_t crc32; /* recorded */
 } berth_small;
 
-/* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. */
+/* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. Of a view only the
+ * memory counts, all else is its root's. */
 typedef struct berth_stored {
     berth_checkpoint *checkpoint;
     _Atomic(const uint8_t *) memory; /* its bytes in this machine's order, once asked for */
-    void *owned;                     /* what to release for it */
     uint8_t unit;                    /* bytes that are reversed together; 1: none */
     bool is_ambiguous;               /* foreign order, and no single unit */
+    /* Under the mutex: */
+    bool is_coming; /* somebody brings it */
+    uint8_t crc32;  /* berth_crc_verdict */
+    berth_load_method chosen;
+    const char *chosen_by; /* who says so; NULL: load.method does. All texts static */
+    const char *method;    /* as it became memory; NULL: not yet */
+    const char *reason;
+    uint64_t moved_nbytes;
 } berth_stored;
+
+/* Memory that storages lie in, as long as the checkpoint lives. */
+typedef struct berth_kept_region {
+    berth_region region;
+    struct berth_kept_region *next;
+} berth_kept_region;
 
 struct berth_checkpoint {
     berth_reader reader;
@@ -51,22 +69,31 @@ struct berth_checkpoint {
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     bool is_big;               /* of the storages' elements */
+    bool is_foreign;           /* that is not this machine's order */
     bool byteorder_recorded;
     bool calculated_offsets;
     bool has_longer_record; /* T1: one is longer than its elements; the layout is not its file's */
     berth_container container;
     size_t n_storages;
-    berth_stored *stored; /* n_storages */
-    double begin_seconds; /* of a clock: when opening began */
-    double open_seconds;  /* how long it took */
+    berth_stored *stored;          /* n_storages */
+    atomic_bool direct_is_refused; /* the kernel would not do one */
+    double begin_seconds;          /* of a clock: when opening began */
+    double open_seconds;           /* how long it took */
 
     /* Under the mutex: */
     pthread_mutex_t mutex;
-    bool has_mutex;
-    berth_names *names;  /* made when first asked for */
-    berth_map map;       /* of the whole file, made when first asked for */
-    bool map_is_refused; /* the system would not map it, and need not */
-    char *shown_name;    /* what berth_tensor_at handed out last */
+    pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
+    bool has_mutex;         /* both */
+    berth_names *names;     /* made when first asked for */
+    berth_map map;          /* of the whole file, made when first asked for */
+    bool map_is_refused;    /* the system would not map it */
+    bool file_system_is_known;
+    berth_file_system file_system;
+    bool direct_is_tried;
+    const char *no_direct; /* why it cannot be; NULL: it can, by: */
+    berth_direct direct;
+    berth_kept_region *regions;
+    char *shown_name; /* what berth_tensor_at handed out last */
     char *shown_path;
 };
 
@@ -124,25 +151,46 @@ int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error);
 int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *window,
                                  berth_error *error);
 
-/* ---- storages.c: how bytes become memory ---- */
+/* ---- storages.c: where they lie, and ranges of them (bring.h: how they become memory) ---- */
 
 /* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
 int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
 void berth_storages_end(berth_checkpoint *checkpoint);
+void berth_kept_region_free(berth_kept_region *kept); /* NULL: nothing */
 /* The storage's bytes in this machine's order, aligned for its dtype. Thread-safe. */
 int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                          const uint8_t **memory, berth_error *error);
 /* Copies a range of them, without making memory of the rest. Thread-safe. */
 int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error);
-/* Whether asking for its memory costs no reading of it. */
+/* Whether asking for its memory costs no reading of it. Thread-safe. */
 bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
 /* Bytes that one worker moves at a time, and how many workers n tasks get. */
 uint64_t berth_chunk_nbytes(const struct berth_config *config);
 unsigned berth_n_workers(const struct berth_config *config, uint64_t n_tasks);
-/* How storages become memory, and why so. Static texts. */
-void berth_storages_method(const berth_checkpoint *checkpoint, const char **method,
-                           const char **reason);
+/* How storages become memory when asked for one by one, and why so. Static texts. */
+void berth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason);
+/* What its address must be a multiple of (T5): a complex number is two of its halves. */
+size_t berth_storage_alignment(const berth_storage *storage);
+/* Names the record of an error; of a stream, where it has none, the storage. Returns its code. */
+int berth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                           berth_error *error);
+int berth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+/* Its CRC against the directory's, which has been read (Z10). BERTH_E_CHECKSUM: a bad one. */
+int berth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
+                              uint32_t computed, berth_crc_verdict *verdict, berth_error *error);
+
+/* Under the mutex: what is known of the source at any time; */
+void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts);
+/* how a storage becomes memory, T5 considered: direct reads are tried here (facts->no_direct); */
+berth_way berth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
+                            berth_facts *facts, const berth_storage *root);
+/*
+ * the address of the source's first byte, mapped when first needed; NULL: it cannot be. The file's
+ * size is looked at each time (F1); `offset` is what an error names.
+ */
+int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
+                   berth_error *error);
 
 /* ---- verify.c: every byte ---- */
 
@@ -185,6 +233,6 @@ int berth_checkpoint_open_path(const char *path, const struct berth_config *conf
  */
 const berth_names *berth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* Fills the call's statistics, if it asks for any. */
-void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call);
+void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* ---- open and close ---- */
 
-void berth_checkpoint_stats(const berth_checkpoint *checkpoint, const berth_call *call)
+void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
 {
     if (!call || !call->stats)
         return;
@@ -33,6 +33,7 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
                        berth_checkpoint **opened, berth_error *error)
 {
     (void)pthread_mutex_init(&checkpoint->mutex, NULL);
+    (void)pthread_cond_init(&checkpoint->settled, NULL);
     checkpoint->has_mutex = true;
     int result = berth_checkpoint_read(checkpoint, error);
     checkpoint->open_seconds = berth_seconds() - checkpoint->begin_seconds;
@@ -148,8 +149,10 @@ void berth_close(berth_checkpoint *checkpoint)
     berth_release(checkpoint->shown_name);
     berth_release(checkpoint->shown_path);
     berth_reader_close(&checkpoint->reader);
-    if (checkpoint->has_mutex)
+    if (checkpoint->has_mutex) {
+        (void)pthread_cond_destroy(&checkpoint->settled);
         (void)pthread_mutex_destroy(&checkpoint->mutex);
+    }
     berth_release(checkpoint);
 }
 

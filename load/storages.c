@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How a storage's bytes become memory: looked at where they lie (a map of the file, or the caller's
- * own memory), or read into memory of our own; and how long that lives: as long as the checkpoint.
+ * A checkpoint's storages: which bytes of them are swapped, where they lie, ranges of them, and how
+ * long their memory lives: as long as the checkpoint. What makes memory of them is in bring.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,9 +11,8 @@
 #include "format/tensor.h"
 #include "io/file.h"
 #include "io/pool.h"
-#include "load/checkpoint.h"
+#include "load/bring.h"
 
-#define MEMORY_ALIGNMENT 64
 /* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
 #define CHUNK_NBYTES (UINT64_C(4) << 20)
 #define LEAST_CHUNK_NBYTES 65536
@@ -21,9 +20,6 @@
 #define WIDEST_UNIT 8
 
 typedef unsigned long long ull;
-
-/* What an empty storage's address is: one that may be asked for, and read 0 bytes from. */
-static const _Alignas(MEMORY_ALIGNMENT) uint8_t no_bytes[MEMORY_ALIGNMENT];
 
 /* ---- which bytes are reversed (T5) ---- */
 
@@ -84,9 +80,8 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
     return storage->root;
 }
 
-/* The record of a storage; of a stream, where it has none, its key. */
-static int in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                      berth_error *error)
+int berth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                           berth_error *error)
 {
     char record[sizeof error->record];
 
@@ -95,35 +90,46 @@ static int in_storage(const berth_checkpoint *checkpoint, const berth_storage *s
     return berth_error_in(error, record);
 }
 
-static int fail_ambiguous(const berth_storage *storage, berth_error *error)
+int berth_fail_ambiguous(const berth_storage *storage, berth_error *error)
 {
     return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
                       "it is in the other byte order, and viewed as elements of different width: "
                       "which bytes to swap is not known");
 }
 
-/* Swapped bytes of any range: whole units are read around it. */
+/* A part of one unit. */
+static int read_part(berth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error)
+{
+    uint8_t whole[WIDEST_UNIT];
+    uint64_t start = offset - offset % unit;
+    size_t have = root->nbytes - start < unit ? (size_t)(root->nbytes - start) : unit;
+
+    if (berth_reader_read(reader, whole, have, root->offset + start, error) < 0)
+        return error->code;
+    if (have == unit)
+        berth_swap_bytes(whole, whole, unit, unit);
+    memcpy(buffer, whole + (offset - start), nbytes);
+    return 0;
+}
+
+/* Swapped bytes of any range: whole units where they belong, and the parts at its ends. */
 static int read_swapped(berth_reader *reader, const berth_storage *root, size_t unit,
                         uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    uint8_t bounce[4096];
+    size_t head = (size_t)((unit - offset % unit) % unit);
 
-    while (nbytes > 0) {
-        uint64_t start = offset - offset % unit;
-        size_t have =
-            root->nbytes - start < sizeof bounce ? (size_t)(root->nbytes - start) : sizeof bounce;
-        if (berth_reader_read(reader, bounce, have, root->offset + start, error) < 0)
-            return error->code;
-        berth_swap_bytes(bounce, bounce, have - have % unit, unit);
-        size_t n = have - (size_t)(offset - start);
-        if (n > nbytes)
-            n = nbytes;
-        memcpy(buffer, bounce + (offset - start), n);
-        buffer += n;
-        offset += n;
-        nbytes -= n;
-    }
-    return 0;
+    head = head < nbytes ? head : nbytes;
+    size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
+    if (head > 0 && read_part(reader, root, unit, buffer, head, offset, error) < 0)
+        return error->code;
+    if (berth_reader_read(reader, buffer + head, middle, root->offset + offset + head, error) < 0)
+        return error->code;
+    berth_swap_bytes(buffer + head, buffer + head, middle, unit);
+    if (tail == 0)
+        return 0;
+    return read_part(reader, root, unit, buffer + head + middle, tail, offset + head + middle,
+                     error);
 }
 
 /* Bytes of a storage that is no view, in this machine's order, from the file. */
@@ -133,7 +139,7 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
     const berth_stored *stored = &checkpoint->stored[root->index];
 
     if (stored->is_ambiguous)
-        return fail_ambiguous(root, error);
+        return berth_fail_ambiguous(root, error);
     if (stored->unit > 1)
         return read_swapped(&checkpoint->reader, root, stored->unit, buffer, nbytes, offset, error);
     return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
@@ -153,7 +159,7 @@ int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storag
         memcpy(buffer, memory + offset, nbytes);
     if (memory || read_root(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
-    return in_storage(checkpoint, root, error);
+    return berth_error_in_storage(checkpoint, root, error);
 }
 
 /* The hook of berth_storage: who saves the tree again knows nothing of load/. */
@@ -166,65 +172,6 @@ static int read_hook(const berth_storage *storage, void *buffer, size_t nbytes, 
     if (berth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
         return berth_error_prefix(error, checkpoint->reader.name);
     return 0;
-}
-
-/* ---- memory of our own ---- */
-
-typedef struct reading {
-    berth_checkpoint *checkpoint;
-    const berth_storage *root;
-    uint8_t *memory;
-    uint64_t chunk_nbytes;
-} reading;
-
-static int read_chunk(void *context, uint64_t task, unsigned worker, berth_error *error)
-{
-    const reading *job = context;
-    uint64_t offset = task * job->chunk_nbytes;
-    uint64_t left = job->root->nbytes - offset;
-    size_t nbytes = left < job->chunk_nbytes ? (size_t)left : (size_t)job->chunk_nbytes;
-    size_t unit = job->checkpoint->stored[job->root->index].unit;
-
-    (void)worker;
-    if (berth_reader_read(&job->checkpoint->reader, job->memory + offset, nbytes,
-                          job->root->offset + offset, error) < 0)
-        return error->code;
-    if (unit > 1)
-        berth_swap_bytes(job->memory + offset, job->memory + offset, nbytes - nbytes % unit, unit);
-    return 0;
-}
-
-/* Reads a whole storage, in parallel chunks if it is long, and swaps what must be. */
-static int read_all(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *memory,
-                    berth_error *error)
-{
-    uint64_t chunk_nbytes = berth_chunk_nbytes(&checkpoint->config);
-    uint64_t n_chunks = root->nbytes / chunk_nbytes + (root->nbytes % chunk_nbytes != 0);
-    reading job = {
-        .checkpoint = checkpoint, .root = root, .memory = memory, .chunk_nbytes = chunk_nbytes};
-
-    return berth_pool_run(berth_n_workers(&checkpoint->config, n_chunks), n_chunks, read_chunk,
-                          NULL, &job, error);
-}
-
-/* Aligned memory that the checkpoint releases. nbytes are those of a storage that is really there.
- */
-static uint8_t *allocate_aligned(berth_stored *stored, uint64_t nbytes, berth_error *error)
-{
-    uint8_t *bytes = nbytes <= PTRDIFF_MAX ? berth_allocate(nbytes + MEMORY_ALIGNMENT) : NULL;
-
-    if (!bytes) {
-        (void)berth_fail_memory(error, nbytes);
-        return NULL;
-    }
-    stored->owned = bytes;
-    return bytes + (MEMORY_ALIGNMENT - (uintptr_t)bytes % MEMORY_ALIGNMENT) % MEMORY_ALIGNMENT;
-}
-
-static void disown(berth_stored *stored)
-{
-    berth_release(stored->owned);
-    stored->owned = NULL;
 }
 
 uint64_t berth_chunk_nbytes(const struct berth_config *config)
@@ -248,52 +195,91 @@ unsigned berth_n_workers(const struct berth_config *config, uint64_t n_tasks)
 
 /* ---- where it lies ---- */
 
-/* Whether storages are mapped, and in words why, or why not. */
-static bool is_mapped(const berth_checkpoint *checkpoint, const char **reason)
+void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts)
 {
-    const char *text = checkpoint->config.load_method == BERTH_LOAD_MAP ? "load.method=map"
-                                                                        : "the source is a file";
-    bool mapped = false;
+    const berth_reader *reader = &checkpoint->reader;
 
-    if (checkpoint->reader.fd < 0)
-        text = "the source is no file";
-    else if (checkpoint->map_is_refused)
-        text = "the file cannot be mapped";
-    else if (!checkpoint->config.load_mmap)
-        text = "load.mmap=off";
-    else if (checkpoint->config.load_method == BERTH_LOAD_READ)
-        text = "load.method=read";
-    else
-        mapped = true;
-    if (reason)
-        *reason = text;
-    return mapped;
+    if (!checkpoint->file_system_is_known && reader->fd >= 0)
+        checkpoint->file_system = berth_file_system_of(reader->fd);
+    checkpoint->file_system_is_known = true;
+    facts->is_memory = reader->memory != NULL;
+    facts->is_file = reader->fd >= 0;
+    facts->cannot_map = checkpoint->map_is_refused;
+    facts->file_system = checkpoint->file_system;
 }
 
-void berth_storages_method(const berth_checkpoint *checkpoint, const char **method,
-                           const char **reason)
+/* Tried when somebody first wants it. Why direct reads cannot be; NULL: they can. */
+static const char *why_not_direct(berth_checkpoint *checkpoint)
 {
-    *method = is_mapped(checkpoint, reason) ? "map" : "read";
-    if (checkpoint->reader.memory) {
-        *method = "memory";
-        *reason = "the source is memory";
+    if (!checkpoint->direct_is_tried) {
+        checkpoint->direct_is_tried = true;
+        checkpoint->direct.fd = -1;
+        if (checkpoint->file_system == BERTH_IN_MEMORY) /* some take it, and copy as ever */
+            checkpoint->no_direct = "the file system is in memory";
+        else if (berth_direct_open_reading(checkpoint->reader.fd, &checkpoint->direct,
+                                           &checkpoint->no_direct))
+            checkpoint->no_direct = NULL;
     }
+    if (atomic_load(&checkpoint->direct_is_refused))
+        checkpoint->no_direct = "a direct read was refused";
+    return checkpoint->no_direct;
 }
 
-/*
- * The map of the whole file, made with the first storage. Where it cannot be made and nobody
- * insists on one (file systems without mmap, limits of address space), storages are read from then
- * on.
+/* T5: what cannot be used as it lies is read, whatever was decided. */
+static berth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_storage *root,
+                               berth_way way)
+{
+    if (way.method != BERTH_LOAD_MAP)
+        return way;
+    if (checkpoint->stored[root->index].unit > 1)
+        return (berth_way){BERTH_LOAD_READ, "it is in the other byte order"};
+    if (root->offset % berth_storage_alignment(root) != 0)
+        return (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
+    return way;
+}
+
+berth_way berth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
+                            berth_facts *facts, const berth_storage *root)
+{
+    const berth_stored *stored = &checkpoint->stored[root->index];
+    berth_load_method asked =
+        stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
+    berth_way way = berth_way_choose(config, facts, asked, stored->chosen_by);
+
+    if (way.method == BERTH_LOAD_DIRECT && !facts->no_direct) {
+        facts->no_direct = why_not_direct(checkpoint);
+        way = berth_way_choose(config, facts, asked, stored->chosen_by);
+    }
+    return where_it_lies(checkpoint, root, way);
+}
+
+/* How storages become memory when they are asked for one by one, as far as it is the same for all.
  */
+void berth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
+{
+    static const char *const texts[] = {"", "map", "read", "direct"};
+    berth_facts facts = {0};
+
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_know_source(checkpoint, &facts);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_way way = berth_way_choose(&checkpoint->config, &facts,
+                                     (berth_load_method)checkpoint->config.load_method, NULL);
+    *method = facts.is_memory ? "memory" : texts[way.method];
+    *reason = way.reason;
+}
+
+/* Where it cannot be made (file systems without mmap, limits of address space), storages are read
+ * from then on. */
 static int make_map(berth_checkpoint *checkpoint, berth_error *error)
 {
     const berth_reader *reader = &checkpoint->reader;
 
-    if (checkpoint->map.base ||
+    if (checkpoint->map.base || checkpoint->map_is_refused ||
         berth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
                        &checkpoint->map, error) == 0)
         return 0;
-    if (checkpoint->config.load_method != BERTH_LOAD_AUTO || error->system_errno == 0)
+    if (error->system_errno == 0)
         return error->code;
     berth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
     berth_error_clear(error);
@@ -301,103 +287,111 @@ static int make_map(berth_checkpoint *checkpoint, berth_error *error)
     return 0;
 }
 
-/* A storage in the map, or NULL if there is none; the file's size is looked at each time (F1). */
-static int map_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                       const uint8_t **memory, berth_error *error)
+int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
+                   berth_error *error)
 {
     berth_reader *reader = &checkpoint->reader;
     uint64_t nbytes;
 
+    *map = reader->memory;
+    if (*map)
+        return 0;
     if (make_map(checkpoint, error) < 0)
         return error->code;
     if (!checkpoint->map.base)
         return 0;
     if (berth_file_size(reader->fd, &nbytes, error) < 0)
         return error->code;
-    if (nbytes < reader->nbytes)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, root->offset,
+    if (nbytes < reader->nbytes) /* F1 */
+        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                           "the file had %llu bytes when it was opened, and now has %llu",
                           (ull)reader->nbytes, (ull)nbytes);
-    *memory = (const uint8_t *)checkpoint->map.address + root->offset;
+    *map = checkpoint->map.address;
     return 0;
 }
 
-/* Whether elements can be used there; a complex number is two of its halves. */
-static bool is_aligned(const void *memory, const berth_storage *storage)
+size_t berth_storage_alignment(const berth_storage *storage)
 {
-    size_t unit = is_open(storage) ? WIDEST_UNIT : berth_dtype_swap_nbytes(storage->dtype);
-
-    return (uintptr_t)memory % unit == 0;
-}
-
-/* Where a storage can be used as it lies: *memory, else NULL. */
-static int look(berth_checkpoint *checkpoint, const berth_storage *root, const uint8_t **memory,
-                berth_error *error)
-{
-    *memory = NULL;
-    if (checkpoint->stored[root->index].unit > 1)
-        return 0; /* T5: swapped in memory of our own */
-    if (checkpoint->reader.memory)
-        *memory = checkpoint->reader.memory + root->offset;
-    else if (is_mapped(checkpoint, NULL) && map_storage(checkpoint, root, memory, error) < 0)
-        return error->code;
-    if (*memory && !is_aligned(*memory, root))
-        *memory = NULL; /* T5: copied */
-    return 0;
-}
-
-/* Under the mutex: makes the memory of a storage that is no view. */
-static int make_memory(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
-{
-    berth_stored *stored = &checkpoint->stored[root->index];
-    const uint8_t *memory = no_bytes;
-
-    if (atomic_load(&stored->memory))
-        return 0;
-    if (stored->is_ambiguous)
-        return fail_ambiguous(root, error);
-    if (root->nbytes > 0 && look(checkpoint, root, &memory, error) < 0)
-        return error->code;
-    if (!memory) {
-        uint8_t *own = allocate_aligned(stored, root->nbytes, error);
-        if (!own)
-            return error->code;
-        if (read_all(checkpoint, root, own, error) < 0) {
-            disown(stored);
-            return error->code;
-        }
-        memory = own;
-    }
-    atomic_store(&stored->memory, memory);
-    return 0;
+    return is_open(storage) ? WIDEST_UNIT : berth_dtype_swap_nbytes(storage->dtype);
 }
 
 int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                          const uint8_t **memory, berth_error *error)
 {
     berth_stored *stored = &checkpoint->stored[storage->index];
+    const berth_storage *root = storage->root ? storage->root : storage;
+    berth_bringing how = {.config = &checkpoint->config};
 
     *memory = atomic_load(&stored->memory);
     if (*memory)
         return 0;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
-    const berth_storage *root = storage->root ? storage->root : storage;
-    /* A view lies in its root's memory. */
-    if (make_memory(checkpoint, root, error) == 0 && root != storage)
+    if (berth_bring(checkpoint, &how, &root, 1, error) < 0)
+        return error->code;
+    if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,
                      atomic_load(&checkpoint->stored[root->index].memory) + storage->root_offset);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
     *memory = atomic_load(&stored->memory);
-    return *memory ? 0 : in_storage(checkpoint, root, error);
+    return 0;
 }
 
 bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
-    uint64_t offset = 0;
-    const berth_storage *root = root_of(storage, &offset);
+    const berth_storage *root = storage->root ? storage->root : storage;
+    berth_facts facts = {0};
 
-    return atomic_load(&checkpoint->stored[root->index].memory) || checkpoint->reader.memory ||
-           is_mapped(checkpoint, NULL);
+    if (atomic_load(&checkpoint->stored[root->index].memory))
+        return true;
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_know_source(checkpoint, &facts);
+    berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return way.method == BERTH_LOAD_MAP;
+}
+
+/* ---- what became of them ---- */
+
+int berth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
+                              uint32_t computed, berth_crc_verdict *verdict, berth_error *error)
+{
+    char record[sizeof error->record];
+    bool present = false;
+
+    *verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    if (checkpoint->is_stream)
+        return 0;
+    (void)snprintf(record, sizeof record, "data/%s", storage->key);
+    const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
+    if (!entry)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, storage->offset, "is not listed");
+    if (berth_zip_check_crc(entry, computed, &present, error) < 0)
+        *verdict = BERTH_CRC_BAD;
+    else if (present)
+        *verdict = BERTH_CRC_GOOD;
+    return error->code;
+}
+
+int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *storage,
+                           berth_storage_stats *stats, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!stats)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "there is no place for the statistics");
+    *stats = (berth_storage_stats){.method = "none", .reason = "nobody asked for it"};
+    if (berth_checkpoint_check_storage(checkpoint, storage, error) < 0)
+        return checkpoint ? berth_error_prefix(error, checkpoint->reader.name) : error->code;
+    const berth_storage *root = storage->root ? storage->root : storage;
+    const berth_stored *stored = &checkpoint->stored[root->index];
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    stats->nbytes = root->nbytes;
+    stats->crc32 = (berth_crc_verdict)stored->crc32;
+    stats->moved_nbytes = stored->moved_nbytes;
+    if (stored->method) {
+        stats->method = stored->method;
+        stats->reason = stored->reason;
+    }
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return 0;
 }
 
 /* ---- begin and end ---- */
@@ -418,13 +412,27 @@ int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
         storage->context = &checkpoint->stored[i];
         storage->read = read_hook;
     }
-    return is_foreign(checkpoint) ? settle_units(checkpoint, error) : 0;
+    checkpoint->is_foreign = is_foreign(checkpoint);
+    return checkpoint->is_foreign ? settle_units(checkpoint, error) : 0;
+}
+
+void berth_kept_region_free(berth_kept_region *kept)
+{
+    if (kept)
+        berth_region_free(&kept->region);
+    berth_release(kept);
 }
 
 void berth_storages_end(berth_checkpoint *checkpoint)
 {
-    for (size_t i = 0; checkpoint->stored && i < checkpoint->n_storages; i++)
-        disown(&checkpoint->stored[i]);
+    for (berth_kept_region *kept = checkpoint->regions, *next; kept; kept = next) {
+        next = kept->next;
+        berth_kept_region_free(kept);
+    }
+    checkpoint->regions = NULL;
+    if (checkpoint->direct_is_tried)
+        berth_direct_close(&checkpoint->direct);
+    checkpoint->direct_is_tried = false;
     berth_release(checkpoint->stored);
     checkpoint->stored = NULL;
     berth_map_free(&checkpoint->map);

@@ -176,10 +176,9 @@ Test(values, come_as_integers_too)
     cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "io.threads = -9223372036854775808: must be 0 to 1024, "
                                     "0: measured (set by the program)");
-    cr_assert_eq(berth_config_set_int("load.method", BERTH_LOAD_DIRECT, &error),
-                 BERTH_E_UNAVAILABLE);
-    cr_assert_str_eq(error.message, "load.method = direct: direct reads are not part of this "
-                                    "version; use auto, map or read (set by the program)");
+    cr_assert_eq(berth_config_set_int("io.queue_depth", 4, &error), BERTH_E_UNAVAILABLE);
+    cr_assert_str_eq(error.message, "io.queue_depth = 4: request queues are not part of this "
+                                    "version; use 0 (set by the program)");
 }
 
 struct later {
@@ -193,9 +192,6 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
     static const struct later rows[] = {
         {"save.use_pinned_memory_for_d2h", "off", NOT_BUILT("unpinned staging buffers are", "on"),
          "off"},
-        {"load.method", "direct", NOT_BUILT("direct reads are", "auto, map or read"), "direct"},
-        {"load.mmap_flags", "shared,huge",
-         NOT_BUILT("huge pages are", "private, shared or populate"), "huge"},
         {"load.prefetch", "advise", NOT_BUILT("prefetching is", "off"), "advise, populate or read"},
         {"load.prefetch", "populate", NOT_BUILT("prefetching is", "off"),
          "advise, populate or read"},
@@ -204,8 +200,6 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
         {"load.prefetch_min_pass_nbytes", "1MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
         {"load.prefetch_window_nbytes", "8MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
         {"io.queue_depth", "4", NOT_BUILT("request queues are", "0"), "all but 0"},
-        {"io.numa", "interleave", NOT_BUILT("placing memory on NUMA nodes is", "local"),
-         "interleave"},
         {"device.staging_nbytes", "64MiB", NOT_BUILT("device copies are", "0"), "all but 0"},
         {"device.staging_buffers", "4", NOT_BUILT("device copies are", "0"), "all but 0"}};
     char sentence[300];
@@ -225,7 +219,7 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
         cr_assert_eq(berth_config_option(i, &option, &error), 0);
         n_later += *option.later != '\0';
     }
-    cr_assert_eq(n_later, 11, "the options above are all that wait");
+    cr_assert_eq(n_later, 8, "the options above are all that wait");
 }
 
 Test(values, names_that_are_none_are_refused)

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The public side of bringing many storages at once. */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "io/clock.h"
+#include "load/bring.h"
+#include "load/selection.h"
+
+/* The method that all of them have, or "mixed". */
+static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *const *roots, size_t n,
+                         berth_stats *stats)
+{
+    stats->method = "none";
+    stats->reason = "nothing was asked for";
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    for (size_t i = 0; i < n; i++) {
+        const berth_stored *stored = &checkpoint->stored[roots[i]->index];
+        if (roots[i]->nbytes == 0 || !stored->method)
+            continue;
+        if (strcmp(stats->method, "none") == 0) {
+            stats->method = stored->method;
+            stats->reason = stored->reason;
+        } else if (strcmp(stats->method, stored->method) != 0) {
+            stats->method = "mixed";
+            stats->reason = "the statistics of each storage tell";
+            break;
+        }
+    }
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+}
+
+static void fill_stats(berth_checkpoint *checkpoint, const berth_bringing *how,
+                       const berth_storage *const *roots, size_t n, double begin_seconds)
+{
+    berth_stats *stats = how->call ? how->call->stats : NULL;
+
+    if (!stats)
+        return;
+    *stats = (berth_stats){.total_seconds = berth_seconds() - begin_seconds,
+                           .transfer_seconds = how->transfer_seconds,
+                           .moved_nbytes = how->moved_nbytes,
+                           .n_requests = how->n_requests,
+                           .n_records = n,
+                           .n_storages = n,
+                           .memory_nbytes = how->memory_nbytes,
+                           .calculated_offsets = checkpoint->calculated_offsets};
+    stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
+    for (size_t i = 0; i < n; i++)
+        stats->asked_nbytes += roots[i]->nbytes;
+    tell_methods(checkpoint, roots, n, stats);
+}
+
+static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
+                 const berth_call *call, berth_error *error)
+{
+    double begin_seconds = berth_seconds();
+    struct berth_config config = checkpoint->config;
+    const berth_storage **roots = NULL;
+    size_t n = 0;
+
+    if (call && call->config && berth_config_resolve(call, &config, error) < 0)
+        return error->code;
+    berth_bringing how = {.config = &config,
+                          .call = call,
+                          .at_once = true,
+                          .with_crc32 = config.load_check >= BERTH_CHECK_DATA};
+    if (berth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
+        (void)berth_bring(checkpoint, &how, roots, n, error);
+    fill_stats(checkpoint, &how, roots, n, begin_seconds);
+    berth_release(roots);
+    return error->code;
+}
+
+int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
+                const berth_call *call, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
+    if (fetch(checkpoint, selection, call, error) < 0)
+        (void)berth_error_prefix(error, checkpoint->reader.name);
+    return error->code;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Methods chosen storage by storage: by rules, or by the caller's own function. */
+#include "config/error.h"
+#include "config/memory.h"
+#include "load/selection.h"
+
+static bool is_method(berth_load_method method)
+{
+    return method == BERTH_LOAD_AUTO || method == BERTH_LOAD_MAP || method == BERTH_LOAD_READ ||
+           method == BERTH_LOAD_DIRECT;
+}
+
+static int fail_method(berth_load_method method, berth_error *error)
+{
+    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no method %d",
+                      (int)method);
+}
+
+/* All of the rule but its pattern. */
+static bool fits_storage(const berth_method_rule *rule, const berth_storage *root)
+{
+    return root->nbytes >= rule->least_nbytes &&
+           (rule->most_nbytes == 0 || root->nbytes <= rule->most_nbytes) &&
+           (!rule->location || berth_name_fits(rule->location, root->location));
+}
+
+/* ---- by rules: for each storage the first that fits, n_rules if none does ---- */
+
+static void fit_storages(const berth_checkpoint *checkpoint, const berth_method_rule *rules,
+                         size_t n_rules, size_t *first)
+{
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        for (first[i] = 0; first[i] < n_rules; first[i]++)
+            if (!rules[first[i]].pattern && fits_storage(&rules[first[i]], storage))
+                break;
+    }
+}
+
+/* Rules with a pattern, as far as they come before the one that the storage has. */
+static int fit_name(const berth_names *names, size_t i, const berth_method_rule *rules,
+                    size_t *first, berth_error *error)
+{
+    const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+    char *name, *path;
+
+    if (!tensor || !tensor->storage)
+        return 0;
+    const berth_storage *storage = tensor->storage;
+    const berth_storage *root = storage->root ? storage->root : storage;
+    if (berth_names_text(names, i, &name, &path, error) < 0)
+        return error->code;
+    for (size_t r = 0; r < first[root->index]; r++)
+        if (rules[r].pattern && fits_storage(&rules[r], root) &&
+            berth_name_fits(rules[r].pattern, name))
+            first[root->index] = r;
+    berth_release(name);
+    berth_release(path);
+    return 0;
+}
+
+static int fit_names(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
+                     size_t *first, berth_error *error)
+{
+    bool any = false;
+
+    for (size_t r = 0; r < n_rules; r++)
+        any = any || rules[r].pattern;
+    if (!any)
+        return 0;
+    const berth_names *names = berth_checkpoint_names(checkpoint, error);
+    for (size_t i = 0; names && i < berth_names_count(names) && error->code == 0; i++)
+        (void)fit_name(names, i, rules, first, error);
+    return error->code;
+}
+
+static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
+                       const size_t *first)
+{
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        berth_stored *stored = &checkpoint->stored[i];
+        bool fits = first[i] < n_rules;
+        stored->chosen = fits ? rules[first[i]].method : BERTH_LOAD_AUTO;
+        stored->chosen_by = fits ? "a rule asks for it" : NULL;
+    }
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+}
+
+static int choose_by_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules,
+                           size_t n_rules, berth_error *error)
+{
+    size_t nbytes = (checkpoint->n_storages + 1) * sizeof(size_t);
+
+    for (size_t r = 0; r < n_rules; r++)
+        if (!is_method(rules[r].method))
+            return fail_method(rules[r].method, error);
+    size_t *first = berth_allocate(nbytes);
+    if (!first)
+        return berth_fail_memory(error, nbytes);
+    fit_storages(checkpoint, rules, n_rules, first);
+    if (fit_names(checkpoint, rules, n_rules, first, error) == 0)
+        take_rules(checkpoint, rules, n_rules, first);
+    berth_release(first);
+    return error->code;
+}
+
+int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
+                         size_t n_rules, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint || (!rules && n_rules > 0))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_choose_methods needs a checkpoint and rules");
+    if (choose_by_rules(checkpoint, rules, n_rules, error) < 0)
+        (void)berth_error_prefix(error, checkpoint->reader.name);
+    return error->code;
+}
+
+/* ---- by a function ---- */
+
+int berth_choose_methods_by(berth_checkpoint *checkpoint,
+                            berth_load_method (*choose)(void *context,
+                                                        const berth_storage *storage),
+                            void *context, berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!checkpoint || !choose)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_choose_methods_by needs a checkpoint and a function");
+    size_t n = checkpoint->n_storages;
+    berth_load_method *chosen = berth_allocate((n + 1) * sizeof *chosen);
+    if (!chosen) {
+        (void)berth_fail_memory(error, (n + 1) * sizeof *chosen);
+        return berth_error_prefix(error, checkpoint->reader.name);
+    }
+    /* Without the mutex: it is the caller's code. */
+    for (size_t i = 0; i < n && error->code == 0; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        chosen[i] = storage->root ? BERTH_LOAD_AUTO : choose(context, storage);
+        if (!is_method(chosen[i]))
+            (void)fail_method(chosen[i], error);
+    }
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    for (size_t i = 0; i < n && error->code == 0; i++) {
+        checkpoint->stored[i].chosen = chosen[i];
+        checkpoint->stored[i].chosen_by = "the caller's function asks for it";
+    }
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_release(chosen);
+    return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/spans.h"
+
+#include "config/memory.h"
+
+struct span {
+    size_t first, end; /* items */
+    berth_load_method method;
+    uint64_t offset, nbytes; /* in the file */
+    uint64_t at;             /* in the region; mapped: in the file */
+};
+
+static uint64_t end_of(const berth_item *item)
+{
+    return item->storage->offset + item->storage->nbytes;
+}
+
+/* Whether an item is read along with the one before it. One that is moved down needs room for that.
+ */
+static bool follows(const berth_item *before, const berth_item *item)
+{
+    uint64_t end = end_of(before), offset = item->storage->offset;
+
+    return item->way.method == before->way.method && offset >= end && offset - end >= item->shift &&
+           offset - end <= BERTH_GAP_NBYTES;
+}
+
+/* The span that begins with an item. */
+static struct span span_from(const berth_spans *spans, size_t first)
+{
+    const berth_item *items = spans->items;
+    struct span span = {.first = first,
+                        .end = first + 1,
+                        .method = items[first].way.method,
+                        .offset = items[first].storage->offset};
+
+    while (span.end < spans->n_items && follows(&items[span.end - 1], &items[span.end]))
+        span.end++;
+    uint64_t end = end_of(&items[span.end - 1]);
+    if (span.method == BERTH_LOAD_DIRECT) {
+        uint64_t block_nbytes = spans->block_nbytes;
+        span.offset -= span.offset % block_nbytes;
+        end += (block_nbytes - end % block_nbytes) % block_nbytes;
+    }
+    span.nbytes = end - span.offset;
+    return span;
+}
+
+/* Its place behind what the region holds so far, which grows by it. */
+static bool place(const berth_spans *spans, struct span *span, uint64_t *region_nbytes)
+{
+    uint64_t block_nbytes = spans->block_nbytes;
+    uint64_t begin;
+
+    span->at = span->offset;
+    if (span->method == BERTH_LOAD_MAP)
+        return true;
+    if (!berth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
+                   &begin) ||
+        !berth_add(begin, span->offset % block_nbytes, &span->at) ||
+        !berth_add(span->at, span->nbytes, region_nbytes))
+        return false;
+    return *region_nbytes <= PTRDIFF_MAX;
+}
+
+/* Chunks end where the region has a multiple of their size: no large page is shared by two. */
+static uint64_t chunk_at(const berth_spans *spans, const struct span *span, uint64_t done)
+{
+    uint64_t nbytes = spans->chunk_nbytes - (span->at + done) % spans->chunk_nbytes;
+    uint64_t left = span->nbytes - done;
+
+    return nbytes < left ? nbytes : left;
+}
+
+static uint64_t count_chunks(const berth_spans *spans, const struct span *span)
+{
+    uint64_t nbytes = span->at % spans->chunk_nbytes + span->nbytes;
+
+    return nbytes / spans->chunk_nbytes + (nbytes % spans->chunk_nbytes != 0);
+}
+
+bool berth_spans_measure(berth_spans *spans)
+{
+    spans->region_nbytes = spans->n_chunks = spans->chunks_nbytes = 0;
+    for (size_t first = 0; first < spans->n_items;) {
+        struct span span = span_from(spans, first);
+        if (!place(spans, &span, &spans->region_nbytes))
+            return false;
+        for (; first < span.end; first++)
+            spans->items[first].region_at =
+                span.at + (spans->items[first].storage->offset - span.offset);
+        spans->n_chunks += count_chunks(spans, &span);
+        spans->chunks_nbytes += span.nbytes;
+    }
+    return true;
+}
+
+/* The chunks of one span; returns what comes behind them. */
+static berth_chunk *cut(const berth_spans *spans, const struct span *span, uint8_t *memory,
+                        berth_chunk *chunk)
+{
+    size_t first = span->first, end = span->first;
+
+    for (uint64_t done = 0; done < span->nbytes; done += chunk++->nbytes) {
+        uint64_t nbytes = chunk_at(spans, span, done);
+        uint64_t begin = span->offset + done;
+        while (first < span->end && end_of(&spans->items[first]) <= begin)
+            first++;
+        while (end < span->end && spans->items[end].storage->offset < begin + nbytes)
+            end++;
+        *chunk = (berth_chunk){.offset = begin,
+                               .nbytes = (uint32_t)nbytes,
+                               .method = span->method,
+                               .memory = memory + done,
+                               .first_item = first,
+                               .end_item = end};
+    }
+    return chunk;
+}
+
+void berth_spans_cut(berth_spans *spans, uint8_t *region, const uint8_t *mapped,
+                     berth_chunk *chunks)
+{
+    uint64_t region_nbytes = 0;
+
+    for (size_t first = 0; first < spans->n_items;) {
+        struct span span = span_from(spans, first);
+        uint8_t *base = span.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
+        (void)place(spans, &span, &region_nbytes); /* measured: it fits */
+        chunks = cut(spans, &span, base + span.at, chunks);
+        for (; first < span.end; first++)
+            spans->items[first].memory = base + spans->items[first].region_at;
+    }
+}

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Many storages at once: every method gives the same bytes in aligned memory; what is read is
+ * counted; all or nothing.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "format/tensor.h"
+#include "format/value.h"
+#include "io/syscalls.h"
+#include "load/checkpoint.h"
+#include "load/spans.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* Tensors "t0", "t1" ... in one file: small ones, long ones, an empty one, one far away. */
+static const size_t lengths[] = {1, 300, 0, 1000000, 7, 40000, 5, 500000, 3};
+#define N_TENSORS (sizeof lengths / sizeof *lengths)
+#define BACK "io.chunk_nbytes=65536 io.threads=3"
+
+static char *folder, *path;
+static uint32_t *elements[N_TENSORS];
+static size_t file_nbytes;
+static berth_checkpoint *checkpoint;
+static berth_error error;
+
+static void save_as(const char *options)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    char name[16];
+
+    cr_assert_eq(berth_config_patch(options, NULL), 0);
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        const int64_t shape[] = {(int64_t)lengths[i]};
+        (void)snprintf(name, sizeof name, "t%zu", i);
+        berth_dict_set(root, name,
+                       berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT32,
+                                                                .rank = 1,
+                                                                .shape = shape,
+                                                                .data = elements[i]}));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    berth_tree_free(tree);
+    free(test_read_file(path, &file_nbytes));
+}
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        elements[i] = malloc((lengths[i] + 1) * 4);
+        for (size_t k = 0; k < lengths[i]; k++)
+            elements[i][k] = (uint32_t)(k * 2654435761u + i);
+    }
+    save_as("save.storage_alignment=64");
+}
+
+static void tear_down(void)
+{
+    berth_system_restore();
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    for (size_t i = 0; i < N_TENSORS; i++)
+        free(elements[i]);
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(fetch, .init = set_up, .fini = tear_down);
+
+static void open_as(const char *options)
+{
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
+static const berth_tensor *tensor_at(size_t i)
+{
+    char name[16];
+
+    (void)snprintf(name, sizeof name, "t%zu", i);
+    return berth_find_tensor(checkpoint, name);
+}
+
+static berth_stats fetched(const berth_selection *selection)
+{
+    berth_stats stats = {0};
+
+    cr_assert_eq(berth_fetch(checkpoint, selection, &(berth_call){.stats = &stats}, &error), 0,
+                 "%s", error.message);
+    return stats;
+}
+
+static berth_storage_stats stats_at(size_t i)
+{
+    berth_storage_stats stats;
+
+    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
+    return stats;
+}
+
+static bool is_memory(size_t i)
+{
+    return atomic_load(&checkpoint->stored[tensor_at(i)->storage->index].memory) != NULL;
+}
+
+static void expect_elements(void)
+{
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        const void *data = berth_tensor_data(checkpoint, tensor_at(i), &error);
+        cr_assert_not_null(data, "%s", error.message);
+        cr_assert_eq((uintptr_t)data % 4, 0);
+        cr_assert_eq(memcmp(data, elements[i], lengths[i] * 4), 0, "t%zu", i);
+    }
+}
+
+static bool direct_works(void)
+{
+    berth_direct direct;
+    const char *reason;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool works = berth_file_system_of(fd) != BERTH_IN_MEMORY &&
+                 berth_direct_open_reading(fd, &direct, &reason);
+
+    if (works)
+        berth_direct_close(&direct);
+    (void)close(fd);
+    return works;
+}
+
+Test(fetch, by_every_method_with_any_number_of_workers)
+{
+    static const char *const options[] = {"load.method=read",
+                                          "load.method=read io.numa=interleave",
+                                          "load.method=read load.check=data " BACK,
+                                          "load.method=direct",
+                                          "load.method=direct " BACK,
+                                          "load.method=direct load.check=data io.threads=1",
+                                          "load.method=map",
+                                          "load.method=map load.check=data " BACK,
+                                          "load.mmap_flags=shared,huge load.method=map",
+                                          "",
+                                          "load.mmap=off " BACK};
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        for (int alignment = 0; alignment < 3; alignment++) {
+            static const char *const saved[] = {"save.storage_alignment=64",
+                                                "save.storage_alignment=1",
+                                                "save.storage_alignment=4096"};
+            save_as(saved[alignment]);
+            open_as(options[i]);
+            berth_stats stats = fetched(NULL);
+            uint64_t asked = 0;
+            for (size_t k = 0; k < N_TENSORS; k++) {
+                asked += lengths[k] * 4;
+                cr_assert(is_memory(k), "t%zu, %s", k, options[i]);
+                cr_assert_eq(stats_at(k).crc32, strstr(options[i], "check=data") && lengths[k]
+                                                    ? BERTH_CRC_GOOD
+                                                    : BERTH_CRC_UNCHECKED);
+            }
+            cr_expect_eq(stats.asked_nbytes, asked);
+            cr_expect_eq(stats.n_storages, N_TENSORS);
+            expect_elements();
+        }
+}
+
+Test(fetch, tells_which_method_and_why)
+{
+    static const struct {
+        const char *options, *method, *reason;
+    } cases[] = {{"load.method=read", "read", "load.method=read"},
+                 {"load.method=map", "map", "load.method=map"},
+                 {"load.method=map load.mmap=off", "read", "load.mmap=off"}};
+
+    cr_expect_eq(berth_fetch(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        open_as(cases[i].options);
+        cr_expect_str_eq(stats_at(3).method, "none");
+        cr_expect_str_eq(stats_at(3).reason, "nobody asked for it");
+        berth_stats stats = fetched(NULL);
+        cr_expect_str_eq(stats.method, cases[i].method);
+        cr_expect_str_eq(stats.reason, cases[i].reason);
+        cr_expect_str_eq(stats_at(3).method, cases[i].method);
+        cr_expect_str_eq(stats_at(3).reason, cases[i].reason);
+        cr_expect_eq(stats_at(3).nbytes, 4000000);
+        cr_expect_eq(stats_at(3).moved_nbytes, i == 1 ? 0 : 4000000);
+        cr_expect_str_eq(stats_at(2).reason, "it is empty");
+    }
+}
+
+/* Neighbours come together: requests do not grow with the number of storages. */
+Test(fetch, reads_neighbours_as_one_span)
+{
+    open_as("load.method=read io.threads=1 io.chunk_nbytes=128MiB debug=off");
+    berth_stats stats = fetched(NULL);
+    const berth_storage *first = tensor_at(0)->storage, *last = tensor_at(N_TENSORS - 1)->storage;
+
+    cr_expect_eq(stats.n_requests, 1);
+    cr_expect_eq(stats.moved_nbytes, last->offset + last->nbytes - first->offset);
+    stats = fetched(NULL);
+    cr_expect_eq(stats.n_requests, 0, "nothing is read twice");
+    cr_expect_eq(stats.moved_nbytes, 0);
+    cr_expect_str_eq(stats.method, "read");
+}
+
+/* What lies between is jumped over when it is long. */
+Test(fetch, reads_of_a_part_only_what_is_needed)
+{
+    const berth_selection some = {.pattern = "t[0468]"}, small = {.pattern = "t[01]"};
+
+    open_as("load.method=read io.threads=1");
+    berth_stats stats = fetched(&some);
+    cr_expect_eq(stats.n_requests, 4);
+    cr_expect_eq(stats.asked_nbytes, 4 * (1 + 7 + 5 + 3));
+    cr_expect_eq(stats.moved_nbytes, stats.asked_nbytes);
+    cr_expect_not(is_memory(3));
+    open_as("load.method=read io.threads=1");
+    stats = fetched(&small);
+    cr_expect_eq(stats.n_requests, 1);
+    const berth_storage *first = tensor_at(0)->storage, *second = tensor_at(1)->storage;
+    cr_expect_eq(stats.moved_nbytes, second->offset + second->nbytes - first->offset);
+    expect_elements();
+}
+
+Test(fetch, of_a_pattern_that_fits_nothing)
+{
+    char expected[300];
+
+    open_as("");
+    cr_expect_eq(berth_fetch(checkpoint, &(berth_selection){.pattern = "x*"}, NULL, &error),
+                 BERTH_E_NOT_FOUND);
+    (void)snprintf(expected, sizeof expected, "%s: no tensor has a name that fits \"x*\"", path);
+    cr_expect_str_eq(error.message, expected);
+}
+
+Test(fetch, directly_reads_whole_blocks_once)
+{
+    if (!direct_works())
+        cr_skip_test("no direct reads here");
+    open_as("load.method=direct io.threads=1 io.chunk_nbytes=128MiB");
+    berth_stats stats = fetched(NULL);
+    const berth_storage *first = tensor_at(0)->storage, *last = tensor_at(N_TENSORS - 1)->storage;
+    uint64_t block = checkpoint->direct.block_nbytes;
+    uint64_t begin = first->offset / block * block;
+    uint64_t end = (last->offset + last->nbytes + block - 1) / block * block;
+
+    cr_expect_eq(stats.n_requests, 1);
+    cr_expect_eq(stats.moved_nbytes, (end < file_nbytes ? end : file_nbytes) - begin);
+    cr_expect_str_eq(stats.method, "direct");
+    cr_expect_str_eq(stats_at(3).method, "direct");
+    expect_elements();
+}
+
+static atomic_int n_direct_reads;
+
+/* The second request of a direct descriptor, and all behind it. */
+static ssize_t refusing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    if (fcntl(fd, F_GETFL) & O_DIRECT && ++n_direct_reads > 1) {
+        errno = EINVAL;
+        return -1;
+    }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
+{
+    if (!direct_works())
+        cr_skip_test("no direct reads here");
+    open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
+    berth_system.pread = refusing_pread;
+    n_direct_reads = 0;
+    berth_stats stats = fetched(&(berth_selection){.pattern = "t[03]"});
+    cr_expect_eq(n_direct_reads, 2, "after one refusal none is tried again");
+    cr_expect_str_eq(stats.method, "mixed");
+    cr_expect_str_eq(stats_at(0).method, "direct");
+    cr_expect_str_eq(stats_at(3).method, "direct, then read");
+    cr_expect_str_eq(stats_at(3).reason, "a direct read was refused");
+    fetched(NULL);
+    cr_expect_eq(n_direct_reads, 2);
+    cr_expect_str_eq(stats_at(7).method, "read");
+    cr_expect_str_eq(stats_at(7).reason, "a direct read was refused");
+    berth_system_restore();
+    expect_elements();
+}
+
+Test(fetch, mixes_methods_in_one_checkpoint)
+{
+    const berth_method_rule rules[] = {
+        {.pattern = "t[01]", .method = BERTH_LOAD_READ},
+        {.least_nbytes = 3000000, .method = BERTH_LOAD_MAP},
+        {.location = "cpu", .most_nbytes = 2000000, .method = BERTH_LOAD_DIRECT}};
+
+    open_as("load.method=read");
+    cr_assert_eq(berth_choose_methods(checkpoint, rules, 3, &error), 0, "%s", error.message);
+    berth_stats stats = fetched(NULL);
+    cr_expect_str_eq(stats.method, "mixed");
+    cr_expect_str_eq(stats_at(0).method, "read");
+    cr_expect_str_eq(stats_at(0).reason, "a rule asks for it");
+    cr_expect_str_eq(stats_at(3).method, "map");
+    if (direct_works())
+        cr_expect_str_eq(stats_at(7).method, "direct");
+    expect_elements();
+    cr_expect_eq(berth_choose_methods(checkpoint, rules, 3, &error), 0);
+    const berth_method_rule wrong = {.method = (berth_load_method)4};
+    cr_expect_eq(berth_choose_methods(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
+}
+
+/* ---- all or nothing ---- */
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    cr_expect_leq(done_nbytes, total_nbytes);
+    return ++*(int *)context > 1;
+}
+
+Test(fetch, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
+{
+    static const char *const options[] = {"load.method=read io.threads=1 io.chunk_nbytes=65536",
+                                          "load.method=direct io.threads=1 io.chunk_nbytes=65536",
+                                          "load.method=map io.threads=1 io.chunk_nbytes=65536"};
+
+    for (size_t i = 0; i < 3; i++) {
+        int n_calls = 1;
+        berth_stats stats;
+        berth_call call = {.progress = cancel, .progress_context = &n_calls, .stats = &stats};
+        open_as(options[i]);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
+        for (size_t k = 0; k < N_TENSORS; k++)
+            cr_expect(!is_memory(k) || lengths[k] == 0);
+        cr_expect_null(checkpoint->regions);
+        cr_expect_eq(stats.memory_nbytes, 0);
+        fetched(NULL);
+        expect_elements();
+    }
+}
+
+static int n_reads_left;
+
+static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    if (n_reads_left-- == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+Test(fetch, that_fails_names_record_and_byte)
+{
+    open_as("load.method=read io.threads=1 io.chunk_nbytes=1MiB");
+    char expected[300];
+    const berth_storage *storage = tensor_at(3)->storage;
+
+    berth_system.pread = failing_pread;
+    n_reads_left = 2;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM);
+    cr_expect_str_eq(error.record, "data/3");
+    cr_expect(error.offset > storage->offset && error.offset < storage->offset + storage->nbytes);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: data/3 at byte %llu: 1048576 bytes not read: "
+                   "Input/output error",
+                   path, (unsigned long long)error.offset);
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    cr_expect_not(is_memory(0));
+    berth_system_restore();
+    fetched(NULL);
+    expect_elements();
+}
+
+/* W9, F2 */
+Test(fetch, of_a_file_that_got_shorter_is_an_error_and_no_signal)
+{
+    static const char *const options[] = {
+        "load.method=read io.threads=1", "load.method=direct io.threads=1",
+        "load.method=map io.threads=1", "io.threads=1", "load.mmap=off io.threads=1"};
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        save_as("save.storage_alignment=64");
+        open_as(options[i]);
+        cr_assert_eq(truncate(path, 2000000), 0);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
+                     options[i], error.message);
+        cr_expect_str_eq(error.record, i == 2 ? "data/0" : "data/3", "%s", options[i]);
+        for (size_t k = 0; k < N_TENSORS; k++)
+            cr_expect(!is_memory(k) || lengths[k] == 0);
+    }
+}
+
+static off_t cut_at;
+
+static int cutting_madvise(void *address, size_t nbytes, int advice)
+{
+    if (cut_at > 0)
+        cr_assert_eq(truncate(path, cut_at), 0);
+    cut_at = 0;
+    return madvise(address, nbytes, advice);
+}
+
+/* F2: the map was made, and then. */
+Test(fetch, of_a_mapped_file_that_is_cut_while_it_is_made_present)
+{
+    open_as("load.method=map io.threads=1 io.chunk_nbytes=1MiB");
+    cut_at = 2000000;
+    berth_system.madvise = cutting_madvise;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s",
+                 error.message);
+    cr_expect_str_eq(error.record, "data/3", "%s", error.message);
+}
+
+/* Z10 */
+Test(fetch, compares_crcs_of_what_it_brings)
+{
+    static const char *const options[] = {"load.method=read " BACK, "load.method=direct " BACK,
+                                          "load.method=map " BACK};
+    const berth_selection others = {.pattern = "t[!3]"};
+    berth_call call = {.config = NULL};
+
+    for (size_t i = 0; i < 3; i++) {
+        open_as(options[i]);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        off_t at = (off_t)tensor_at(3)->storage->offset + 3000001;
+        uint8_t byte = (uint8_t) ~((const uint8_t *)elements[3])[3000001];
+        cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+        cr_assert_eq(berth_config_patch(options[i], NULL), 0);
+        cr_assert_eq(berth_config_patch("load.check=data", NULL), 0);
+        berth_config *config = berth_config_new(NULL);
+        call.config = config;
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CHECKSUM, "%s",
+                     options[i]);
+        cr_expect_str_eq(error.record, "data/3");
+        cr_expect_eq(stats_at(3).crc32, BERTH_CRC_BAD);
+        cr_expect_not(is_memory(3));
+        cr_expect_not(is_memory(5));
+        cr_expect_eq(berth_fetch(checkpoint, &others, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(stats_at(5).crc32, BERTH_CRC_GOOD);
+        byte = (uint8_t)~byte;
+        cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
+        (void)close(fd);
+        berth_config_free(config);
+        berth_config_unpatch(NULL);
+        berth_config_unpatch(NULL);
+    }
+}
+
+Test(fetch, without_crcs_in_the_file_says_so)
+{
+    save_as("save.compute_crc32=off");
+    open_as("load.check=data load.method=read");
+    fetched(NULL);
+    cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);
+    expect_elements();
+}
