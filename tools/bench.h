@@ -46,6 +46,8 @@ int bench_tensors_fill(bench_tensors *tensors);
 void bench_tensors_free(bench_tensors *tensors);
 /* A state_dict of them; the tree remembers what failed. */
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree);
+/* Saves them, so that there is something to be loaded. */
+int bench_tensors_save(const bench_tensors *tensors, const char *path, const common *options);
 
 /* ---- bench_options.c ---- */
 

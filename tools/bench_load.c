@@ -71,24 +71,6 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 /* ---- the file ---- */
 
-static int save_tensors(const bench_tensors *tensors, const char *path, const common *options)
-{
-    berth_stats unused;
-    berth_error error;
-    berth_call call;
-    progress bar;
-
-    berth_tree *tree = berth_tree_new(&error);
-    if (!tree)
-        return fail(&error);
-    berth_value *value = bench_tensors_value(tensors, tree);
-    progress_begin(&bar, "making the file", options, &call, &unused);
-    int code = berth_save(path, value, &call, &error);
-    progress_end(&bar);
-    berth_tree_free(tree);
-    return code < 0 ? fail(&error) : 0;
-}
-
 static int make_file(load_bench *bench)
 {
     const bench_options *options = &bench->options->bench;
@@ -100,7 +82,7 @@ static int make_file(load_bench *bench)
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)
-        code = save_tensors(&tensors, bench->folder.path, &options->common);
+        code = bench_tensors_save(&tensors, bench->folder.path, &options->common);
     bench_tensors_free(&tensors);
     bench->subject.path = bench->folder.path;
     return code;
@@ -209,6 +191,12 @@ static void remark_residency(const load_bench *bench)
                 bench->residency * 100);
 }
 
+/* Else the statistics of opening are all there is. */
+static bool has_fetched(const load_round *round)
+{
+    return round->fetch.n_storages > 0;
+}
+
 /* One object, also with --stats. */
 static int print_report(const load_bench *bench)
 {
@@ -235,7 +223,8 @@ static int print_report(const load_bench *bench)
     if (bench->parses.n)
         json_object_set_new(report, "parse", bench_rounds_json(&bench->parses));
     if (options->bench.common.stats)
-        json_object_set_new(report, "stats", stats_json(&last->open));
+        json_object_set_new(report, "stats",
+                            stats_json(has_fetched(last) ? &last->fetch : &last->open));
     return print_json(report);
 }
 
@@ -269,7 +258,7 @@ static int report(load_bench *bench)
         return print_report(bench);
     int code = report_text(bench);
     if (code == EXIT_YES && options->stats)
-        print_stats(&bench->last.open);
+        print_stats(has_fetched(&bench->last) ? &bench->last.fetch : &bench->last.open);
     return code;
 }
 

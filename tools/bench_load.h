@@ -20,11 +20,12 @@ enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 /* One load: what is there until load_round_end, and what was measured. */
 typedef struct load_round {
     berth_checkpoint *checkpoint;
-    struct load_piece *pieces; /* the memory of each tensor's storage */
+    struct load_piece *pieces; /* each tensor's storage */
     size_t n_pieces;
     berth_stats open, fetch;
     const char *method, *reason;
     double phases[LOAD_N_PHASES];
+    uint64_t touched_nbytes;
     uint64_t sum; /* of all bytes that were touched, so that no compiler leaves them out */
 } load_round;
 

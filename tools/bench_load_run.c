@@ -11,8 +11,10 @@
 
 typedef struct load_piece {
     const berth_storage *storage;
+    uint64_t offset; /* of the tensor, in the file */
     const uint8_t *data;
     uint64_t nbytes;
+    bool is_mapped;
 } load_piece;
 
 int load_look_at(load_subject *subject)
@@ -43,6 +45,14 @@ int load_look_at(load_subject *subject)
 
 /* ---- phases ---- */
 
+/* In the file's order; those of one storage are neighbours. */
+static int compare_pieces(const void *left, const void *right)
+{
+    const load_piece *a = left, *b = right;
+
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
 static int list_pieces(load_round *round)
 {
     size_t n = berth_tensor_count(round->checkpoint);
@@ -59,36 +69,47 @@ static int list_pieces(load_round *round)
             continue; /* meta: it has no bytes */
         load_piece *piece = &round->pieces[round->n_pieces++];
         piece->storage = named.tensor->storage;
+        piece->offset = named.offset;
         piece->nbytes = berth_storage_nbytes(named.tensor->storage);
     }
+    if (round->n_pieces)
+        qsort(round->pieces, round->n_pieces, sizeof *round->pieces, compare_pieces);
     return 0;
 }
 
-/* Asks for the memory of all storages. */
-static int bring_pieces(load_round *round, const berth_call *call)
+/* Where a storage is, and whether it is mapped; asks for it, if need be. */
+static int find_piece(load_round *round, load_piece *piece)
 {
-    uint64_t total = 0, done = 0;
+    berth_storage_stats stats;
     berth_error error;
 
-    for (size_t i = 0; i < round->n_pieces; i++)
-        total += round->pieces[i].nbytes;
-    for (size_t i = 0; i < round->n_pieces; i++) {
-        load_piece *piece = &round->pieces[i];
-        piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
-        if (!piece->data)
-            return fail(&error);
-        done += piece->nbytes;
-        if (call->progress(call->progress_context, done, total))
-            return EXIT_TROUBLE;
-    }
+    piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
+    if (!piece->data ||
+        berth_storage_stats_of(round->checkpoint, piece->storage, &stats, &error) < 0)
+        return fail(&error);
+    piece->is_mapped = !strcmp(stats.method, "map");
     return 0;
 }
 
-static int compare_pieces(const void *left, const void *right)
+static int find_pieces(load_round *round)
 {
-    const load_piece *a = left, *b = right;
+    int code = 0;
 
-    return (a->data > b->data) - (a->data < b->data);
+    for (size_t i = 0; i < round->n_pieces && code == 0; i++)
+        code = find_piece(round, &round->pieces[i]);
+    return code;
+}
+
+static int fetch_pieces(load_round *round, const berth_call *call)
+{
+    berth_call own = *call;
+    berth_error error;
+
+    own.stats = &round->fetch;
+    int code = berth_fetch(round->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
+    round->method = round->fetch.method;
+    round->reason = round->fetch.reason;
+    return code ? code : find_pieces(round);
 }
 
 /* Looks at every byte; eight sums, so that memory is what it waits for. */
@@ -106,28 +127,40 @@ static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-/* In the order of addresses, which in a map is that of the file; each storage once. */
-static int touch_pieces(load_round *round, const berth_call *call, uint64_t total)
+static int touch_piece(load_round *round, const load_piece *piece, const berth_call *call,
+                       uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
-    const uint8_t *last = NULL;
-    uint64_t done = 0;
 
-    if (round->n_pieces)
-        qsort(round->pieces, round->n_pieces, sizeof *round->pieces, compare_pieces);
-    for (size_t i = 0; i < round->n_pieces; i++) {
-        const load_piece *piece = &round->pieces[i];
-        for (uint64_t at = 0; piece->data != last && at < piece->nbytes; at += AT_ONCE) {
-            uint64_t left = piece->nbytes - at;
-            size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
-            round->sum += sum_of(piece->data + at, n);
-            done += n;
-            if (call->progress(call->progress_context, done, total))
-                return EXIT_TROUBLE;
-        }
-        last = piece->data;
+    for (uint64_t at = 0; at < piece->nbytes; at += AT_ONCE) {
+        uint64_t left = piece->nbytes - at;
+        size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
+        round->sum += sum_of(piece->data + at, n);
+        round->touched_nbytes += n;
+        if (call->progress(call->progress_context, round->touched_nbytes, total))
+            return EXIT_TROUBLE;
     }
     return 0;
+}
+
+/* Each storage once, in the file's order. What nobody asked for yet is asked for here: a prefetch
+ * that goes on behind (load.prefetch) then knows how far its consumer is. */
+static int touch_pieces(load_round *round, const berth_call *call, uint64_t total)
+{
+    const berth_storage *last = NULL;
+    int code = 0;
+
+    for (size_t i = 0; i < round->n_pieces && code == 0; i++) {
+        load_piece *piece = &round->pieces[i];
+        if (piece->storage == last)
+            continue;
+        last = piece->storage;
+        if (!piece->data)
+            code = find_piece(round, piece);
+        if (code == 0 && piece->is_mapped)
+            code = touch_piece(round, piece, call, total);
+    }
+    return code;
 }
 
 /* ---- all of it ---- */
@@ -140,9 +173,30 @@ static double lap(double *since)
     return seconds;
 }
 
-static bool is_mapped(const load_round *round)
+static bool has_prefetch(void)
 {
-    return round->method && !strcmp(round->method, "map");
+    char text[16];
+
+    return berth_config_get("load.prefetch", text, sizeof text, NULL) == 0 &&
+           strcmp(text, "off") != 0;
+}
+
+/* What comes after the names, in phases. */
+static int bring(load_round *round, const load_subject *subject, const berth_call *call,
+                 bool only_open, double *since)
+{
+    bool is_mapped = round->method && !strcmp(round->method, "map");
+    int code = 0;
+
+    if (only_open)
+        code = is_mapped ? find_pieces(round) : 0;
+    else if (!has_prefetch())
+        code = fetch_pieces(round, call);
+    round->phases[LOAD_TRANSFER] = lap(since);
+    if (code == 0 && !only_open)
+        code = touch_pieces(round, call, subject->nbytes);
+    round->phases[LOAD_TOUCH] = lap(since);
+    return code;
 }
 
 int load_run(const load_subject *subject, const berth_call *call, bool only_open, load_round *round)
@@ -161,13 +215,7 @@ int load_run(const load_subject *subject, const berth_call *call, bool only_open
         return fail(&error);
     code = list_pieces(round);
     round->phases[LOAD_NAMES] = lap(&since);
-    if (code == 0 && (!only_open || is_mapped(round)))
-        code = bring_pieces(round, call);
-    round->phases[LOAD_TRANSFER] = lap(&since);
-    if (code == 0 && !only_open && is_mapped(round))
-        code = touch_pieces(round, call, subject->nbytes);
-    round->phases[LOAD_TOUCH] = lap(&since);
-    return code;
+    return code ? code : bring(round, subject, call, only_open, &since);
 }
 
 void load_round_end(load_round *round)

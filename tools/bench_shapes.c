@@ -229,3 +229,21 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
     }
     return state;
 }
+
+int bench_tensors_save(const bench_tensors *tensors, const char *path, const common *options)
+{
+    berth_stats unused;
+    berth_error error;
+    berth_call call;
+    progress bar;
+
+    berth_tree *tree = berth_tree_new(&error);
+    if (!tree)
+        return fail(&error);
+    berth_value *value = bench_tensors_value(tensors, tree);
+    progress_begin(&bar, "making the file", options, &call, &unused);
+    int code = berth_save(path, value, &call, &error);
+    progress_end(&bar);
+    berth_tree_free(tree);
+    return code < 0 ? fail(&error) : 0;
+}

@@ -130,13 +130,16 @@ class BenchLoad(Case):
         self.assertNotIn("parse", report)
 
     def test_methods_and_what_is_touched(self):
-        for method in ("map", "read"):
+        for method in ("map", "read", "direct"):
             report = self.report("--size", "64MiB", "--rounds", "1", "--set", f"load.method={method}")
-            self.assertEqual((report["method"], report["reason"]), (method, f"load.method={method}"))
-            # Of a map, touching takes the time; what is read is there already.
-            long, short = ("touch", "transfer") if method == "map" else ("transfer", "touch")
-            self.assertGreater(report["phases"][long], report["phases"][short] * 10)
-            self.assertGreaterEqual(report["peak_nbytes"], 64 << 20)
+            if report["method"] != method:
+                self.assertEqual(method, "direct")  # not every file system has direct reads
+                continue
+            self.assertEqual(report["reason"], f"load.method={method}")
+            # What is read is there already; of a map every byte is looked at.
+            seconds = report["phases"]
+            self.assertEqual(seconds["touch"] > seconds["transfer"] / 100, method == "map", seconds)
+            self.assertGreaterEqual(report["peak_nbytes"], 60 << 20)
 
     def test_cold_is_counted(self):
         report = self.report("--size", "32MiB", "--cold", "--set", "load.method=read")

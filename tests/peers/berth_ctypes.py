@@ -178,6 +178,7 @@ DECLARATIONS = {
     "berth_storage_data": (P, [P, P, ERROR]),
     "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
+    "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_fetch": (INT, [P, P, P, ERROR]),
     "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
     "berth_verify": (INT, [TEXT, P, P, ERROR]),
 }

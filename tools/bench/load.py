@@ -125,10 +125,11 @@ class Bench:
             self.remark(f"left out: {error}")
             return False
 
-    def berth(self, name, options, cache, also=None):
+    def berth(self, name, options, cache, bring=None):
         if not self.can(options):
             return []
-        return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", also), self.pt, cache)]
+        bring = bring or self.who.Checkpoint.fetch
+        return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", bring), self.pt, cache)]
 
     def limit(self):
         """The best settings of our bare loop and of fio, by one try of each."""
@@ -268,6 +269,8 @@ class Bench:
     def open_turns(self, name):
         path, other = self.path(f"{name}.pt"), self.path(f"{name}.safetensors")
         return [Turn("berth", self.who.berth_open(path, f"{self.set} load.check=directory"), path, None),
+                Turn("berth, in C, with all addresses",
+                     lambda: self.command("--open", path, "--rounds", "1")["seconds"], path, None),
                 Turn("berth, check=none", self.who.berth_open(path, f"{self.set} load.check=none"),
                      path, None),
                 Turn("torch.load(mmap)", self.who.torch_load(path, mapped=True), path, None),
@@ -287,6 +290,8 @@ class Bench:
                     ("against torch.load(mmap)", "berth", "torch.load(mmap)", 100),
                     ("against torch.load(mmap), calculated offsets", "berth",
                      "torch.load(mmap), calculated offsets", 100),
+                    ("with all addresses, against torch.load(mmap)",
+                     "berth, in C, with all addresses", "torch.load(mmap)", 100),
                     ("against safetensors", "berth", "safetensors", None)])
             else:
                 self.remarks = []
@@ -315,7 +320,7 @@ class Bench:
     def ours(self, cache):
         return [*self.berth("berth", "load.mmap=off", cache),
                 *self.berth("berth, read", "load.method=read", cache),
-                *self.berth("berth, direct", "load.method=direct", cache),
+                *(self.berth("berth, direct", "load.method=direct", cache) if cache == COLD else []),
                 *self.berth("berth, CRCs verified", "load.mmap=off load.check=data", cache)]
 
     def cold(self):
@@ -348,7 +353,8 @@ class Bench:
     # ---- mapped ----
 
     def map_turns(self):
-        turns = []
+        turns = self.berth("berth, fetch", "load.method=map", COLD,
+                           self.who.Checkpoint.fetch_and_touch)
         for way in ("off", "advise", "populate", "read"):
             name = f"berth, prefetch={way}" if way != "off" else "berth, faulting"
             turns += self.berth(name, f"load.method=map load.prefetch={way}", COLD,
@@ -363,6 +369,7 @@ class Bench:
         yield self.section(
             "map", "mapped, cold, every byte looked at by one thread", self.map_turns,
             [("the best prefetch, against the disk's limit", ours, LIMIT, 0.9),
+             ("berth_fetch, against the disk's limit", "berth, fetch", LIMIT, None),
              ("against one MADV_WILLNEED", ours, "one MADV_WILLNEED", None),
              ("against one MADV_POPULATE_READ", ours, "one MADV_POPULATE_READ", None),
              ("against faulting", ours, "faulting", None)], None, self.large)
@@ -399,8 +406,7 @@ class Bench:
     # ---- what only the command tells ----
 
     def command(self, *words):
-        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "load", "--json", "--quiet",
-                   "--rounds", str(self.options.rounds), *words]
+        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "load", "--json", "--quiet", *words]
         for each in self.set.split():
             command += ["--set", each]
         done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
@@ -414,7 +420,7 @@ class Bench:
         path = self.path(f"small{n}.pt")
         if not os.path.exists(path):
             self.make("small", n * 2560, f"small{n}")
-        told = self.command("--open", path)
+        told = self.command("--open", path, "--rounds", str(self.options.rounds))
         rates = sorted(told["parse"]["nbytes"] / each["seconds"] / 1e6
                        for each in told["parse"]["rounds"])
         middle = told["parse"]["nbytes"] / told["parse"]["seconds"] / 1e6

@@ -58,28 +58,37 @@ class Checkpoint:
     def __del__(self):
         b.berth_close(self.pointer)
 
-    def storages(self):
-        """Each storage's (address, bytes), in the file's order; their bytes are then in memory."""
-        named, found, error = b.NamedTensor(), {}, b.Error()
+    def named(self):
+        """Each tensor's place in the list; the struct is the same one again and again."""
+        named = b.NamedTensor()
         for i in range(b.berth_tensor_count(self.pointer)):
             b.check(b.berth_tensor_at, self.pointer, i, c.byref(named))
-            storage = named.tensor.contents.storage
-            if storage and storage not in found:
-                address = b.berth_storage_data(self.pointer, storage, c.byref(error))
-                if not address:
-                    raise b.BerthError(error.message.decode())
-                found[storage] = (address, b.berth_storage_nbytes(storage))
-        return sorted(found.values())
+            if named.tensor and named.tensor.contents.storage:
+                yield named
+
+    def storages(self):
+        """Each storage's (address, bytes), in the file's order; asked for one by one."""
+        found = {named.tensor.contents.storage: named.offset for named in self.named()}
+        for storage in sorted(found, key=found.get):
+            yield b.check(b.berth_storage_data, self.pointer, storage), b.berth_storage_nbytes(storage)
+
+    def fetch(self):
+        """All bytes are in memory."""
+        b.check(b.berth_fetch, self.pointer, None, None)
 
     def touch(self):
+        """One after the other is asked for, and every byte looked at."""
         for address, nbytes in self.storages():
             touch(address, nbytes)
 
+    def fetch_and_touch(self):
+        self.fetch()
+        self.touch()
+
     def tensors(self):
         """{name: bytes of a tensor, as numpy sees them}: for those that are contiguous."""
-        named, found = b.NamedTensor(), {}
-        for i in range(b.berth_tensor_count(self.pointer)):
-            b.check(b.berth_tensor_at, self.pointer, i, c.byref(named))
+        found = {}
+        for named in self.named():
             tensor = named.tensor.contents
             address = b.check(b.berth_tensor_data, self.pointer, named.tensor)
             n = DTYPE_NBYTES[tensor.dtype]
@@ -94,17 +103,38 @@ DTYPE_NBYTES = {i: getattr(torch, name).itemsize for i, name in b.DTYPE_NAMES.it
                 if hasattr(torch, name)}
 
 
-def berth(path, options, also=None):
-    """All bytes in memory; `also` is done within the time too."""
+def berth(path, options, bring=Checkpoint.fetch):
+    """Until bring(checkpoint) is done: all bytes in memory, if nothing else is said."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
             checkpoint = Checkpoint(path)
-            checkpoint.storages()
-            if also:
-                also(checkpoint)
+            bring(checkpoint)
             return time.perf_counter() - begin
     return run
+
+
+def sweep(checkpoint, ahead=None):
+    """A prefetch of everything, and a consumer who looks at every byte in the file's order, in parts
+    of 16 MiB. What the prefetch says of itself; ahead(offset) is called at each part."""
+    prefetch, stats = c.c_void_p(), PrefetchStats()
+    b.check(b.berth_prefetch_begin, checkpoint.pointer, None, 0, None, c.byref(prefetch))
+    try:
+        found = {named.offset: c.addressof(named.tensor.contents) for named in checkpoint.named()}
+        for offset in sorted(found):
+            tensor = c.cast(found[offset], c.POINTER(b.Tensor))
+            item, numel = DTYPE_NBYTES[tensor.contents.dtype], b.berth_tensor_numel(tensor)
+            address, part = b.check(b.berth_tensor_data, checkpoint.pointer, tensor), (16 << 20) // item
+            for first in range(0, numel, part):
+                n = min(part, numel - first)
+                b.check(b.berth_prefetch_advance_part, prefetch, tensor, first, n)
+                if ahead:
+                    ahead(offset + first * item)
+                touch(address + first * item, n * item)
+        b.berth_prefetch_stats_of(prefetch, c.byref(stats))
+    finally:
+        b.berth_prefetch_free(prefetch)
+    return stats
 
 
 def berth_open(path, options):
