@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The cross-check of debug mode (BERTH_SERIALIZATION_DEBUG=1): every kind of lie, through every
+ * function that opens, whatever the options say of checking and of how storages become memory, is
+ * refused before a byte is handed out, with the one sentence that names it.
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static char *folder, *path;
+
+/* Before anything has asked for the environment, which is read once. */
+static void set_up(void)
+{
+    cr_assert_eq(setenv("BERTH_SERIALIZATION_DEBUG", "1", 1), 0);
+    folder = test_folder_new();
+    path = test_path(folder, "lie.pt");
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(debug, .init = set_up, .fini = tear_down, .timeout = 300);
+
+/* ---- lies ---- */
+
+/* A byte of the sample that is changed: where, by which bits. */
+struct edit {
+    size_t at;
+    uint8_t bits;
+};
+
+static const struct {
+    const char *what;
+    struct lie lie;
+    struct edit edit;
+    const char *swapped[2]; /* two records whose places are exchanged */
+    const char *added;      /* a record in front of the storages */
+    int code;
+    const char *message; /* what follows the name of what was opened */
+} lies[] = {
+    {.what = "a gap between two storages",
+     .lie = {.record = "data/1", .gap = 192},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/1 at byte 1000: the layout puts its header here, right after data/0; the "
+                "directory has it at byte 1192; load.calculate_storage_offsets=off reads it there"},
+    {.what = "a gap before the first storage",
+     .lie = {.record = "data/0", .gap = 64},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/0 at byte 854: the layout puts its header here, right after byteorder; the "
+                "directory has it at byte 918; load.calculate_storage_offsets=off reads it there"},
+    {.what = "a gap before a record that no storage follows",
+     .lie = {.record = "version", .gap = 64},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/2 at byte 1220: 80 bytes lie between the data and the next entry, where a "
+                "descriptor has 12, 16, 20 or 24"},
+    {.what = "padding of another length",
+     .lie = {.record = "data/1", .more_padding = 64},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/1 at byte 1088: the layout puts its data here, at the first multiple of 64 "
+                "after the header; its local header puts it at byte 1152; "
+                "load.calculate_storage_offsets=off reads it there"},
+    {.what = "padding of another length in the last storage",
+     .lie = {.record = "data/2", .more_padding = 16},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/2 at byte 1216: the layout puts its data here, at the first multiple of 64 "
+                "after the header; its local header puts it at byte 1232; "
+                "load.calculate_storage_offsets=off reads it there"},
+    {.what = "padding of another length in a small record",
+     .lie = {.record = ".format_version", .more_padding = 64},
+     .code = BERTH_E_OFFSETS,
+     .message = ".format_version at byte 576: the layout puts its data here, at the first multiple "
+                "of 64 after the header; its local header puts it at byte 640; "
+                "load.calculate_storage_offsets=off reads it there"},
+    {.what = "a shifted offset in the directory",
+     .lie = {.record = "data/1", .directory_shift = -64},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/1 at byte 1000: the layout puts its header here, right after data/0; the "
+                "directory has it at byte 936; load.calculate_storage_offsets=off reads it there"},
+    {.what = "a descriptor of another size",
+     .lie = {.record = "data/1", .descriptor_lie = 8},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1112: the descriptor says CRC 0xc37f9b13 and sizes 32 and 32, the "
+                "directory 0xc37f9b13, 24 and 24"},
+    {.what = "a descriptor with another CRC",
+     .lie = {.record = "data/2", .descriptor_crc = 1},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/2 at byte 1220: the descriptor says CRC 0x27deaa87 and sizes 4 and 4, the "
+                "directory 0x27deaa86, 4 and 4"},
+    {.what = "a descriptor of data.pkl",
+     .lie = {.record = "data.pkl", .descriptor_lie = 8},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data.pkl at byte 472: the descriptor says CRC 0x1b5f4d8f and sizes 416 and 416, "
+                "the directory 0x1b5f4d8f, 408 and 408"},
+    {.what = "a descriptor without its signature",
+     .edit = {1112, 1},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1112: the descriptor begins with 0x08074b51, not 0x08074b50"},
+    {.what = "a size in the directory",
+     .lie = {.record = "data/1", .directory_lie = 8},
+     .code = BERTH_E_TENSOR,
+     .message = "data/1 at byte 1000: data.pkl says 24 bytes, the record has 32"},
+    {.what = "a storage that the directory does not list",
+     .lie = {.record = "data/1", .unlisted = true},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1: data.pkl names it, but the archive does not hold it"},
+    {.what = "storages in another order",
+     .swapped = {"data/1", "data/2"},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/1 at byte 1000: the layout puts its header here, right after data/0; the "
+                "directory has it at byte 1108; load.calculate_storage_offsets=off reads it there"},
+    {.what = "another storage first",
+     .swapped = {"data/0", "data/2"},
+     .code = BERTH_E_OFFSETS,
+     .message = "data/0 at byte 854: the layout puts its header here, right after byteorder; the "
+                "directory has it at byte 1128; load.calculate_storage_offsets=off reads it there"},
+    {.what = "a record before the storages",
+     .added = "notes.txt",
+     .code = BERTH_E_OFFSETS,
+     .message = "data/0 at byte 854: the layout puts its header here, right after byteorder; the "
+                "directory has it at byte 980; load.calculate_storage_offsets=off reads it there"},
+    {.what = "a CRC in a later storage's local header",
+     .edit = {1000 + 14, 1},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1000: the local header's CRC is 0x00000001, the directory's "
+                "0xc37f9b13"},
+    {.what = "a size in a later storage's local header",
+     .edit = {1000 + 22, 16},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1000: the local header's size is 16, the directory's 24"},
+    {.what = "a method in a later storage's local header",
+     .edit = {1000 + 8, 8},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1000: the local header's method is 8, the directory's 0"},
+    {.what = "flags in a later storage's local header",
+     .edit = {1000 + 6, 8},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1000: the local header's flags is 2048, the directory's 2056"},
+    {.what = "a name in a later storage's local header",
+     .edit = {1000 + 30 + 12, 3},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/1 at byte 1000: the local header's name is 'sample/data/2', the directory's "
+                "'sample/data/1'"},
+};
+#define N_LIES (sizeof lies / sizeof *lies)
+
+static uint8_t *plant(size_t which, size_t *nbytes)
+{
+    struct archive archive = sample();
+
+    if (lies[which].swapped[0])
+        swap_records(&archive, lies[which].swapped[0], lies[which].swapped[1]);
+    if (lies[which].added) {
+        add_text(&archive, lies[which].added, "mine");
+        for (size_t i = archive.n - 1; i > 4; i--) {
+            struct record kept = archive.records[i];
+            archive.records[i] = archive.records[i - 1];
+            archive.records[i - 1] = kept;
+        }
+    }
+    uint8_t *file =
+        build(&archive, 64, true, lies[which].lie.record ? &lies[which].lie : NULL, nbytes);
+    file[lies[which].edit.at] ^= lies[which].edit.bits;
+    free_archive(&archive);
+    return file;
+}
+
+/* ---- through every function that opens ---- */
+
+struct opener {
+    const char *name; /* what errors begin with */
+    int (*open)(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                berth_checkpoint **checkpoint, berth_error *error);
+};
+
+static int open_path(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                     berth_checkpoint **checkpoint, berth_error *error)
+{
+    (void)bytes, (void)nbytes;
+    return berth_open(path, call, checkpoint, error);
+}
+
+static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                           berth_checkpoint **checkpoint, berth_error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    (void)bytes, (void)nbytes;
+    int result = berth_open_fd(fd, call, checkpoint, error);
+    (void)close(fd);
+    return result;
+}
+
+static int open_memory(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                       berth_checkpoint **checkpoint, berth_error *error)
+{
+    return berth_open_memory(bytes, nbytes, call, checkpoint, error);
+}
+
+static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    return 0;
+}
+
+static int open_function(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                         berth_checkpoint **checkpoint, berth_error *error)
+{
+    berth_source source = {
+        .nbytes = nbytes, .name = "shelf", .read = read_bytes, .context = (void *)(uintptr_t)bytes};
+
+    return berth_open_source(&source, call, checkpoint, error);
+}
+
+static int verify(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+                  berth_checkpoint **checkpoint, berth_error *error)
+{
+    (void)bytes, (void)nbytes;
+    *checkpoint = NULL;
+    return berth_verify(path, call, NULL, error);
+}
+
+static const char *const all_options[] = {
+    "",
+    "load.check=none",
+    "load.check=data",
+    "load.method=map load.mmap_flags=shared",
+    "load.method=read io.threads=4",
+    "load.method=direct",
+    "load.mmap=off load.check=none load.head_nbytes=1",
+};
+#define N_OPTIONS (sizeof all_options / sizeof *all_options)
+
+/* False: one of the options is not part of this build. */
+static bool configure(berth_config *config, const char *options)
+{
+    berth_error error;
+
+    if (berth_config_apply(config, options, &error) == 0)
+        return true;
+    cr_assert_eq(error.code, BERTH_E_UNAVAILABLE, "%s", error.message);
+    return false;
+}
+
+static void expect_lie(size_t which, const struct opener *opener, const char *options,
+                       const uint8_t *bytes, size_t nbytes)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint = NULL;
+    berth_error error;
+
+    if (configure(config, options)) {
+        int result = opener->open(bytes, nbytes, &call, &checkpoint, &error);
+        const char *message = strstr(error.message, ": ");
+        cr_expect_eq(result, lies[which].code, "%s, %s, %s: %s", lies[which].what, opener->name,
+                     options, error.message);
+        cr_expect(message && strcmp(message + 2, lies[which].message) == 0, "%s, %s, %s: %s",
+                  lies[which].what, opener->name, options, error.message);
+        cr_expect_eq(strncmp(error.message, opener->name, strlen(opener->name)), 0, "%s",
+                     error.message);
+        cr_expect_null(checkpoint);
+        berth_close(checkpoint);
+    }
+    berth_config_free(config);
+}
+
+/* One reading, Z5 to Z7: not one way in that misses one of them. */
+Test(debug, every_lie_is_named_through_every_way_in)
+{
+    const struct opener openers[] = {{path, open_path},
+                                     {"descriptor ", open_descriptor},
+                                     {"memory", open_memory},
+                                     {"shelf", open_function},
+                                     {path, verify}};
+
+    for (size_t which = 0; which < N_LIES; which++) {
+        size_t nbytes;
+        uint8_t *bytes = plant(which, &nbytes);
+        test_write_file(path, bytes, nbytes);
+        for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
+            for (size_t j = 0; j < N_OPTIONS; j++)
+                expect_lie(which, &openers[i], all_options[j], bytes, nbytes);
+        free(bytes);
+    }
+}
+
+/* With load.calculate_storage_offsets=off the directory's reading is meant; a difference from the
+ * layout is told to the log, what contradicts the directory is refused. */
+static char told[4096];
+
+static void keep_line(void *context, const char *message)
+{
+    (void)context;
+    if (strlen(told) + strlen(message) + 2 < sizeof told)
+        (void)strcat(strcat(told, message), "\n");
+}
+
+Test(debug, where_the_directory_is_meant_a_layout_of_another_kind_is_told)
+{
+    for (size_t which = 0; which < N_LIES; which++) {
+        size_t nbytes;
+        uint8_t *bytes = plant(which, &nbytes);
+        berth_config *config = berth_config_new(NULL);
+        berth_call call = {.config = config};
+        berth_checkpoint *checkpoint = NULL;
+        berth_error error;
+        told[0] = 0;
+        berth_set_log(keep_line, NULL);
+        cr_assert_eq(berth_config_apply(config, "load.calculate_storage_offsets=off", NULL), 0);
+        if (berth_open_memory(bytes, nbytes, &call, &checkpoint, &error) == 0)
+            cr_expect_not_null(strstr(told, lies[which].message), "%s: %s", lies[which].what, told);
+        else
+            cr_expect(error.code == BERTH_E_ARCHIVE || error.code == BERTH_E_TENSOR, "%s: %s",
+                      lies[which].what, error.message);
+        berth_set_log(NULL, NULL);
+        berth_close(checkpoint);
+        berth_config_free(config);
+        free(bytes);
+    }
+}
+
+/* What is no lie is read, by every way in. */
+Test(debug, a_file_without_any_lie_is_read_through_every_way_in)
+{
+    const struct opener openers[] = {{path, open_path},
+                                     {"descriptor ", open_descriptor},
+                                     {"memory", open_memory},
+                                     {"shelf", open_function}};
+    size_t nbytes;
+    uint8_t *bytes = build_sample(true, &nbytes);
+
+    test_write_file(path, bytes, nbytes);
+    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
+        for (size_t j = 0; j < N_OPTIONS; j++) {
+            berth_config *config = berth_config_new(NULL);
+            berth_call call = {.config = config};
+            berth_checkpoint *checkpoint;
+            berth_error error;
+            if (configure(config, all_options[j])) {
+                cr_assert_eq(openers[i].open(bytes, nbytes, &call, &checkpoint, &error), 0, "%s",
+                             error.message);
+                char *text = describe(checkpoint);
+                cr_expect_str_eq(text, sample_text, "%s, %s", openers[i].name, all_options[j]);
+                free(text);
+                berth_close(checkpoint);
+            }
+            berth_config_free(config);
+        }
+    free(bytes);
+}
