@@ -89,7 +89,8 @@ BERTH_API const char *berth_version(void);
     X(OFFSETS, -17, "computed offsets differ from the file's")                                     \
     X(CHECKSUM, -18, "a checksum does not match")                                                  \
     X(TRUNCATED, -19, "the file ends too early")                                                   \
-    X(UNSUPPORTED, -20, "a valid thing that cannot be expressed here")
+    X(UNSUPPORTED, -20, "a valid thing that cannot be expressed here")                             \
+    X(DEVICE, -21, "a device failed, or is not there")
 
 typedef enum berth_status {
     BERTH_OK = 0,

@@ -7,6 +7,7 @@
 #define BERTH_IO_SYSCALLS_H
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>

@@ -20,6 +20,7 @@ test_packages=(
 )
 torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
 lone_requirements=(lpips==0.1.4) # for the checkpoints that it ships; what it depends on is not used
+cuda_requirement=nvidia-cuda-runtime-cu12==12.9.79 # for cuda.h and cudaTypedefs.h; nothing else is used
 
 say() {
     printf '%s\n' "$*"
@@ -91,6 +92,28 @@ need_torch() {
         "$BERTH_PYTHON" -m pip install -q "${pip_args[@]}" "${torch_requirements[@]}" </dev/null &&
         "$BERTH_PYTHON" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
         say "$wanted" >"$venv/berth-has"
+}
+
+# Leaves in $BUILD/cuda/include what SConstruct looks for, unless a toolkit is there. Without it the
+# build goes on, and leaves CUDA devices out.
+need_cuda_headers() {
+    local place python there=$BUILD/cuda pip_args=()
+    for place in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /opt/cuda \
+        "$there" /usr; do
+        [ "$place" = none ] && return 0
+        [ -e "$place/include/cuda.h" ] && [ -e "$place/include/cudaTypedefs.h" ] && return 0
+    done
+    say "taking the headers of $cuda_requirement into $there"
+    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
+    rm -rf "$there"
+    if ! { python=$(find_python) && "$python" -m venv "$there/venv" &&
+        "$there/venv/bin/python" -m pip install -q --no-deps "${pip_args[@]}" \
+            "$cuda_requirement" && mkdir "$there/include" &&
+        cp -r "$there"/venv/lib/python*/site-packages/nvidia/cuda_runtime/include/. \
+            "$there/include/"; } </dev/null >"$BUILD/cuda.log" 2>&1; then
+        say "no headers of CUDA's: its devices are left out ($BUILD/cuda.log says why)"
+    fi
+    rm -rf "$there/venv"
 }
 
 # build VARIANT [FOLDER [ARGUMENT...]]: into $FOLDER/$VARIANT

@@ -187,6 +187,16 @@ static int fault_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
     return real.pthread_create(thread, attributes, start, argument);
 }
 
+static void *fault_dlopen(const char *name, int flags)
+{
+    return fault_is_due(FAULT_dlopen) ? NULL : real.dlopen(name, flags);
+}
+
+static void *fault_dlsym(void *library, const char *name)
+{
+    return fault_is_due(FAULT_dlsym) ? NULL : real.dlsym(library, name);
+}
+
 /* Nothing here loses its power: only the calls matter, and thousands of saves are made. */
 static int pretend_to_sync(int fd)
 {
@@ -233,6 +243,8 @@ static inline void fault_set(enum fault_row row, unsigned nth, int system_errno,
     berth_system.pwritev = fault_pwritev;
     berth_system.mmap = fault_mmap;
     berth_system.pthread_create = fault_pthread_create;
+    berth_system.dlopen = fault_dlopen;
+    berth_system.dlsym = fault_dlsym;
 }
 
 static inline void fault_clear(void)

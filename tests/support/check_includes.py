@@ -29,6 +29,7 @@ KEPT = [
      lambda folder: folder != "format",
      "format/ is pure: no file, no thread, no clock, no environment"),
     (r"(jansson|argp)\.h", lambda folder: folder == "tools", "only tools/ includes it"),
+    (r"cuda(Typedefs)?\.h", lambda folder: folder in ("io", "tests/io"), "only io/ knows CUDA"),
     (r"criterion/.*", lambda folder: folder.startswith("tests/"), "only tests include it"),
     (r"(libdeflate|zlib)\.h",
      lambda folder: folder == "format" or folder.startswith("tests/"),

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/device.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "io/device_driver.h"
+
+#define MOST_DEVICES 64
+
+static const struct {
+    const char *name;
+    const berth_device_driver *driver; /* NULL: left out of this build */
+} kinds[] = {
+#ifdef BERTH_HAS_CUDA
+    {"cuda", &berth_cuda_driver},
+#else
+    {"cuda", NULL},
+#endif
+    {"simulated", &berth_simulated_driver},
+};
+
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+/*
+ * What the process has open. A driver and its contexts are the process's own and shared by all of
+ * its libraries; to open and give back one with every operation costs seconds.
+ */
+static struct {
+    pthread_mutex_t lock; /* taken to open one */
+    atomic_int process;   /* who has some open, or opens the first; 0: nobody */
+    unsigned n;
+    berth_device_handle devices[N_KINDS][MOST_DEVICES];
+} opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int begin_call(const berth_device_handle *device, berth_error *error)
+{
+    if (berth_device_is_usable(device))
+        return 0;
+    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                      "%s: this process was forked from one that had opened a device, and devices "
+                      "do not survive that",
+                      device->name);
+}
+
+/* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
+static int report(const berth_device_handle *device, int result, berth_error *error,
+                  const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+static int report(const berth_device_handle *device, int result, berth_error *error,
+                  const char *format, ...)
+{
+    char tried[256];
+    va_list arguments;
+
+    if (result == 0)
+        return 0;
+    va_start(arguments, format);
+    (void)vsnprintf(tried, sizeof tried, format, arguments);
+    va_end(arguments);
+    berth_driver_result told = device->driver->describe(result);
+    if (told.name)
+        return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s: %s (%s)", device->name,
+                          tried, told.text, told.name);
+    return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s: %s %d", device->name, tried,
+                      told.text, result);
+}
+
+/* ---- opening ---- */
+
+/* Digits as they are printed: no sign, no leading zero. */
+static bool parse_ordinal(const char *text, unsigned *ordinal)
+{
+    *ordinal = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at < '0' || *at > '9' || (*text == '0' && at > text) || *ordinal > 99999)
+            return false;
+        *ordinal = *ordinal * 10 + (unsigned)(*at - '0');
+    }
+    return *text != '\0';
+}
+
+static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
+{
+    size_t length = strcspn(name, ":");
+
+    *kind = 0;
+    while (*kind < N_KINDS &&
+           (strlen(kinds[*kind].name) != length || strncmp(kinds[*kind].name, name, length) != 0))
+        ++*kind;
+    *ordinal = 0;
+    if (*kind == N_KINDS || (name[length] && !parse_ordinal(name + length + 1, ordinal)))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%s: names no device; such do: cuda:0, simulated:0", name);
+    if (!kinds[*kind].driver)
+        return berth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
+                          "%s: this library was built without its part for CUDA devices", name);
+    return 0;
+}
+
+static int open_locked(berth_device_handle *device, berth_error *error)
+{
+    unsigned n = 0;
+
+    if (device->driver->load(error) < 0)
+        return berth_error_prefix(error, device->name);
+    if (report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
+        return error->code;
+    if (device->ordinal >= n)
+        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                          "%s: there is no such device, the driver has %u", device->name, n);
+    if (device->is_open)
+        return 0;
+    if (report(device, device->driver->open(device), error, "cannot be opened") < 0)
+        return error->code;
+    device->is_open = true;
+    opened.n++;
+    return 0;
+}
+
+/*
+ * The process is told before the lock is taken, and read before: in a child the lock may be taken
+ * for ever, by a thread that there is not.
+ */
+static int open_once(const berth_device_handle *wanted, berth_device_handle *device,
+                     berth_error *error)
+{
+    int nobody = 0;
+
+    (void)atomic_compare_exchange_strong(&opened.process, &nobody, (int)getpid());
+    if (begin_call(wanted, error) < 0)
+        return error->code;
+    pthread_mutex_lock(&opened.lock);
+    atomic_store(&opened.process, (int)getpid()); /* another thread's failure may have cleared it */
+    if (!device->is_open)
+        *device = *wanted;
+    (void)open_locked(device, error);
+    if (opened.n == 0)
+        atomic_store(&opened.process, 0);
+    pthread_mutex_unlock(&opened.lock);
+    return error->code;
+}
+
+int berth_device_open(const char *name, berth_device_handle **device, berth_error *error)
+{
+    berth_device_handle wanted = {0};
+    size_t kind;
+
+    *device = NULL;
+    if (parse_name(name, &kind, &wanted.ordinal, error) < 0)
+        return error->code;
+    wanted.driver = kinds[kind].driver;
+    (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", kinds[kind].name, wanted.ordinal);
+    if (wanted.ordinal >= MOST_DEVICES)
+        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                          "%s: there is no such device, at most %d are used", wanted.name,
+                          MOST_DEVICES);
+    if (open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
+        return error->code;
+    *device = &opened.devices[kind][wanted.ordinal];
+    return 0;
+}
+
+const char *berth_device_name(const berth_device_handle *device)
+{
+    return device->name;
+}
+
+bool berth_device_is_akin(const berth_device_handle *a, const berth_device_handle *b)
+{
+    return a->driver == b->driver;
+}
+
+bool berth_device_is_usable(const berth_device_handle *device)
+{
+    (void)device; /* one process opens them all */
+    return atomic_load(&opened.process) == (int)getpid();
+}
+
+/* ---- memory ---- */
+
+int berth_device_allocate(berth_device_handle *device, size_t nbytes, uintptr_t *address,
+                          berth_error *error)
+{
+    *address = 0;
+    if (nbytes == 0)
+        return 0;
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->allocate(device, nbytes, address), error,
+                  "%zu bytes of device memory cannot be had", nbytes);
+}
+
+void berth_device_release(berth_device_handle *device, uintptr_t address)
+{
+    if (address != 0 && berth_device_is_usable(device))
+        (void)device->driver->release(device, address);
+}
+
+int berth_device_find(berth_device_handle *device, uintptr_t address, berth_memory_place *place,
+                      berth_error *error)
+{
+    *place = (berth_memory_place){0};
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->find(device, address, place), error,
+                  "cannot tell whose memory 0x%zx is", (size_t)address);
+}
+
+static int check_byte(berth_device_handle *device, uintptr_t address, size_t nbytes, uintptr_t byte,
+                      berth_error *error)
+{
+    berth_memory_place place;
+
+    if (berth_device_find(device, byte, &place, error) < 0)
+        return error->code;
+    if (place.kind == BERTH_MEMORY_DEVICE && place.ordinal == device->ordinal)
+        return 0;
+    if (place.kind == BERTH_MEMORY_DEVICE)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
+                          (size_t)address, device->driver->kind, place.ordinal);
+    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                      "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+                      device->name, nbytes, (size_t)address);
+}
+
+int berth_device_check(berth_device_handle *device, uintptr_t address, size_t nbytes,
+                       berth_error *error)
+{
+    if (nbytes == 0)
+        return 0;
+    if (nbytes - 1 > UINTPTR_MAX - address)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%s: %zu bytes at 0x%zx end beyond all addresses", device->name, nbytes,
+                          (size_t)address);
+    if (check_byte(device, address, nbytes, address, error) < 0)
+        return error->code;
+    return check_byte(device, address, nbytes, address + (nbytes - 1), error);
+}
+
+int berth_pinned_allocate(berth_device_handle *device, size_t nbytes, void **bytes,
+                          berth_error *error)
+{
+    *bytes = NULL;
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->pin(device, nbytes, bytes), error,
+                  "%zu bytes of pinned memory cannot be had", nbytes);
+}
+
+void berth_pinned_release(berth_device_handle *device, void *bytes)
+{
+    if (bytes && berth_device_is_usable(device))
+        (void)device->driver->unpin(device, bytes);
+}
+
+int berth_pinned_register(berth_device_handle *device, void *bytes, size_t nbytes,
+                          berth_error *error)
+{
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->enlist(device, bytes, nbytes), error,
+                  "%zu bytes cannot be pinned", nbytes);
+}
+
+void berth_pinned_unregister(berth_device_handle *device, void *bytes)
+{
+    if (berth_device_is_usable(device))
+        (void)device->driver->delist(device, bytes);
+}
+
+/* ---- streams ---- */
+
+int berth_device_stream_open(berth_device_handle *device, berth_device_stream *stream,
+                             berth_error *error)
+{
+    *stream = (berth_device_stream){.device = device};
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->open_stream(device, &stream->native), error,
+                  "no stream can be had");
+}
+
+void berth_device_stream_close(berth_device_stream *stream)
+{
+    if (stream->native && berth_device_is_usable(stream->device))
+        (void)stream->device->driver->close_stream(stream->device, stream->native);
+    *stream = (berth_device_stream){0};
+}
+
+int berth_device_copy_to_host(berth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
+                              berth_error *error)
+{
+    const berth_device_driver *driver = stream->device->driver;
+
+    if (nbytes == 0)
+        return 0;
+    if (begin_call(stream->device, error) < 0)
+        return error->code;
+    return report(stream->device,
+                  driver->copy_to_host(stream->device, stream->native, to, from, nbytes), error,
+                  "%zu bytes cannot be copied to the host", nbytes);
+}
+
+int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const void *from,
+                                size_t nbytes, berth_error *error)
+{
+    const berth_device_driver *driver = stream->device->driver;
+
+    if (nbytes == 0)
+        return 0;
+    if (begin_call(stream->device, error) < 0)
+        return error->code;
+    return report(stream->device,
+                  driver->copy_to_device(stream->device, stream->native, to, from, nbytes), error,
+                  "%zu bytes cannot be copied to the device", nbytes);
+}
+
+int berth_device_stream_wait(berth_device_stream *stream, berth_error *error)
+{
+    if (begin_call(stream->device, error) < 0)
+        return error->code;
+    return report(stream->device,
+                  stream->device->driver->wait_stream(stream->device, stream->native), error,
+                  "copies did not end well");
+}
+
+int berth_device_stream_wait_for(berth_device_stream *stream, void *native_event,
+                                 berth_error *error)
+{
+    const berth_device_driver *driver = stream->device->driver;
+
+    if (begin_call(stream->device, error) < 0)
+        return error->code;
+    return report(stream->device, driver->wait_for(stream->device, stream->native, native_event),
+                  error, "a stream cannot wait for an event");
+}
+
+/* ---- events ---- */
+
+int berth_device_event_open(berth_device_handle *device, berth_device_event *event,
+                            berth_error *error)
+{
+    *event = (berth_device_event){.device = device};
+    if (begin_call(device, error) < 0)
+        return error->code;
+    return report(device, device->driver->open_event(device, &event->native), error,
+                  "no event can be had");
+}
+
+void berth_device_event_close(berth_device_event *event)
+{
+    if (event->native && berth_device_is_usable(event->device))
+        (void)event->device->driver->close_event(event->device, event->native);
+    *event = (berth_device_event){0};
+}
+
+int berth_device_event_record(berth_device_event *event, berth_device_stream *stream,
+                              berth_error *error)
+{
+    if (begin_call(event->device, error) < 0)
+        return error->code;
+    return report(event->device,
+                  event->device->driver->record(event->device, event->native, stream->native),
+                  error, "an event cannot be recorded");
+}
+
+int berth_device_event_wait(berth_device_event *event, berth_error *error)
+{
+    if (begin_call(event->device, error) < 0)
+        return error->code;
+    return report(event->device, event->device->driver->wait_event(event->device, event->native),
+                  error, "copies did not end well");
+}
+
+int berth_device_event_query(berth_device_event *event, bool *has_come, berth_error *error)
+{
+    *has_come = false;
+    if (begin_call(event->device, error) < 0)
+        return error->code;
+    return report(event->device,
+                  event->device->driver->query_event(event->device, event->native, has_come), error,
+                  "copies did not end well");
+}

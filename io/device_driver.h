@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What stands below io/device.h: one table of functions a kind of device. They return 0 or a number
+ * that only `describe` understands; messages are made in io/device.c. Called in the process that
+ * opened the device only, with handles that are open, and never to move 0 bytes.
+ */
+#ifndef BERTH_IO_DEVICE_DRIVER_H
+#define BERTH_IO_DEVICE_DRIVER_H
+
+#include "io/device.h"
+
+typedef struct berth_driver_result {
+    const char *name; /* the driver's name for it, or NULL */
+    const char *text; /* one line; static */
+    berth_status code;
+} berth_driver_result;
+
+typedef struct berth_device_driver {
+    const char *kind; /* "cuda" */
+    /* Makes the rest usable; again and again. Messages name no device. Under a lock, as is `open`.
+     */
+    int (*load)(berth_error *error);
+    berth_driver_result (*describe)(int result);
+    int (*count)(unsigned *n);
+    int (*open)(berth_device_handle *device);
+
+    int (*allocate)(berth_device_handle *device, size_t nbytes, uintptr_t *address);
+    int (*release)(berth_device_handle *device, uintptr_t address);
+    int (*find)(berth_device_handle *device, uintptr_t address, berth_memory_place *place);
+
+    int (*pin)(berth_device_handle *device, size_t nbytes, void **bytes);
+    int (*unpin)(berth_device_handle *device, void *bytes);
+    int (*enlist)(berth_device_handle *device, void *bytes, size_t nbytes);
+    int (*delist)(berth_device_handle *device, void *bytes);
+
+    int (*open_stream)(berth_device_handle *device, void **stream);
+    int (*close_stream)(berth_device_handle *device, void *stream); /* waits first */
+    int (*copy_to_host)(berth_device_handle *device, void *stream, void *to, uintptr_t from,
+                        size_t nbytes);
+    int (*copy_to_device)(berth_device_handle *device, void *stream, uintptr_t to, const void *from,
+                          size_t nbytes);
+    int (*wait_stream)(berth_device_handle *device, void *stream);
+
+    int (*open_event)(berth_device_handle *device, void **event);
+    int (*close_event)(berth_device_handle *device, void *event);
+    int (*record)(berth_device_handle *device, void *event, void *stream);
+    int (*wait_event)(berth_device_handle *device, void *event);
+    int (*query_event)(berth_device_handle *device, void *event, bool *has_come);
+    int (*wait_for)(berth_device_handle *device, void *stream, void *event);
+} berth_device_driver;
+
+struct berth_device_handle {
+    const berth_device_driver *driver;
+    unsigned ordinal;
+    char name[32];
+    bool is_open;
+    void *native; /* the driver's own */
+};
+
+#ifdef BERTH_HAS_CUDA
+extern const berth_device_driver berth_cuda_driver;
+#endif
+extern const berth_device_driver berth_simulated_driver;
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * For tests only: what the simulated machine is like, and what goes wrong on it. Its devices are
+ * used through io/device.h, as "simulated:0" and so on.
+ *
+ * Device memory lies at addresses that the host cannot touch. Streams are threads: each does its
+ * work in order, when it gets to it, so that those of several streams come in any order; work of
+ * one can be held back, or all begins late. What code above does too early, or after it freed what
+ * is still copied, shows.
+ */
+#ifndef BERTH_IO_SIMULATED_H
+#define BERTH_IO_SIMULATED_H
+
+#include "io/device.h"
+
+typedef struct berth_simulated_machine {
+    unsigned n_devices;
+    uint64_t memory_nbytes;      /* of each device */
+    uint64_t pinned_nbytes;      /* how much of the host's memory can be pinned */
+    uint64_t latest_nanoseconds; /* each work begins up to so much later than it could */
+    uint64_t seed;               /* how much each time */
+    bool cannot_register;        /* pinned memory comes from the driver only */
+} berth_simulated_machine;
+
+/*
+ * Sets up the machine anew: devices that were lost are there again, no fault is due, counts are 0.
+ * NULL: as it is unasked, two devices without bounds that are never late. Not while streams are
+ * open.
+ */
+void berth_simulated_set(const berth_simulated_machine *machine);
+
+/* Calls into the driver that can be made to fail. */
+typedef enum berth_simulated_call {
+    BERTH_SIMULATED_OPEN,
+    BERTH_SIMULATED_ALLOCATE,
+    BERTH_SIMULATED_FIND,
+    BERTH_SIMULATED_PIN, /* and registering */
+    BERTH_SIMULATED_OPEN_STREAM,
+    BERTH_SIMULATED_OPEN_EVENT,
+    BERTH_SIMULATED_COPY,   /* asking for one */
+    BERTH_SIMULATED_RECORD, /* and waiting for an event in a stream */
+    BERTH_SIMULATED_WAIT,   /* of the host, for streams and events; and queries */
+    BERTH_SIMULATED_WORK,   /* no call: a copy, when its stream gets to it. Loses the device */
+    BERTH_SIMULATED_N_CALLS
+} berth_simulated_call;
+
+typedef enum berth_simulated_fault {
+    BERTH_SIMULATED_ONCE,
+    BERTH_SIMULATED_FOR_EVER,
+    BERTH_SIMULATED_LOST /* from then on all calls of that device fail, as after a bad kernel */
+} berth_simulated_fault;
+
+/* The nth call from now on fails (1: the next). 0: none does. */
+void berth_simulated_fail(berth_simulated_call call, uint64_t nth, berth_simulated_fault fault);
+/* How many there were since berth_simulated_set. */
+uint64_t berth_simulated_n_calls(berth_simulated_call call);
+
+/* A stream that is held begins no work. Closing one lets it go on. */
+void berth_simulated_hold(berth_device_stream *stream, bool is_held);
+
+/* What exists now: zeros when nothing leaks. */
+typedef struct berth_simulated_live {
+    uint64_t memory_nbytes, pinned_nbytes;
+    unsigned n_streams, n_events;
+} berth_simulated_live;
+berth_simulated_live berth_simulated_seen(void);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Shared by the parts of the simulated device only. */
+#ifndef BERTH_IO_SIMULATED_INNER_H
+#define BERTH_IO_SIMULATED_INNER_H
+
+#include <pthread.h>
+
+#include "io/device_driver.h"
+#include "io/simulated.h"
+
+#define SIMULATED_MOST_DEVICES 8
+
+enum { /* what calls come back with; texts in io/simulated.c */
+       SIMULATED_OK,
+       SIMULATED_OUT_OF_MEMORY,
+       SIMULATED_INVALID_VALUE,
+       SIMULATED_NOT_SUPPORTED,
+       SIMULATED_NO_THREAD,
+       SIMULATED_FAILED,
+       SIMULATED_ILLEGAL_ADDRESS, /* the device is lost */
+       SIMULATED_N_RESULTS
+};
+
+/* Memory that the driver knows: a device's, or pinned. */
+struct simulated_range {
+    uintptr_t address;
+    size_t nbytes;
+    uint8_t *bytes;     /* where the host can touch them */
+    unsigned ordinal;   /* of the device, if it is one's */
+    bool is_pinned;     /* else a device's */
+    bool is_registered; /* pinned, and not ours */
+    unsigned n_copies;  /* that move bytes in it right now */
+};
+
+extern struct simulated_state {
+    pthread_mutex_t lock;   /* of all below */
+    pthread_cond_t changed; /* anything below did */
+    berth_simulated_machine machine;
+    berth_simulated_fault fault;
+    berth_simulated_call failing;
+    uint64_t fail_at; /* of n_calls; 0: never */
+    uint64_t n_calls[BERTH_SIMULATED_N_CALLS];
+    uint64_t n_random;
+    uint64_t used_nbytes[SIMULATED_MOST_DEVICES];
+    bool is_lost[SIMULATED_MOST_DEVICES];
+    berth_simulated_live live;
+    struct simulated_range *ranges; /* by address, apart; they move in the table */
+    size_t n_ranges;
+} berth_simulated;
+
+/* With the lock held: counts a call, and what it comes back with: 0, or the failure that is due. */
+int berth_simulated_begin(berth_simulated_call call, unsigned ordinal);
+/* With the lock held: what calls of the device come back with now. */
+int berth_simulated_state_of(unsigned ordinal);
+/* With the lock held: how late the next work is, in nanoseconds. */
+uint64_t berth_simulated_lateness(void);
+
+/* ---- io/simulated_memory.c; all with the lock held ---- */
+
+/* The range that holds all of [address, address + nbytes), or NULL. */
+struct simulated_range *berth_simulated_range_at(uintptr_t address, size_t nbytes);
+int berth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address);
+int berth_simulated_pin(size_t nbytes, void **bytes);
+int berth_simulated_register(void *bytes, size_t nbytes);
+/* The range that begins there; waits for copies that are under way in it. */
+int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered);
+
+/* ---- io/simulated_stream.c; these take the lock ---- */
+
+int berth_simulated_open_stream(berth_device_handle *device, void **stream);
+int berth_simulated_close_stream(berth_device_handle *device, void *stream);
+int berth_simulated_copy_to_host(berth_device_handle *device, void *stream, void *to,
+                                 uintptr_t from, size_t nbytes);
+int berth_simulated_copy_to_device(berth_device_handle *device, void *stream, uintptr_t to,
+                                   const void *from, size_t nbytes);
+int berth_simulated_wait_stream(berth_device_handle *device, void *stream);
+int berth_simulated_open_event(berth_device_handle *device, void **event);
+int berth_simulated_close_event(berth_device_handle *device, void *event);
+int berth_simulated_record(berth_device_handle *device, void *event, void *stream);
+int berth_simulated_wait_event(berth_device_handle *device, void *event);
+int berth_simulated_query_event(berth_device_handle *device, void *event, bool *has_come);
+int berth_simulated_wait_for(berth_device_handle *device, void *stream, void *event);
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/staging.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "io/direct.h"
+#include "io/pages.h"
+#include "io/syscalls.h"
+
+#define MOST_KEPT 64
+
+/* Pinned for all devices of a kind, and so the process's, like the devices. */
+static struct {
+    pthread_mutex_t lock;
+    unsigned n;
+    struct kept {
+        berth_device_handle *device; /* by which it was pinned */
+        berth_staging_buffer buffer;
+    } buffers[MOST_KEPT];
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- one buffer ---- */
+
+/* Where memory that is there cannot be pinned, the driver's own has to do. */
+static int take_from_driver(berth_device_handle *device, berth_staging_buffer *buffer,
+                            berth_error *error)
+{
+    void *bytes;
+
+    berth_error_clear(error);
+    if (berth_pinned_allocate(device, buffer->nbytes, &bytes, error) < 0)
+        return error->code;
+    buffer->bytes = bytes;
+    return 0;
+}
+
+/*
+ * DONTFORK: after a fork the first write to a page gives the writer another one, while a device
+ * goes on with the old.
+ */
+static int make_buffer(berth_device_handle *device, bool is_pinned, berth_staging_buffer *buffer,
+                       berth_error *error)
+{
+    if (berth_region_new(buffer->nbytes, BERTH_DIRECT_MOST_BLOCK_NBYTES, false, &buffer->region,
+                         error) < 0)
+        return error->code;
+    buffer->bytes = buffer->region.bytes;
+    if (!is_pinned)
+        return 0;
+    (void)berth_system.madvise(buffer->bytes, buffer->nbytes, MADV_DONTFORK);
+    if (berth_pinned_register(device, buffer->bytes, buffer->nbytes, error) == 0)
+        return 0;
+    berth_region_free(&buffer->region);
+    if (error->code == BERTH_E_UNSUPPORTED)
+        return take_from_driver(device, buffer, error);
+    return error->code;
+}
+
+static void free_buffer(berth_device_handle *device, bool is_pinned, berth_staging_buffer *buffer)
+{
+    if (!buffer->region.base) {
+        berth_pinned_release(device, buffer->bytes);
+        return;
+    }
+    if (is_pinned)
+        berth_pinned_unregister(device, buffer->bytes);
+    berth_region_free(&buffer->region);
+}
+
+/* ---- what is kept ---- */
+
+/* One of this kind and size, if there is one. */
+static bool take_kept(berth_device_handle *device, berth_staging_buffer *buffer)
+{
+    bool is_found = false;
+
+    pthread_mutex_lock(&kept.lock);
+    for (unsigned i = 0; i < kept.n && !is_found; i++) {
+        const struct kept *each = &kept.buffers[i];
+        if (!berth_device_is_akin(each->device, device) || each->buffer.nbytes != buffer->nbytes)
+            continue;
+        is_found = true;
+        *buffer = each->buffer;
+        kept.buffers[i] = kept.buffers[--kept.n];
+    }
+    pthread_mutex_unlock(&kept.lock);
+    return is_found;
+}
+
+static bool keep(berth_device_handle *device, const berth_staging_buffer *buffer)
+{
+    pthread_mutex_lock(&kept.lock);
+    bool is_kept = kept.n < MOST_KEPT;
+    if (is_kept)
+        kept.buffers[kept.n++] = (struct kept){.device = device, .buffer = *buffer};
+    pthread_mutex_unlock(&kept.lock);
+    return is_kept;
+}
+
+/* Frees those that are of no use to a ring of this kind and size; NULL: all. */
+static void drop_kept(berth_device_handle *device, size_t nbytes)
+{
+    pthread_mutex_lock(&kept.lock);
+    for (unsigned i = 0; i < kept.n;) {
+        struct kept *each = &kept.buffers[i];
+        if (device &&
+            (!berth_device_is_akin(each->device, device) || each->buffer.nbytes == nbytes)) {
+            i++;
+            continue;
+        }
+        free_buffer(each->device, true, &each->buffer);
+        *each = kept.buffers[--kept.n];
+    }
+    pthread_mutex_unlock(&kept.lock);
+}
+
+uint64_t berth_staging_kept_nbytes(void)
+{
+    uint64_t nbytes = 0;
+
+    pthread_mutex_lock(&kept.lock);
+    for (unsigned i = 0; i < kept.n; i++)
+        nbytes += kept.buffers[i].buffer.nbytes;
+    pthread_mutex_unlock(&kept.lock);
+    return nbytes;
+}
+
+void berth_staging_trim(void)
+{
+    drop_kept(NULL, 0);
+}
+
+/* ---- the ring ---- */
+
+static int plan(const berth_staging_need *need, berth_staging *ring, berth_error *error)
+{
+    const size_t page_nbytes = BERTH_LARGE_PAGE_NBYTES;
+
+    if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
+        need->n_buffers == 0 || need->n_buffers > BERTH_STAGING_MOST_BUFFERS)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "%u staging buffers of %zu bytes", need->n_buffers, need->buffer_nbytes);
+    ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
+    uint64_t most = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
+    if (most == 0)
+        return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                          "a staging buffer of %zu bytes is more than the %llu that may be used",
+                          ring->buffer_nbytes, (unsigned long long)need->most_nbytes);
+    ring->n_buffers = need->n_buffers < most ? need->n_buffers : (unsigned)most;
+    return 0;
+}
+
+/* Fewer do as well; without the first one nothing does. */
+static int fill(berth_staging *ring, berth_error *error)
+{
+    unsigned n = 0;
+
+    for (; n < ring->n_buffers; n++) {
+        berth_staging_buffer *buffer = &ring->buffers[n];
+        buffer->nbytes = ring->buffer_nbytes;
+        if (!(ring->is_pinned && take_kept(ring->device, buffer)) &&
+            make_buffer(ring->device, ring->is_pinned, buffer, error) < 0)
+            break;
+        buffer->next = ring->free;
+        ring->free = buffer;
+    }
+    if (n == 0)
+        return error->code;
+    if (n < ring->n_buffers)
+        berth_log("%u staging buffers instead of %u: %s", n, ring->n_buffers, error->message);
+    ring->n_buffers = n;
+    berth_error_clear(error);
+    return 0;
+}
+
+int berth_staging_open(berth_device_handle *device, const berth_staging_need *need,
+                       berth_staging *ring, berth_error *error)
+{
+    *ring = (berth_staging){.device = device, .is_pinned = device && need->is_pinned};
+    if (plan(need, ring, error) < 0)
+        goto fail;
+    if (ring->is_pinned)
+        drop_kept(device, ring->buffer_nbytes);
+    ring->buffers = berth_allocate_zeroed(ring->n_buffers * sizeof *ring->buffers);
+    if (!ring->buffers) {
+        (void)berth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
+        goto fail;
+    }
+    if (fill(ring, error) < 0)
+        goto fail;
+    pthread_mutex_init(&ring->lock, NULL);
+    pthread_cond_init(&ring->given, NULL);
+    return 0;
+fail:
+    berth_release(ring->buffers);
+    *ring = (berth_staging){0};
+    return error->code;
+}
+
+/* In a forked child the buffers are not there, and what may lie in their place is another's. */
+void berth_staging_close(berth_staging *ring)
+{
+    bool is_here = !ring->is_pinned || berth_device_is_usable(ring->device);
+
+    if (!ring->buffers)
+        return;
+    for (unsigned i = 0; i < ring->n_buffers && is_here; i++)
+        if (!ring->is_pinned || !keep(ring->device, &ring->buffers[i]))
+            free_buffer(ring->device, ring->is_pinned, &ring->buffers[i]);
+    pthread_cond_destroy(&ring->given);
+    pthread_mutex_destroy(&ring->lock);
+    berth_release(ring->buffers);
+    *ring = (berth_staging){0};
+}
+
+/* With the lock held. */
+static berth_staging_buffer *pop(berth_staging *ring)
+{
+    berth_staging_buffer *buffer = ring->is_stopped ? NULL : ring->free;
+
+    if (buffer)
+        ring->free = buffer->next;
+    return buffer;
+}
+
+berth_staging_buffer *berth_staging_take(berth_staging *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    while (!ring->free && !ring->is_stopped)
+        pthread_cond_wait(&ring->given, &ring->lock);
+    berth_staging_buffer *buffer = pop(ring);
+    pthread_mutex_unlock(&ring->lock);
+    return buffer;
+}
+
+berth_staging_buffer *berth_staging_try(berth_staging *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    berth_staging_buffer *buffer = pop(ring);
+    pthread_mutex_unlock(&ring->lock);
+    return buffer;
+}
+
+void berth_staging_give(berth_staging *ring, berth_staging_buffer *buffer)
+{
+    pthread_mutex_lock(&ring->lock);
+    buffer->next = ring->free;
+    ring->free = buffer;
+    pthread_cond_signal(&ring->given);
+    pthread_mutex_unlock(&ring->lock);
+}
+
+void berth_staging_stop(berth_staging *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    ring->is_stopped = true;
+    pthread_cond_broadcast(&ring->given);
+    pthread_mutex_unlock(&ring->lock);
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What every kind of device keeps: each test runs on a simulated one, and on a real one where there
+ * is one.
+ */
+#include "io/device.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "io/syscalls.h"
+
+#define NBYTES ((size_t)3 * 1000 * 1000 + 7)
+#define N_STREAMS 4
+
+static berth_error error;
+static berth_device_handle *device;
+
+static void set_up(const char *name)
+{
+    if (berth_device_open(name, &device, &error) < 0)
+        cr_skip_test("%s", error.message);
+}
+
+static void on_simulated(void)
+{
+    set_up("simulated:0");
+}
+
+static void on_cuda(void)
+{
+    set_up("cuda:0");
+}
+
+TestSuite(simulated, .init = on_simulated);
+TestSuite(cuda, .init = on_cuda);
+
+/* The same test twice. */
+#define DEVICE_TEST(name)                                                                          \
+    static void name(void);                                                                        \
+    Test(simulated, name)                                                                          \
+    {                                                                                              \
+        name();                                                                                    \
+    }                                                                                              \
+    Test(cuda, name)                                                                               \
+    {                                                                                              \
+        name();                                                                                    \
+    }                                                                                              \
+    static void name(void)
+
+#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
+
+static void fill(uint8_t *bytes, size_t nbytes, unsigned seed)
+{
+    for (size_t i = 0; i < nbytes; i++)
+        bytes[i] = (uint8_t)(i * 31 + i / 253 + seed);
+}
+
+static uint8_t *new_pinned(size_t nbytes)
+{
+    void *bytes;
+
+    expect_good(berth_pinned_allocate(device, nbytes, &bytes, &error));
+    return bytes;
+}
+
+static uintptr_t new_memory(size_t nbytes)
+{
+    uintptr_t address;
+
+    expect_good(berth_device_allocate(device, nbytes, &address, &error));
+    return address;
+}
+
+/* There and back, through one stream, with an event behind. */
+static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nbytes)
+{
+    berth_device_stream stream;
+    berth_device_event event;
+    bool has_come;
+
+    fill(out, nbytes, 1);
+    memset(in, 0, nbytes);
+    expect_good(berth_device_stream_open(device, &stream, &error));
+    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(berth_device_copy_to_device(&stream, at, out, nbytes, &error));
+    expect_good(berth_device_copy_to_host(&stream, in, at, nbytes, &error));
+    expect_good(berth_device_event_record(&event, &stream, &error));
+    expect_good(berth_device_event_wait(&event, &error));
+    cr_expect(memcmp(out, in, nbytes) == 0, "%zu bytes", nbytes);
+    expect_good(berth_device_event_query(&event, &has_come, &error));
+    cr_expect(has_come);
+    berth_device_event_close(&event);
+    berth_device_stream_close(&stream);
+}
+
+DEVICE_TEST(bytes_go_there_and_back_through_pinned_memory)
+{
+    static const size_t sizes[] = {0, 1, 2, 4095, 4096, 4097, NBYTES - 13};
+    uint8_t *out = new_pinned(NBYTES), *in = new_pinned(NBYTES);
+    uintptr_t at = new_memory(NBYTES);
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        expect_round_trip(out + i, in + i, at + 13, sizes[i]);
+    berth_pinned_release(device, in);
+    berth_pinned_release(device, out);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(bytes_go_there_and_back_through_pageable_memory)
+{
+    uint8_t *out = malloc(NBYTES), *in = malloc(NBYTES);
+    uintptr_t at = new_memory(NBYTES);
+
+    expect_round_trip(out, in, at, NBYTES);
+    free(in);
+    free(out);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(memory_that_is_there_can_be_pinned)
+{
+    size_t nbytes = 1 << 20;
+    uint8_t *bytes =
+        mmap(NULL, 2 * nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uintptr_t at = new_memory(nbytes);
+    berth_memory_place place;
+
+    if (berth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
+        cr_skip_test("%s", error.message);
+    expect_good(error.code);
+    expect_good(berth_device_find(device, (uintptr_t)bytes + nbytes, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_PINNED);
+    expect_round_trip(bytes, bytes + nbytes, at, nbytes);
+    berth_pinned_unregister(device, bytes);
+    expect_good(berth_device_find(device, (uintptr_t)bytes, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
+    munmap(bytes, 2 * nbytes);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(an_address_tells_whose_memory_it_is)
+{
+    uintptr_t at = new_memory(NBYTES);
+    void *pinned = new_pinned(100);
+    berth_memory_place place;
+    int here;
+
+    expect_good(berth_device_find(device, at, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_DEVICE);
+    cr_expect_eq(place.ordinal, 0);
+    expect_good(berth_device_find(device, at + NBYTES - 1, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_DEVICE);
+    expect_good(berth_device_find(device, (uintptr_t)pinned, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_PINNED);
+    expect_good(berth_device_find(device, (uintptr_t)&here, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
+    expect_good(berth_device_find(device, 0, &place, &error));
+    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
+    berth_pinned_release(device, pinned);
+    berth_device_release(device, at);
+}
+
+static void expect_refused(uintptr_t at, size_t nbytes)
+{
+    char sentence[200];
+
+    snprintf(sentence, sizeof sentence,
+             "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+             berth_device_name(device), nbytes, (size_t)at);
+    berth_error_clear(&error);
+    cr_expect_eq(berth_device_check(device, at, nbytes, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, sentence);
+    berth_error_clear(&error);
+}
+
+DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
+{
+    size_t nbytes = (size_t)64 << 20; /* a piece of its own, so that nothing else lies there */
+    uintptr_t at = new_memory(nbytes);
+    void *pinned = new_pinned(100);
+    int here;
+
+    expect_good(berth_device_check(device, at, nbytes, &error));
+    expect_good(berth_device_check(device, at + 5, 1, &error));
+    expect_good(berth_device_check(device, 0, 0, &error));
+    expect_refused((uintptr_t)pinned, 100);
+    expect_refused((uintptr_t)&here, sizeof here);
+    berth_device_release(device, at);
+    expect_refused(at, nbytes);
+    berth_pinned_release(device, pinned);
+}
+
+DEVICE_TEST(bytes_that_end_beyond_all_addresses_are_refused)
+{
+    cr_expect_eq(berth_device_check(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, ": 12 bytes at 0xfffffffffffffff5 end beyond all addresses"));
+}
+
+DEVICE_TEST(no_bytes_need_no_memory)
+{
+    uintptr_t at = 1;
+
+    expect_good(berth_device_allocate(device, 0, &at, &error));
+    cr_expect_eq(at, 0);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
+{
+    uintptr_t at;
+    char begin[100];
+
+    snprintf(begin, sizeof begin, "%s: 1152921504606846976 bytes of device memory cannot be had: ",
+             berth_device_name(device));
+    cr_expect_eq(berth_device_allocate(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
+    cr_expect_eq(at, 0);
+    cr_expect(strncmp(error.message, begin, strlen(begin)) == 0, "%s", error.message);
+    cr_expect(strstr(error.message, "out of memory ("), "%s", error.message);
+}
+
+DEVICE_TEST(a_stream_waits_for_an_event_of_another)
+{
+    uint8_t *out = new_pinned(NBYTES), *in = new_pinned(NBYTES);
+    uintptr_t at = new_memory(NBYTES);
+    berth_device_stream first, second;
+    berth_device_event event;
+
+    expect_good(berth_device_stream_open(device, &first, &error));
+    expect_good(berth_device_stream_open(device, &second, &error));
+    expect_good(berth_device_event_open(device, &event, &error));
+    for (unsigned turn = 0; turn < 5; turn++) {
+        fill(out, NBYTES, turn);
+        expect_good(berth_device_copy_to_device(&first, at, out, NBYTES, &error));
+        expect_good(berth_device_event_record(&event, &first, &error));
+        expect_good(berth_device_stream_wait_for(&second, event.native, &error));
+        expect_good(berth_device_copy_to_host(&second, in, at, NBYTES, &error));
+        expect_good(berth_device_stream_wait(&second, &error));
+        cr_expect(memcmp(out, in, NBYTES) == 0, "turn %u", turn);
+    }
+    berth_device_event_close(&event);
+    berth_device_stream_close(&second);
+    berth_device_stream_close(&first);
+    berth_pinned_release(device, in);
+    berth_pinned_release(device, out);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(an_event_that_was_never_recorded_has_come)
+{
+    berth_device_event event;
+    bool has_come = false;
+
+    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(berth_device_event_query(&event, &has_come, &error));
+    cr_expect(has_come);
+    expect_good(berth_device_event_wait(&event, &error));
+    berth_device_event_close(&event);
+}
+
+DEVICE_TEST(an_event_may_be_closed_before_it_comes)
+{
+    uint8_t *bytes = new_pinned(NBYTES);
+    uintptr_t at = new_memory(NBYTES);
+    berth_device_stream streams[2];
+    berth_device_event event;
+
+    for (size_t i = 0; i < 2; i++)
+        expect_good(berth_device_stream_open(device, &streams[i], &error));
+    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(berth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
+    expect_good(berth_device_event_record(&event, &streams[0], &error));
+    expect_good(berth_device_stream_wait_for(&streams[1], event.native, &error));
+    berth_device_event_close(&event);
+    for (size_t i = 0; i < 2; i++) {
+        expect_good(berth_device_stream_wait(&streams[i], &error));
+        berth_device_stream_close(&streams[i]);
+    }
+    berth_pinned_release(device, bytes);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(closing_a_stream_waits_for_its_copies)
+{
+    uint8_t *out = new_pinned(NBYTES), *in = new_pinned(NBYTES);
+    uintptr_t at = new_memory(NBYTES);
+    berth_device_stream stream;
+
+    fill(out, NBYTES, 3);
+    expect_good(berth_device_stream_open(device, &stream, &error));
+    expect_good(berth_device_copy_to_device(&stream, at, out, NBYTES, &error));
+    expect_good(berth_device_copy_to_host(&stream, in, at, NBYTES, &error));
+    berth_device_stream_close(&stream);
+    cr_expect_null(stream.native);
+    cr_expect(memcmp(out, in, NBYTES) == 0);
+    berth_device_stream_close(&stream);
+    berth_pinned_release(device, in);
+    berth_pinned_release(device, out);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(many_streams_work_at_a_time)
+{
+    uint8_t *out = new_pinned(N_STREAMS * NBYTES), *in = new_pinned(N_STREAMS * NBYTES);
+    uintptr_t at = new_memory(N_STREAMS * NBYTES);
+    berth_device_stream streams[N_STREAMS];
+
+    fill(out, N_STREAMS * NBYTES, 9);
+    for (size_t i = 0; i < N_STREAMS; i++)
+        expect_good(berth_device_stream_open(device, &streams[i], &error));
+    for (size_t part = 0; part < 7; part++)
+        for (size_t i = 0; i < N_STREAMS; i++) {
+            size_t from = i * NBYTES + part * (NBYTES / 7), n = NBYTES / 7;
+            expect_good(berth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
+            expect_good(berth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
+        }
+    for (size_t i = 0; i < N_STREAMS; i++) {
+        expect_good(berth_device_stream_wait(&streams[i], &error));
+        cr_expect(memcmp(out + i * NBYTES, in + i * NBYTES, NBYTES / 7 * 7) == 0, "stream %zu", i);
+        berth_device_stream_close(&streams[i]);
+    }
+    berth_pinned_release(device, in);
+    berth_pinned_release(device, out);
+    berth_device_release(device, at);
+}
+
+DEVICE_TEST(one_name_is_one_handle)
+{
+    berth_device_handle *again;
+    char kind[32];
+
+    expect_good(berth_device_open(berth_device_name(device), &again, &error));
+    cr_expect_eq(again, device);
+    snprintf(kind, sizeof kind, "%s", berth_device_name(device));
+    *strchr(kind, ':') = '\0';
+    expect_good(berth_device_open(kind, &again, &error));
+    cr_expect_eq(again, device);
+    cr_expect(berth_device_is_akin(again, device));
+}
+
+/* ---- what names no device ---- */
+
+static void expect_sentence(const char *name, berth_status code, const char *sentence)
+{
+    berth_device_handle *none = device;
+
+    berth_error_clear(&error);
+    cr_expect_eq(berth_device_open(name, &none, &error), code, "%s", name);
+    cr_expect_str_eq(error.message, sentence);
+    cr_expect_null(none);
+}
+
+Test(names, that_name_no_device_are_refused)
+{
+    static const char *const names[] = {"",
+                                        ":",
+                                        "0",
+                                        "gpu:0",
+                                        "cuda:",
+                                        "cuda:-1",
+                                        "cuda:+1",
+                                        "cuda:1 ",
+                                        "cuda:0x1",
+                                        "cuda:01",
+                                        "CUDA:0",
+                                        "cuda0",
+                                        "cud:0",
+                                        "cuda:1:2",
+                                        "simulated:",
+                                        "cuda:00",
+                                        "simulate",
+                                        "mps:0",
+                                        "simulated:4294967296"};
+    char sentence[200];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(sentence, sizeof sentence, "%s: names no device; such do: cuda:0, simulated:0",
+                 names[i]);
+        expect_sentence(names[i], BERTH_E_ARGUMENT, sentence);
+    }
+}
+
+Test(names, of_devices_that_there_are_not_are_refused)
+{
+    expect_sentence("simulated:2", BERTH_E_DEVICE,
+                    "simulated:2: there is no such device, the driver has 2");
+    expect_sentence("simulated:63", BERTH_E_DEVICE,
+                    "simulated:63: there is no such device, the driver has 2");
+    expect_sentence("simulated:64", BERTH_E_DEVICE,
+                    "simulated:64: there is no such device, at most 64 are used");
+}
+
+Test(names, of_cuda_devices_are_refused_where_there_is_no_driver)
+{
+#ifdef BERTH_HAS_CUDA
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+    if (library)
+        cr_skip_test("this machine has a driver");
+    expect_sentence("cuda:0", BERTH_E_DEVICE,
+                    "cuda:0: there is no CUDA driver on this machine (libcuda.so.1: cannot open "
+                    "shared object file: No such file or directory)");
+#else
+    expect_sentence("cuda:3", BERTH_E_UNAVAILABLE,
+                    "cuda:3: this library was built without its part for CUDA devices");
+#endif
+}

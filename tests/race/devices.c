@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Under the thread sanitizer: workers that share one ring move bytes to a simulated device and back
+ * again, each copy late; what is looked at before its event has come would be a race. Then the same
+ * with a device that is lost on the way (W8), and devices opened from many threads.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "io/pool.h"
+#include "io/simulated.h"
+#include "io/staging.h"
+
+#define N_WORKERS 4
+#define N_TASKS 200
+#define N_BUFFERS 3
+#define CHUNK_NBYTES 20000
+
+static berth_device_handle *devices[2];
+static berth_staging ring;
+
+static void expect(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "tests/race/devices: %s\n", what);
+    exit(1);
+}
+
+struct worker {
+    berth_device_stream stream;
+    berth_device_event event;
+    uintptr_t memory;
+};
+
+static int open_worker(struct worker *worker, berth_device_handle *device, berth_error *error)
+{
+    *worker = (struct worker){0};
+    if (berth_device_stream_open(device, &worker->stream, error) < 0 ||
+        berth_device_event_open(device, &worker->event, error) < 0 ||
+        berth_device_allocate(device, CHUNK_NBYTES, &worker->memory, error) < 0)
+        return error->code;
+    return 0;
+}
+
+static void close_worker(struct worker *worker, berth_device_handle *device)
+{
+    berth_device_event_close(&worker->event);
+    berth_device_stream_close(&worker->stream);
+    berth_device_release(device, worker->memory);
+}
+
+static int wait(struct worker *worker, berth_error *error)
+{
+    if (berth_device_event_record(&worker->event, &worker->stream, error) < 0)
+        return error->code;
+    return berth_device_event_wait(&worker->event, error);
+}
+
+static int move(struct worker *worker, uint8_t *bytes, uint64_t task, berth_error *error)
+{
+    memset(bytes, (int)(task % 251), CHUNK_NBYTES);
+    if (berth_device_copy_to_device(&worker->stream, worker->memory, bytes, CHUNK_NBYTES, error) <
+            0 ||
+        wait(worker, error) < 0)
+        return error->code;
+    memset(bytes, 255, CHUNK_NBYTES);
+    if (berth_device_copy_to_host(&worker->stream, bytes, worker->memory, CHUNK_NBYTES, error) <
+            0 ||
+        wait(worker, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < CHUNK_NBYTES; i++)
+        expect(bytes[i] == task % 251, "other bytes came back");
+    return 0;
+}
+
+static int do_task(void *context, uint64_t task, unsigned number, berth_error *error)
+{
+    berth_device_handle *device = devices[number % 2];
+    struct worker worker;
+
+    (void)context;
+    if (open_worker(&worker, device, error) == 0) {
+        berth_staging_buffer *buffer = berth_staging_take(&ring);
+        if (buffer && move(&worker, buffer->bytes, task, error) < 0)
+            berth_staging_stop(&ring);
+        berth_device_stream_wait(&worker.stream, error);
+        if (buffer)
+            berth_staging_give(&ring, buffer);
+    }
+    close_worker(&worker, device);
+    return error->code;
+}
+
+static void *open_devices(void *argument)
+{
+    berth_device_handle *first, *second;
+    berth_error error;
+
+    (void)argument;
+    berth_error_clear(&error);
+    expect(berth_device_open("simulated:0", &first, &error) == 0, error.message);
+    expect(berth_device_open("simulated:1", &second, &error) == 0, error.message);
+    expect(first == devices[0] && second == devices[1], "another handle");
+    return NULL;
+}
+
+static void open_at_once(void)
+{
+    pthread_t threads[N_WORKERS];
+
+    for (size_t i = 0; i < N_WORKERS; i++)
+        expect(pthread_create(&threads[i], NULL, open_devices, NULL) == 0, "no thread");
+    for (size_t i = 0; i < N_WORKERS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(void)
+{
+    static const berth_simulated_machine machine = {.n_devices = 2,
+                                                    .memory_nbytes = UINT64_MAX,
+                                                    .pinned_nbytes = UINT64_MAX,
+                                                    .latest_nanoseconds = 50000};
+    static const berth_staging_need need = {
+        .buffer_nbytes = CHUNK_NBYTES, .n_buffers = N_BUFFERS, .is_pinned = true};
+    berth_error error;
+
+    berth_error_clear(&error);
+    berth_simulated_set(&machine);
+    expect(berth_device_open("simulated:0", &devices[0], &error) == 0, error.message);
+    expect(berth_device_open("simulated:1", &devices[1], &error) == 0, error.message);
+    open_at_once();
+    for (uint64_t lost = 0; lost < 3; lost++) {
+        berth_simulated_set(&machine);
+        berth_simulated_fail(BERTH_SIMULATED_WORK, lost * 31, BERTH_SIMULATED_LOST);
+        expect(berth_staging_open(devices[0], &need, &ring, &error) == 0, error.message);
+        int code = berth_pool_run(N_WORKERS, N_TASKS, do_task, NULL, NULL, &error);
+        expect(code == (lost ? BERTH_E_DEVICE : 0), error.message);
+        berth_error_clear(&error);
+        berth_staging_close(&ring);
+    }
+    berth_staging_trim();
+    berth_simulated_live live = berth_simulated_seen();
+    expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0 && live.n_streams == 0 &&
+               live.n_events == 0,
+           "something is left");
+    return 0;
+}
