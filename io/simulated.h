@@ -24,8 +24,8 @@ typedef struct berth_simulated_machine {
 
 /*
  * Sets up the machine anew: devices that were lost are there again, no fault is due, counts are 0.
- * NULL: as it is unasked, two devices without bounds that are never late. Not while streams are
- * open.
+ * NULL: as it is unasked, two devices without bounds that are never late. Not while copies
+ * are under way.
  */
 void berth_simulated_set(const berth_simulated_machine *machine);
 

@@ -292,14 +292,18 @@ static void set_up(void)
     stack[depth++] = needed = &contexts[N_DEVICES];
 }
 
-static void tear_down(void)
-{
-    berth_system_restore();
-    cr_expect_eq(depth, 1);
-    cr_expect_eq(stack[0], &contexts[N_DEVICES], "the program's context is not current again");
-}
+TestSuite(cuda, .init = set_up, .fini = berth_system_restore);
 
-TestSuite(cuda, .init = set_up, .fini = tear_down);
+/* At the end of each test, not behind it: what fails there fails no test. */
+#define CUDA_TEST(name)                                                                            \
+    static void name(void);                                                                        \
+    Test(cuda, name)                                                                               \
+    {                                                                                              \
+        name();                                                                                    \
+        cr_expect_eq(depth, 1);                                                                    \
+        cr_expect_eq(stack[0], &contexts[N_DEVICES], "the program's context is not current");      \
+    }                                                                                              \
+    static void name(void)
 
 static void open_device(const char *name, size_t ordinal)
 {
@@ -355,7 +359,7 @@ static void use_all(void)
     berth_device_release(device, address);
 }
 
-Test(cuda, calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
+CUDA_TEST(calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
 {
     open_device("cuda:0", 0);
     use_all();
@@ -367,7 +371,7 @@ Test(cuda, calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
     cr_expect(n_retained[0] == 1 && n_retained[1] == 1);
 }
 
-Test(cuda, calls_that_fail_leave_the_programs_context_too)
+CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
 {
     berth_device_stream stream = {0};
     uintptr_t address;
@@ -390,7 +394,7 @@ Test(cuda, calls_that_fail_leave_the_programs_context_too)
     next_result = CUDA_SUCCESS;
 }
 
-Test(cuda, an_event_that_is_not_ready_is_no_error)
+CUDA_TEST(an_event_that_is_not_ready_is_no_error)
 {
     berth_device_event event;
     bool has_come = true;
@@ -406,7 +410,7 @@ Test(cuda, an_event_that_is_not_ready_is_no_error)
     next_result = CUDA_SUCCESS;
 }
 
-Test(cuda, memory_is_told_by_its_address)
+CUDA_TEST(memory_is_told_by_its_address)
 {
     berth_memory_place place;
 
@@ -426,7 +430,7 @@ Test(cuda, memory_is_told_by_its_address)
 
 /* ---- drivers that do not do ---- */
 
-Test(cuda, a_driver_without_a_function_is_refused_by_its_name)
+CUDA_TEST(a_driver_without_a_function_is_refused_by_its_name)
 {
     char sentence[200];
 
@@ -444,7 +448,7 @@ Test(cuda, a_driver_without_a_function_is_refused_by_its_name)
     open_device("cuda:0", 0); /* and that one alone does not matter */
 }
 
-Test(cuda, a_driver_without_names_of_errors_tells_their_numbers)
+CUDA_TEST(a_driver_without_names_of_errors_tells_their_numbers)
 {
     uintptr_t address;
 
@@ -457,7 +461,7 @@ Test(cuda, a_driver_without_names_of_errors_tells_their_numbers)
     next_result = CUDA_SUCCESS;
 }
 
-Test(cuda, a_driver_that_cannot_register_says_so)
+CUDA_TEST(a_driver_that_cannot_register_says_so)
 {
     missing = "cuMemHostUnregister";
     open_device("cuda:0", 0);
@@ -466,7 +470,7 @@ Test(cuda, a_driver_that_cannot_register_says_so)
     cr_expect_eq(n_calls, 0);
 }
 
-Test(cuda, a_driver_that_does_not_start_is_told_and_tried_again)
+CUDA_TEST(a_driver_that_does_not_start_is_told_and_tried_again)
 {
     start_result = CUDA_ERROR_NO_DEVICE;
     cr_expect_eq(berth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
@@ -479,7 +483,7 @@ Test(cuda, a_driver_that_does_not_start_is_told_and_tried_again)
     open_device("cuda", 0);
 }
 
-Test(cuda, devices_that_there_are_not_are_refused)
+CUDA_TEST(devices_that_there_are_not_are_refused)
 {
     cr_expect_eq(berth_device_open("cuda:2", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:2: there is no such device, the driver has 2");

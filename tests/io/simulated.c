@@ -34,28 +34,43 @@ static void set_up(void)
     pinned = bytes;
 }
 
-static void expect_nothing_lives(void)
-{
-    berth_simulated_live live = berth_simulated_seen();
-
-    cr_expect_eq(live.memory_nbytes, 0);
-    cr_expect_eq(live.pinned_nbytes, 0);
-    cr_expect_eq(live.n_streams, 0);
-    cr_expect_eq(live.n_events, 0);
-    cr_expect_eq(test_memory_seen().live_nbytes, 0);
-}
-
 static void tear_down(void)
 {
     berth_system_restore();
     berth_device_stream_close(&stream);
     berth_device_release(device, memory);
     berth_pinned_release(device, pinned);
-    expect_nothing_lives();
     test_memory_unwatch();
 }
 
 TestSuite(simulated, .init = set_up, .fini = tear_down);
+
+/* At the end of each test, not behind it: what fails there fails no test. */
+static void expect_no_more(berth_simulated_live before)
+{
+    berth_simulated_live live = berth_simulated_seen();
+
+    cr_expect_eq(live.memory_nbytes, before.memory_nbytes);
+    cr_expect_eq(live.pinned_nbytes, before.pinned_nbytes);
+    cr_expect_eq(live.n_streams, before.n_streams);
+    cr_expect_eq(live.n_events, before.n_events);
+}
+
+#define SIMULATED_TEST(name)                                                                       \
+    static void name(void);                                                                        \
+    Test(simulated, name)                                                                          \
+    {                                                                                              \
+        berth_simulated_live before = berth_simulated_seen();                                      \
+        uint64_t live_nbytes = test_memory_seen().live_nbytes;                                     \
+        name();                                                                                    \
+        berth_system_restore();                                                                    \
+        berth_simulated_set(NULL);                                                                 \
+        berth_simulated_hold(&stream, false);                                                      \
+        expect_good(berth_device_stream_wait(&stream, &error));                                    \
+        expect_no_more(before);                                                                    \
+        cr_expect_eq(test_memory_seen().live_nbytes, live_nbytes);                                 \
+    }                                                                                              \
+    static void name(void)
 
 static void expect_failure(int code, const char *sentence)
 {
@@ -76,14 +91,14 @@ static bool can_be_touched(uintptr_t address)
     return is_read;
 }
 
-Test(simulated, memory_cannot_be_touched_by_the_host)
+SIMULATED_TEST(memory_cannot_be_touched_by_the_host)
 {
     cr_expect_not(can_be_touched(memory));
     cr_expect_not(can_be_touched(memory + NBYTES - 1));
     cr_expect(can_be_touched((uintptr_t)pinned));
 }
 
-Test(simulated, copies_come_late)
+SIMULATED_TEST(copies_come_late)
 {
     berth_device_event event;
     bool has_come;
@@ -107,7 +122,7 @@ Test(simulated, copies_come_late)
     berth_device_event_close(&event);
 }
 
-Test(simulated, what_changes_before_its_copy_is_made_is_copied_changed)
+SIMULATED_TEST(what_changes_before_its_copy_is_made_is_copied_changed)
 {
     berth_simulated_hold(&stream, true);
     memset(pinned, 1, NBYTES);
@@ -121,7 +136,7 @@ Test(simulated, what_changes_before_its_copy_is_made_is_copied_changed)
     cr_expect_eq(pinned[0], 2);
 }
 
-Test(simulated, streams_do_not_keep_each_others_order)
+SIMULATED_TEST(streams_do_not_keep_each_others_order)
 {
     berth_device_stream second;
 
@@ -137,7 +152,7 @@ Test(simulated, streams_do_not_keep_each_others_order)
     berth_device_stream_close(&second);
 }
 
-Test(simulated, a_stream_that_waits_for_an_event_does_not_begin_before_it)
+SIMULATED_TEST(a_stream_that_waits_for_an_event_does_not_begin_before_it)
 {
     berth_device_stream second;
     berth_device_event event, behind;
@@ -160,7 +175,7 @@ Test(simulated, a_stream_that_waits_for_an_event_does_not_begin_before_it)
     berth_device_stream_close(&second);
 }
 
-Test(simulated, streams_that_are_late_keep_their_own_order)
+SIMULATED_TEST(streams_that_are_late_keep_their_own_order)
 {
     berth_device_stream streams[4];
 
@@ -186,7 +201,7 @@ Test(simulated, streams_that_are_late_keep_their_own_order)
     }
 }
 
-Test(simulated, copies_of_pageable_memory_are_done_when_they_come_back)
+SIMULATED_TEST(copies_of_pageable_memory_are_done_when_they_come_back)
 {
     uint8_t byte = 7, back = 0;
 
@@ -200,7 +215,7 @@ Test(simulated, copies_of_pageable_memory_are_done_when_they_come_back)
     cr_expect_eq(back, 7);
 }
 
-Test(simulated, memory_of_another_device_is_told)
+SIMULATED_TEST(memory_of_another_device_is_told)
 {
     char sentence[200];
 
@@ -214,7 +229,7 @@ Test(simulated, memory_of_another_device_is_told)
     berth_error_clear(&error);
 }
 
-Test(simulated, memory_and_pinned_memory_end)
+SIMULATED_TEST(memory_and_pinned_memory_end)
 {
     uintptr_t more, next;
     void *bytes;
@@ -272,7 +287,7 @@ static int use_all(void)
     return error.code;
 }
 
-Test(simulated, each_call_fails_when_it_is_told_to)
+SIMULATED_TEST(each_call_fails_when_it_is_told_to)
 {
     static const struct {
         berth_simulated_call call;
@@ -304,7 +319,7 @@ Test(simulated, each_call_fails_when_it_is_told_to)
     }
 }
 
-Test(simulated, a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
+SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
 {
     berth_device_event event;
     uintptr_t at;
@@ -328,7 +343,7 @@ Test(simulated, a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
     berth_device_event_close(&event);
 }
 
-Test(simulated, a_lost_device_lets_nobody_wait_for_ever)
+SIMULATED_TEST(a_lost_device_lets_nobody_wait_for_ever)
 {
     berth_device_stream second;
     berth_device_event event;
@@ -353,7 +368,7 @@ static void expect_lost(void)
     expect_good(berth_device_stream_wait(&stream, &error));
 }
 
-Test(simulated, memory_that_is_freed_under_a_copy_loses_the_device)
+SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
 {
     uintptr_t at;
     uint8_t here[100];
@@ -395,7 +410,7 @@ static void *no_map(void *address, size_t nbytes, int protection, int flags, int
     return MAP_FAILED;
 }
 
-Test(simulated, a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
+SIMULATED_TEST(a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
 {
     berth_device_stream second;
     uintptr_t at;
@@ -410,7 +425,7 @@ Test(simulated, a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
     berth_error_clear(&error);
 }
 
-Test(simulated, allocations_that_fail_leave_nothing) /* W6 */
+SIMULATED_TEST(allocations_that_fail_leave_nothing) /* W6 */
 {
     uint64_t nth = 1;
 
@@ -452,7 +467,7 @@ static int use_in_child(void)
     return 0;
 }
 
-Test(simulated, no_device_survives_a_fork)
+SIMULATED_TEST(no_device_survives_a_fork)
 {
     int status;
     pid_t child = fork();

@@ -41,15 +41,25 @@ static void set_up(void)
 static void tear_down(void)
 {
     berth_system_restore();
-    berth_simulated_set(NULL);
-    cr_expect_eq(test_memory_seen().live_nbytes, 0, "what is kept is not the allocator's");
-    berth_staging_trim();
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
-    cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);
     test_memory_unwatch();
 }
 
 TestSuite(staging, .init = set_up, .fini = tear_down);
+
+/* At the end of each test, not behind it: what fails there fails no test. */
+#define STAGING_TEST(name)                                                                         \
+    static void name(void);                                                                        \
+    Test(staging, name)                                                                            \
+    {                                                                                              \
+        name();                                                                                    \
+        berth_system_restore();                                                                    \
+        berth_simulated_set(NULL);                                                                 \
+        cr_expect_eq(test_memory_seen().live_nbytes, 0, "what is kept is not the allocator's");    \
+        berth_staging_trim();                                                                      \
+        cr_expect_eq(berth_staging_kept_nbytes(), 0);                                              \
+        cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);                                     \
+    }                                                                                              \
+    static void name(void)
 
 static void open_ring(berth_device_handle *of, size_t nbytes, unsigned n, berth_staging *ring)
 {
@@ -66,7 +76,7 @@ static berth_memory_kind kind_of(const uint8_t *bytes)
     return place.kind;
 }
 
-Test(staging, buffers_are_aligned_apart_and_pinned)
+STAGING_TEST(buffers_are_aligned_apart_and_pinned)
 {
     berth_staging ring;
     berth_staging_buffer *buffers[3];
@@ -94,7 +104,7 @@ Test(staging, buffers_are_aligned_apart_and_pinned)
     berth_staging_close(&ring);
 }
 
-Test(staging, what_was_pinned_is_kept_for_the_next_ring)
+STAGING_TEST(what_was_pinned_is_kept_for_the_next_ring)
 {
     berth_staging ring;
 
@@ -115,7 +125,7 @@ Test(staging, what_was_pinned_is_kept_for_the_next_ring)
     cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);
 }
 
-Test(staging, what_is_kept_of_another_size_is_given_back)
+STAGING_TEST(what_is_kept_of_another_size_is_given_back)
 {
     berth_staging ring;
 
@@ -127,7 +137,7 @@ Test(staging, what_is_kept_of_another_size_is_given_back)
     cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
 }
 
-Test(staging, rings_that_are_open_at_once_share_nothing)
+STAGING_TEST(rings_that_are_open_at_once_share_nothing)
 {
     berth_staging first, second;
 
@@ -144,7 +154,7 @@ Test(staging, rings_that_are_open_at_once_share_nothing)
     cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
 }
 
-Test(staging, pageable_buffers_are_not_kept)
+STAGING_TEST(pageable_buffers_are_not_kept)
 {
     static const berth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
     static const berth_staging_need wish = {.buffer_nbytes = 9, .n_buffers = 2, .is_pinned = true};
@@ -161,7 +171,7 @@ Test(staging, pageable_buffers_are_not_kept)
     cr_expect_eq(berth_staging_kept_nbytes(), 0);
 }
 
-Test(staging, memory_that_cannot_be_registered_comes_from_the_driver)
+STAGING_TEST(memory_that_cannot_be_registered_comes_from_the_driver)
 {
     berth_staging ring;
 
@@ -179,7 +189,7 @@ Test(staging, memory_that_cannot_be_registered_comes_from_the_driver)
 
 /* ---- too little memory ---- */
 
-Test(staging, a_ring_shrinks_where_less_can_be_pinned)
+STAGING_TEST(a_ring_shrinks_where_less_can_be_pinned)
 {
     berth_staging ring;
 
@@ -194,7 +204,7 @@ Test(staging, a_ring_shrinks_where_less_can_be_pinned)
     berth_staging_close(&ring);
 }
 
-Test(staging, without_one_buffer_there_is_an_error_with_its_bytes)
+STAGING_TEST(without_one_buffer_there_is_an_error_with_its_bytes)
 {
     static const berth_staging_need need = {
         .buffer_nbytes = 3 * PAGE, .n_buffers = 5, .is_pinned = true};
@@ -208,7 +218,7 @@ Test(staging, without_one_buffer_there_is_an_error_with_its_bytes)
     berth_staging_close(&ring);
 }
 
-Test(staging, a_bound_of_memory_is_kept)
+STAGING_TEST(a_bound_of_memory_is_kept)
 {
     berth_staging_need need = {.buffer_nbytes = PAGE,
                                .n_buffers = 5,
@@ -225,7 +235,7 @@ Test(staging, a_bound_of_memory_is_kept)
                                     "that may be used");
 }
 
-Test(staging, needs_that_make_no_sense_are_refused)
+STAGING_TEST(needs_that_make_no_sense_are_refused)
 {
     static const berth_staging_need needs[] = {{.buffer_nbytes = 0, .n_buffers = 1},
                                                {.buffer_nbytes = SIZE_MAX, .n_buffers = 1},
@@ -247,7 +257,7 @@ static void *no_map(void *address, size_t nbytes, int protection, int flags, int
     return MAP_FAILED;
 }
 
-Test(staging, memory_that_cannot_be_had_is_told) /* W6 */
+STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
 {
     static const berth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
     berth_staging ring;
@@ -281,7 +291,7 @@ static void sleep_a_little(void)
     (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }
 
-Test(staging, who_finds_none_waits_for_one)
+STAGING_TEST(who_finds_none_waits_for_one)
 {
     pthread_t thread;
 
@@ -296,7 +306,7 @@ Test(staging, who_finds_none_waits_for_one)
     berth_staging_close(&shared);
 }
 
-Test(staging, a_ring_that_is_stopped_lets_nobody_wait) /* W8 */
+STAGING_TEST(a_ring_that_is_stopped_lets_nobody_wait) /* W8 */
 {
     pthread_t thread;
 
@@ -328,7 +338,7 @@ static int look_from_child(berth_staging *ring, const uint8_t *bytes)
     return berth_staging_kept_nbytes() == 0 ? 0 : 3;
 }
 
-Test(staging, a_child_does_not_have_the_buffers)
+STAGING_TEST(a_child_does_not_have_the_buffers)
 {
     berth_staging ring;
     int status;
