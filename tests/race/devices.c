@@ -3,6 +3,8 @@
  * Under the thread sanitizer: workers that share one ring move bytes to a simulated device and back
  * again, each copy late; what is looked at before its event has come would be a race. Then the same
  * with a device that is lost on the way (W8), and devices opened from many threads.
+ *
+ * usage: devices [NAME...]: on two devices of these names, or one twice, e.g. cuda:0
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -19,6 +21,7 @@
 #define N_BUFFERS 3
 #define CHUNK_NBYTES 20000
 
+static const char *names[2] = {"simulated:0", "simulated:1"};
 static berth_device_handle *devices[2];
 static berth_staging ring;
 
@@ -102,8 +105,8 @@ static void *open_devices(void *argument)
 
     (void)argument;
     berth_error_clear(&error);
-    expect(berth_device_open("simulated:0", &first, &error) == 0, error.message);
-    expect(berth_device_open("simulated:1", &second, &error) == 0, error.message);
+    expect(berth_device_open(names[0], &first, &error) == 0, error.message);
+    expect(berth_device_open(names[1], &second, &error) == 0, error.message);
     expect(first == devices[0] && second == devices[1], "another handle");
     return NULL;
 }
@@ -118,7 +121,7 @@ static void open_at_once(void)
         pthread_join(threads[i], NULL);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const berth_simulated_machine machine = {.n_devices = 2,
                                                     .memory_nbytes = UINT64_MAX,
@@ -130,10 +133,13 @@ int main(void)
 
     berth_error_clear(&error);
     berth_simulated_set(&machine);
-    expect(berth_device_open("simulated:0", &devices[0], &error) == 0, error.message);
-    expect(berth_device_open("simulated:1", &devices[1], &error) == 0, error.message);
+    for (size_t i = 0; i < 2; i++) {
+        if (argc > 1)
+            names[i] = argv[argc > 2 ? i + 1 : 1];
+        expect(berth_device_open(names[i], &devices[i], &error) == 0, error.message);
+    }
     open_at_once();
-    for (uint64_t lost = 0; lost < 3; lost++) {
+    for (uint64_t lost = 0; lost < (argc > 1 ? 1 : 3); lost++) { /* a real one is not lost */
         berth_simulated_set(&machine);
         berth_simulated_fail(BERTH_SIMULATED_WORK, lost * 31, BERTH_SIMULATED_LOST);
         expect(berth_staging_open(devices[0], &need, &ring, &error) == 0, error.message);
