@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Rows that do not come: ids, tickets, reads and limits that are wrong, each with its sentence. */
+#include "tests/load/rows_scene.h"
+
+/* ---- errors ---- */
+
+Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
+{
+    static const struct {
+        int64_t ids[3];
+        const char *message;
+    } cases[] = {
+        {{1, 2, 1000},
+         "counted: id 1000, number 2 of the request, is no row of table, which has 1000"},
+        {{1, -1, 1000},
+         "counted: id -1, number 1 of the request, is no row of table, which has 1000"},
+        {{INT64_MIN, 0, 0},
+         "counted: id -9223372036854775808, number 0 of the request, is no row of table, which "
+         "has 1000"},
+        {{INT64_MAX, 0, 0},
+         "counted: id 9223372036854775807, number 0 of the request, is no row of table, which "
+         "has 1000"},
+    };
+    struct scene *scene = begin(4, 2, "io.threads=1");
+
+    for (size_t k = 0; k < 4; k++) {
+        berth_ticket ticket = 99;
+        berth_error error;
+        cr_expect_eq(
+            berth_rows_prefetch(scene->rows, scene->table, cases[k].ids, 3, &ticket, &error),
+            BERTH_E_ARGUMENT);
+        cr_expect_str_eq(error.message, cases[k].message);
+        cr_expect_eq(ticket, 0);
+    }
+    cr_expect_eq(stats_of(scene).n_tickets, 0);
+    cr_expect_eq(stats_of(scene).n_misses, 0);
+    end(scene);
+}
+
+Test(rows_refused, a_ticket_ends_once)
+{
+    static const int64_t ids[] = {1, 2};
+    struct scene *scene = begin(4, 2, "io.threads=1");
+    berth_ticket old = prefetch(scene, ids, 2);
+    const void *pointers[2];
+    berth_error error;
+    char expected[100];
+
+    release(scene, old);
+    (void)snprintf(expected, sizeof expected,
+                   "ticket %llu is none of the live ones: unknown, or released",
+                   (unsigned long long)old);
+    cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, expected);
+    berth_ticket new = prefetch(scene, ids, 2); /* in the place of the old one */
+    cr_expect_neq(new, old);
+    cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_wait(scene->rows, old, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_lookup(scene->rows, old, pointers, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_eq(berth_rows_release(scene->rows, 0, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_release(scene->rows, UINT64_MAX, NULL), BERTH_E_ARGUMENT);
+    expect_rows(scene, new, ids, 2);
+    release(scene, new);
+    end(scene);
+}
+
+Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
+{
+    static const char *const options[] = {"io.threads=1", "io.threads=4"};
+    static const int64_t ids[] = {1, 100, 200, 300, 400, 500};
+
+    for (size_t k = 0; k < 2; k++) {
+        test_memory_watch();
+        struct scene *scene = begin(16, 2, options[k]);
+        prefetch(scene, ids, 6);
+        prefetch(scene, ids, 3);
+        for (int64_t id = 600; id < 620; id++) /* more than one lot of places */
+            prefetch(scene, &id, 0);
+        end(scene);
+        cr_expect_eq(test_memory_seen().live_nbytes, 0);
+        test_memory_unwatch();
+    }
+}
+
+Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
+{
+    static const int64_t ids[] = {1, 500};
+    struct scene *scene = begin(8, 4, "io.threads=1");
+    const void *pointers[2];
+    berth_error error;
+
+    scene->source.is_broken = true;
+    berth_ticket ticket = prefetch(scene, ids, 2);
+    cr_expect_eq(berth_rows_wait(scene->rows, ticket, &error), BERTH_E_CALLBACK);
+    char expected[200];
+    uint64_t offset = berth_find_tensor(scene->checkpoint, "table")->storage->offset + 64;
+    (void)snprintf(expected, sizeof expected,
+                   "counted: data/0 at byte %llu: the source did not read 64 bytes: Input/output "
+                   "error",
+                   (unsigned long long)offset);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_eq(error.offset, offset);
+    cr_expect_str_eq(error.record, "data/0");
+    cr_expect_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), BERTH_E_CALLBACK);
+    cr_expect_str_eq(error.message, expected, "as often as it is asked");
+    release(scene, ticket);
+    scene->source.is_broken = false;
+    use(scene, ids, 2);
+    end(scene);
+}
+
+/* W8: the others have their rows all the same. */
+Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
+{
+    static const int64_t good[] = {7}, first[] = {1, 500}, second[] = {500, 900}, third[] = {7, 8};
+    struct scene *scene = begin(8, 4, "io.threads=1");
+    berth_error error;
+
+    use(scene, good, 1);
+    scene->source.is_broken = true;
+    berth_ticket one = prefetch(scene, first, 2), two = prefetch(scene, second, 2);
+    berth_ticket three = prefetch(scene, good, 1);
+    cr_expect_eq(berth_rows_wait(scene->rows, one, &error), BERTH_E_CALLBACK);
+    scene->source.is_broken = false;
+    cr_expect_eq(berth_rows_wait(scene->rows, two, &error), BERTH_E_CALLBACK);
+    expect_rows(scene, three, good, 1);
+    use(scene, third, 2);
+    /* While the lost rows are still held. */
+    use(scene, first, 2);
+    release(scene, one), release(scene, two), release(scene, three);
+    use(scene, second, 2);
+    end(scene);
+}
+
+/* ---- limits ---- */
+
+static int new_rows(uint64_t cache_nbytes, uint64_t scratch_nbytes, unsigned ways,
+                    const char *options, berth_error *error)
+{
+    const berth_rows_limits limits = {
+        .cache_nbytes = cache_nbytes, .scratch_nbytes = scratch_nbytes, .ways = ways};
+    berth_rows *rows;
+
+    patch(options);
+    int status = berth_rows_new(&limits, NULL, &rows, error);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    cr_expect_eq(!rows, status < 0);
+    berth_rows_free(rows);
+    return status;
+}
+
+Test(rows_refused, limits_that_cannot_be_are_refused_at_once)
+{
+    berth_error error;
+    berth_rows *rows;
+
+    cr_expect_eq(new_rows(4000, 96, 0, "io.memory_nbytes=4096", &error), 0);
+    cr_expect_eq(new_rows(4000, 97, 0, "io.memory_nbytes=4096", &error), BERTH_E_MEMORY);
+    cr_expect_str_eq(error.message, "a cache of 4000 bytes and a scratch of 97, but "
+                                    "io.memory_nbytes=4096: 1 bytes are missing");
+    cr_expect_eq(new_rows(4096, 0, 0, "io.memory_nbytes=4096", &error), BERTH_E_MEMORY,
+                 "scratch is not for nothing");
+    cr_expect_eq(new_rows(0, 1000, 0, "", &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "there are no limits, or a cache of 0 bytes");
+    cr_expect_eq(new_rows(1000, 1000, 65, "", &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "a set has at most 64 ways, not 65");
+    cr_expect_eq(new_rows(UINT64_MAX, 5, 0, "", &error), BERTH_E_MEMORY);
+    cr_expect_eq(new_rows(UINT64_MAX / 2, 5, 0, "", &error), BERTH_E_MEMORY);
+    cr_expect_eq(berth_rows_new(NULL, NULL, &rows, &error), BERTH_E_ARGUMENT);
+    cr_expect_null(rows);
+    cr_expect_eq(berth_rows_new(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    berth_rows_free(NULL);
+}
+
+Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
+{
+    static const struct {
+        berth_rows_limits limits;
+        const char *message;
+    } cases[] = {
+        {{.cache_nbytes = 83, .scratch_nbytes = 1000},
+         "counted: table has rows of 64 bytes: cache_nbytes=83 is too small, 1 bytes are missing"},
+        {{.cache_nbytes = 335, .scratch_nbytes = 1000, .ways = 4},
+         "counted: table has rows of 64 bytes: cache_nbytes=335 is too small, 1 bytes are missing"},
+        {{.cache_nbytes = 336, .scratch_nbytes = 67, .ways = 4},
+         "counted: table has rows of 64 bytes: scratch_nbytes=67 is too small, 1 bytes are "
+         "missing"},
+        {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
+    };
+    struct scene *scene = begin(4, 2, "io.threads=1");
+    const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table");
+
+    for (size_t k = 0; k < 4; k++) {
+        berth_rows *rows;
+        berth_error error;
+        size_t table;
+        cr_assert_eq(berth_rows_new(&cases[k].limits, NULL, &rows, NULL), 0);
+        int status = berth_rows_add(rows, scene->checkpoint, tensor, &table, &error);
+        cr_expect_eq(status, cases[k].message ? BERTH_E_MEMORY : 0);
+        cr_expect_str_eq(error.message, cases[k].message ? cases[k].message : "");
+        berth_rows_free(rows);
+    }
+    end(scene);
+}
+
+Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
+{
+    static const int64_t ids[] = {1, 2};
+    const berth_rows_limits limits = {.cache_nbytes = 20000, .scratch_nbytes = 4000};
+    struct scene *scene = begin_with(&limits, 10, 16, "", "io.threads=1");
+    struct scene other = {.rows = scene->rows, .n_columns = 17};
+    berth_error error;
+
+    make_source(&other.source, 10, 17, "");
+    other.checkpoint = open_source(&other.source);
+    const berth_tensor *tensor = berth_find_tensor(other.checkpoint, "table");
+    berth_ticket ticket = prefetch(scene, ids, 2);
+    cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
+                 BERTH_E_BUSY);
+    cr_expect_str_eq(error.message, "counted: 1 live tickets hold rows, and a table with longer "
+                                    "ones needs other lines");
+    expect_rows(scene, ticket, ids, 2);
+    release(scene, ticket);
+    cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
+    use(&other, ids, 2);
+    use(scene, ids, 2);
+    end(scene);
+    berth_close(other.checkpoint);
+    free(other.source.bytes);
+}
+
+Test(rows_refused, of_what_has_none_are_refused)
+{
+    static const int64_t flat[] = {160}, two[] = {10, 16}, transposed[] = {1, 10}, none[] = {10, 0};
+    struct scene *scene = begin(4, 2, "io.threads=1");
+    const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table");
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_error error;
+    size_t number;
+    berth_tensor tensors[] = {*table, *table, *table, *table, *table, *table};
+    static const struct {
+        int code;
+        const char *message;
+    } expected[] = {
+        {BERTH_E_ARGUMENT, "counted: rows are those of a tensor of 2 dimensions, this one has 1"},
+        {BERTH_E_UNSUPPORTED, "counted: the tensor is not contiguous: its rows do not lie one "
+                              "after the other"},
+        {BERTH_E_ARGUMENT, "counted: rows of no elements"},
+        {BERTH_E_UNSUPPORTED, "counted: rows of quint4x2 elements"},
+        {BERTH_E_ARGUMENT, "counted: a meta tensor has no data"},
+        {BERTH_E_ARGUMENT, "counted: the storage is of another checkpoint or tree"},
+    };
+
+    tensors[0].rank = 1, tensors[0].shape = flat;
+    tensors[1].shape = two, tensors[1].stride = transposed;
+    tensors[2].shape = none;
+    tensors[3].dtype = BERTH_QUINT4X2;
+    tensors[4].flags = BERTH_META;
+    tensors[5].storage = berth_storage_new(tree, BERTH_FLOAT32, sample_weight, 24, NULL);
+    for (size_t k = 0; k < 6; k++) {
+        cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &tensors[k], &number, &error),
+                     expected[k].code, "%s", error.message);
+        cr_expect_str_eq(error.message, expected[k].message);
+    }
+    cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, NULL, &number, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_add(scene->rows, NULL, table, &number, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_add(NULL, scene->checkpoint, table, &number, &error), BERTH_E_ARGUMENT);
+    berth_tree_free(tree);
+    end(scene);
+}
+
+Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
+{
+    static const int64_t shape[] = {10, 32}, ids[] = {0, 9};
+    struct scene *scene =
+        begin_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100, 16, "",
+                   "io.threads=1");
+    berth_tensor part = *berth_find_tensor(scene->checkpoint, "table");
+    static const int64_t stride[] = {32, 1};
+    const void *pointers[2];
+    berth_ticket ticket;
+
+    part.shape = shape, part.stride = stride;
+    part.storage_offset += 50 * 16; /* ten rows of 32 from row 50 of 16 on */
+    cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, NULL), 0);
+    cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 2, &ticket, NULL), 0);
+    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, NULL), 0);
+    cr_expect_eq(((const float *)pointers[0])[0], element(50, 0));
+    cr_expect_eq(((const float *)pointers[1])[31], element(69, 15));
+    part.storage_offset += 50 * 16; /* T2: past the end */
+    berth_error error;
+    cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, &error),
+                 BERTH_E_TENSOR);
+    end(scene);
+}
+
+Test(rows_refused, of_an_empty_table_there_are_none)
+{
+    static const int64_t id = 0;
+    struct scene *scene = begin_with(&(berth_rows_limits){.cache_nbytes = 10000}, 0, 16, "", "");
+    berth_ticket ticket;
+    berth_error error;
+
+    cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, &id, 1, &ticket, &error),
+                 BERTH_E_ARGUMENT);
+    release(scene, prefetch(scene, NULL, 0));
+    cr_expect_eq(berth_rows_prefetch(scene->rows, 1, &id, 1, &ticket, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "there is no table 1, the cache has 1");
+    cr_expect_eq(berth_rows_prefetch(scene->rows, 0, NULL, 1, &ticket, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_prefetch(scene->rows, 0, &id, 1, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_prefetch(NULL, 0, &id, 1, &ticket, &error), BERTH_E_ARGUMENT);
+    end(scene);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A table in a file in memory, behind a source that counts, waits or fails, and a row cache that
+ * reads from it.
+ */
+#ifndef TESTS_LOAD_ROWS_SCENE_H
+#define TESTS_LOAD_ROWS_SCENE_H
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "config/options.h"
+#include "load/rows.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* A table's element: row, then column. */
+static inline float element(int64_t row, int64_t column)
+{
+    return (float)row + (float)column / 256;
+}
+
+/* ---- a file in memory, behind a source that counts, waits or fails ---- */
+
+struct source {
+    uint8_t *bytes;
+    size_t nbytes;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_shut; /* who reads waits */
+    bool is_broken;
+    unsigned n_reads;
+    uint64_t read_nbytes;
+};
+
+static inline int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct source *source = context;
+
+    pthread_mutex_lock(&source->lock);
+    source->n_reads++;
+    source->read_nbytes += nbytes;
+    while (source->is_shut)
+        pthread_cond_wait(&source->changed, &source->lock);
+    bool fails = source->is_broken;
+    pthread_mutex_unlock(&source->lock);
+    if (!fails)
+        memcpy(buffer, source->bytes + offset, nbytes);
+    return fails ? EIO : 0;
+}
+
+static inline void set_shut(struct source *source, bool is_shut)
+{
+    pthread_mutex_lock(&source->lock);
+    source->is_shut = is_shut;
+    pthread_cond_broadcast(&source->changed);
+    pthread_mutex_unlock(&source->lock);
+}
+
+/* ---- one table, one cache ---- */
+
+struct scene {
+    struct source source;
+    berth_checkpoint *checkpoint;
+    berth_rows *rows;
+    size_t table;
+    int64_t n_columns;
+};
+
+static inline void patch(const char *options)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+}
+
+static inline void make_source(struct source *source, int64_t n_rows, int64_t n_columns,
+                               const char *options)
+{
+    const int64_t shape[] = {n_rows, n_columns};
+    float *elements = malloc((size_t)(n_rows * n_columns) * sizeof *elements + 1);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    void *saved;
+    berth_error error;
+
+    for (int64_t i = 0; i < n_rows * n_columns; i++)
+        elements[i] = element(i / n_columns, i % n_columns);
+    berth_dict_set(root, "other", berth_str(tree, "x", 1));
+    berth_dict_set(
+        root, "table",
+        berth_tensor_value(
+            tree,
+            &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
+    patch(options);
+    cr_assert_eq(berth_save_memory(&saved, &source->nbytes, NULL, root, NULL, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    source->bytes = malloc(source->nbytes);
+    memcpy(source->bytes, saved, source->nbytes);
+    berth_free(saved);
+    berth_tree_free(tree);
+    free(elements);
+    pthread_mutex_init(&source->lock, NULL);
+    pthread_cond_init(&source->changed, NULL);
+}
+
+static inline berth_checkpoint *open_source(struct source *source)
+{
+    const berth_source from = {
+        .nbytes = source->nbytes, .name = "counted", .read = source_read, .context = source};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_open_source(&from, NULL, &checkpoint, &error), 0, "%s", error.message);
+    return checkpoint;
+}
+
+/* A cache of one set of `ways` lines and `n_slots` slots, for rows of 16 columns: 64 bytes. */
+static inline berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
+{
+    return (berth_rows_limits){.cache_nbytes = ways * (64 + BERTH_ROWS_LINE_NOTES),
+                               .scratch_nbytes = n_slots * (64 + BERTH_ROWS_SLOT_NOTES),
+                               .ways = ways};
+}
+
+static inline struct scene *begin_with(const berth_rows_limits *limits, int64_t n_rows,
+                                       int64_t n_columns, const char *saved_with,
+                                       const char *options)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    berth_error error;
+
+    scene->n_columns = n_columns;
+    make_source(&scene->source, n_rows, n_columns, saved_with);
+    scene->checkpoint = open_source(&scene->source);
+    patch(options);
+    cr_assert_eq(berth_rows_new(limits, NULL, &scene->rows, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint,
+                                berth_find_tensor(scene->checkpoint, "table"), &scene->table,
+                                &error),
+                 0, "%s", error.message);
+    scene->source.n_reads = 0;
+    scene->source.read_nbytes = 0;
+    return scene;
+}
+
+static inline struct scene *begin(unsigned ways, unsigned n_slots, const char *options)
+{
+    const berth_rows_limits limits = limits_of(ways, n_slots);
+    char all[100];
+
+    /* A scratch of nothing but slots. */
+    (void)snprintf(all, sizeof all, "%s io.chunk_nbytes=1", options);
+    return begin_with(&limits, 1000, 16, "", all);
+}
+
+static inline void end(struct scene *scene)
+{
+    berth_rows_free(scene->rows);
+    berth_close(scene->checkpoint);
+    free(scene->source.bytes);
+    free(scene);
+}
+
+static inline berth_ticket prefetch(struct scene *scene, const int64_t *ids, size_t n)
+{
+    berth_ticket ticket;
+    berth_error error;
+
+    cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, n, &ticket, &error), 0, "%s",
+                 error.message);
+    cr_assert_neq(ticket, 0);
+    return ticket;
+}
+
+static inline void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids,
+                               size_t n)
+{
+    const void **pointers = malloc((n + 1) * sizeof *pointers);
+    berth_error error;
+
+    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), 0, "%s", error.message);
+    for (size_t i = 0; i < n; i++) {
+        const float *row = pointers[i];
+        cr_assert_eq((uintptr_t)row % 4, 0);
+        for (int64_t k = 0; k < scene->n_columns; k++)
+            cr_assert_eq(row[k], element(ids[i], k), "id %d, column %d: %g", (int)ids[i], (int)k,
+                         (double)row[k]);
+    }
+    free(pointers);
+}
+
+static inline void release(struct scene *scene, berth_ticket ticket)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_rows_release(scene->rows, ticket, &error), 0, "%s", error.message);
+}
+
+static inline void use(struct scene *scene, const int64_t *ids, size_t n)
+{
+    berth_ticket ticket = prefetch(scene, ids, n);
+
+    expect_rows(scene, ticket, ids, n);
+    release(scene, ticket);
+}
+
+static inline berth_rows_stats stats_of(struct scene *scene)
+{
+    berth_rows_stats stats;
+
+    cr_assert_eq(berth_rows_stats_of(scene->rows, &stats, NULL), 0);
+    return stats;
+}
+
+#endif
