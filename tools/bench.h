@@ -7,6 +7,7 @@
 
 int run_bench_save(int argc, char **argv);
 int run_bench_load(int argc, char **argv);
+int run_bench_rows(int argc, char **argv);
 
 /* ---- bench_shapes.c ---- */
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -207,6 +208,68 @@ class BenchLoad(Case):
         cancel(self, "load", "--size", "64MiB", "--rounds", "1000")
 
 
+class BenchRows(Case):
+    SMALL = ["--size", "8MiB", "--batch", "256", "--batches", "4"]
+
+    def bench(self, *words, **options):
+        before = self.entries()
+        done = self.berth("bench", "rows", *words, **options)
+        self.assertEqual(self.entries(), before)
+        return done
+
+    def report(self, *words):
+        return json.loads(self.bench("--json", *self.SMALL, *words).out)
+
+    def test_whichever_way_the_same_rows_are_taken(self):
+        for ids in ("uniform", "zipf"):
+            reports = [self.report("--ids", ids, "--way", way)
+                       for way in ("cache", "pread", "map", "random")]
+            self.assertEqual(len({each["sum"] for each in reports}), 1)
+            for report in reports:
+                self.assertEqual((report["ids"], report["n_ids"], report["row_nbytes"],
+                                  report["table_nbytes"], report["cache_nbytes"], report["nbytes"]),
+                                 (ids, 1024, 512, 8 << 20, 4 << 20, 1024 * 512))
+                for each in report["rounds"]:
+                    self.assertAlmostEqual(sum(each["phases"].values()), each["seconds"])
+            self.assertIn("cache", reports[0])
+            self.assertNotIn("cache", reports[1])
+            counts = reports[0]["cache"]
+            self.assertEqual(counts["hits"] + counts["misses"], counts["unique"])
+
+    def test_zipf_asks_for_few_rows_often(self):
+        unique = {ids: self.report("--ids", ids)["cache"]["unique"] for ids in ("uniform", "zipf")}
+        self.assertGreater(unique["uniform"], 1000)
+        self.assertLess(unique["zipf"], 800)
+
+    def test_a_file_of_ones_own(self):
+        report = json.loads(self.bench("--json", "--batch", "10", "--batches", "3", "--warm",
+                                       self.demo).out)
+        self.assertEqual((report["row_nbytes"], report["table_nbytes"], report["cold"]),
+                         (1024, 256 * 1024, False))
+        header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        self.write("a.safetensors", struct.pack("<Q", len(header)) + header + bytes(4))
+        self.berth("convert", "a.safetensors", "a.pt")
+        self.refused("bench", "rows", "a.pt",
+                     says="a.pt: there is no contiguous tensor of two dimensions")
+
+    def test_text(self):
+        done = self.bench(*self.SMALL, "--way", "cache")
+        self.assertIn("4 batches of 256 uniform rows of 512 bytes, of 8.0 MiB; way: cache", done.out)
+        self.assertRegex(done.out, r"of \d+ distinct rows \d+ were there; \d+ reads")
+
+    def test_what_it_does_not_take(self):
+        for words, says in ((["--ids", "few"], "few"), (["--way", "fast"], "fast"),
+                            (["--row", "6"], "--row"), (["--row", "0"], "--row"),
+                            (["--size", "100", "--row", "104"], "--row"),
+                            (["--batch", "0"], "--batch"), (["--cache", "x"], "--cache"),
+                            ([self.demo, "--size", "1MiB"], "--size"),
+                            ([*self.SMALL, "--cache", "1000"], "bytes")):
+            self.assertIn(says, self.bench(*words, code=2).err)
+
+    def test_a_signal_removes_what_was_made(self):
+        cancel(self, "rows", "--size", "64MiB", "--rounds", "1000", "--way", "pread")
+
+
 class BenchSaveTool(Case):
     """tools/bench/save: that it works, not what it finds."""
 
@@ -293,7 +356,7 @@ class BenchLoadTool(Case):
         report = json.loads(self.read("j"))
         self.assertEqual(self.entries(), sorted(before + ["j"]))
         self.assertEqual([each["case"] for each in report["sections"]],
-                         ["open", "open", "cold", "warm", "map", "verify", "parse"])
+                         ["open", "open", "cold", "warm", "map", "rows", "rows", "verify", "parse"])
         for each in report["sections"]:
             self.assertIn(each["what"], out)
             for ratio in each["ratios"]:

@@ -12,17 +12,16 @@ more than one of a hundred stayed, the turn is told and does not count. Warm: th
 before, and its pages are counted too.
 
 Cases: open (until every tensor can be asked for), cold and warm (all bytes into fresh memory), map
-(mapped, every byte looked at by one thread), verify (every CRC), parse (data.pkl alone). "raw" is a
+(mapped, every byte looked at by one thread), passes (the same with a prefetch in passes), rows
+(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a
 bare loop of reads into fresh memory, "fio" the same by fio, when installed, into a few buffers; the
 best settings of a first try take part. fastsafetensors and the Run:ai model streamer take part
 where BERTH_PYTHON has them. Debug mode is off. Run it on a machine that does nothing else.
 """
 
-import gc
 import importlib.util
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -32,11 +31,11 @@ import machine
 import report as reports
 import shapes
 import tool
-from tool import MIB, tell
+from tool import MIB
+from turns import COLD, WARM, Turn, Turns
 
-CASES = ["open", "cold", "warm", "map", "verify", "parse"]
+CASES = ["open", "cold", "warm", "map", "rows", "verify", "parse"]
 LIMIT = ("raw *", "fio *")
-COLD, WARM = "cold", "warm"
 
 
 def arguments():
@@ -46,6 +45,9 @@ def arguments():
     parser.add_argument("--shape", default="uniform", choices=list(shapes.SHAPES),
                         help="of what is loaded whole (%(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
+    parser.add_argument("--cgroup", metavar="FOLDER",
+                        help="a memory cgroup with a limit, to take rows in: the table is then twice as "
+                             "large (none: a table of --size, and no limit but that of our cache)")
     parsed = tool.parse(parser)
     parsed.cases = parsed.cases.split(",")
     for case in parsed.cases:
@@ -54,29 +56,15 @@ def arguments():
     return parsed
 
 
-class Turn:
-    """One who takes part: seconds from run(), of a file that is cold, warm, or as it is."""
-
-    def __init__(self, name, run, path, cache):
-        self.name, self.run, self.path, self.cache = name, run, path, cache
-
-
-class Bench:
-    """The files, the settings of the limit, and the rounds of one case after the other."""
+class Bench(Turns):
+    """The files, and the cases."""
 
     def __init__(self, options, folder):
         import loaders
-        import raw
 
-        self.who, self.raw, self.options, self.folder = loaders, raw, options, folder
-        self.remarks, self.chosen = [], None
-        self.large = None
+        super().__init__(options, folder)
+        self.who, self.large = loaders, None
         self.set = " ".join(["debug=off", *options.set])
-
-    def remark(self, text):
-        if text not in self.remarks:
-            tell(text)
-            self.remarks.append(text)
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -131,43 +119,6 @@ class Bench:
         bring = bring or self.who.Checkpoint.fetch
         return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", bring), self.pt, cache)]
 
-    def limit(self):
-        """The best settings of our bare loop and of fio, by one try of each."""
-        if self.chosen is None:
-            self.chosen = self.best(self.raw_turns(), 2, "no raw reads")
-            if self.raw.fio_version() is None:
-                self.remark("fio is not installed: the limit is our own loop's")
-            else:
-                self.chosen += self.best(self.fio_turns(True), 2, "no direct reads by fio")
-                self.chosen += self.best(self.fio_turns(False), 1, "no buffered reads by fio")
-        return self.chosen
-
-    def raw_turns(self):
-        reads, quick = self.raw.RawReads(self.pt), self.options.quick
-        for direct, n_threads, block in ((True, 1, 4), (True, 2, 4), (True, 4, 4), (True, 8, 4),
-                                         (True, 4, 1), (False, 2, 4))[1 if quick else 0:2 if quick else 6]:
-            name = f"raw {'direct' if direct else 'buffered'}, {block} MiB x {n_threads}"
-            yield Turn(name, lambda a=(block * MIB, n_threads, direct): reads.read(*a), self.pt, COLD)
-
-    def fio_turns(self, direct):
-        settings = ((1, 4), (1, 16), (4, 2), (4, 8)) if direct else ((1, 1), (1, 2), (4, 2))
-        for block, depth in settings[:1] if self.options.quick else settings:
-            name = f"fio {'direct' if direct else 'buffered'}, {block} MiB x {depth}"
-            yield Turn(name, lambda a=(block * MIB, depth, direct): self.raw.fio_read(self.pt, *a),
-                       self.pt, COLD)
-
-    def best(self, turns, n, otherwise):
-        tried = []
-        for turn in turns:
-            try:
-                seconds = self.take(turn)
-            except OSError as error:
-                self.remark(f"{otherwise}: {error.strerror or error}")
-                break
-            if seconds:
-                tried.append((seconds, len(tried), turn))
-        return [turn for _, _, turn in sorted(tried)[:n]]
-
     def streamers(self, cache):
         """Peers that few have installed."""
         for module, name, load in (
@@ -182,54 +133,6 @@ class Bench:
                 yield Turn(name, run, self.safetensors, cache)
             except Exception as error:  # another's trouble is a remark here
                 self.remark(f"{module} does not work here: {type(error).__name__}: {error}"[:200])
-
-    # ---- taking turns ----
-
-    def take(self, turn):
-        """Seconds; None where the file was not cold, or warm, as it should be."""
-        gc.collect()
-        if turn.cache:
-            nbytes = os.path.getsize(turn.path)
-            self.raw.warm_memory(self.folder, nbytes)
-            self.raw.warm_large_pages(nbytes)
-            self.raw.evict(turn.path) if turn.cache == COLD else self.raw.warm(turn.path)
-            part = self.raw.residency(turn.path)
-            if part > 0.01 if turn.cache == COLD else part < 0.99:
-                self.remark(f"a turn of {turn.name} was not {turn.cache}: {part:.1%} of the file "
-                            "were in the page cache; it is not counted")
-                return None
-        return turn.run()
-
-    def rounds(self, case, turns, check=None):
-        """[{figure: seconds}], one a round; the first round is only for checking."""
-        made = []
-        for number in range(self.options.rounds + 1):
-            tell(f"({case}) " + (f"round {number} of {self.options.rounds}" if number
-                                 else "warming up, checking"))
-            figures = {}
-            if not number and check:
-                check()
-            for turn in random.Random(number).sample(turns, len(turns)):
-                seconds = self.take(turn)
-                if seconds:
-                    figures[turn.name] = seconds
-            if number:
-                made.append(figures)
-        return made
-
-    def section(self, case, what, turns, rows, check=None, size=None):
-        """Takes the rounds of a case; rows: its ratios."""
-        self.remarks = []
-        turns = turns()
-        rounds = self.rounds(case, turns, check)
-        nbytes = size["nbytes"] if size else None
-        figures = {}
-        for turn in turns:
-            seconds = [each[turn.name] for each in rounds if turn.name in each]
-            if seconds:
-                figures[turn.name] = reports.figure(seconds, nbytes)
-        return {"case": case, "letter": case, "what": what, **(size or {}), "figures": figures,
-                "ratios": reports.ratios(rows, rounds), "costs": [], "remarks": self.remarks}
 
     # ---- open ----
 
@@ -270,7 +173,7 @@ class Bench:
         path, other = self.path(f"{name}.pt"), self.path(f"{name}.safetensors")
         return [Turn("berth", self.who.berth_open(path, f"{self.set} load.check=directory"), path, None),
                 Turn("berth, in C, with all addresses",
-                     lambda: self.command("--open", path, "--rounds", "1")["seconds"], path, None),
+                     lambda: self.command("load", "--open", path, "--rounds", "1")["seconds"], path, None),
                 Turn("berth, check=none", self.who.berth_open(path, f"{self.set} load.check=none"),
                      path, None),
                 Turn("torch.load(mmap)", self.who.torch_load(path, mapped=True), path, None),
@@ -327,7 +230,7 @@ class Bench:
         self.need_large()
         yield self.section(
             COLD, "cold, all bytes into fresh memory",
-            lambda: [*self.limit(), *self.ours(COLD), *self.peers(COLD)],
+            lambda: [*self.limit(self.pt), *self.ours(COLD), *self.peers(COLD)],
             [("against the best cold read of fio", "berth", "fio *", 0.95),
              ("against our bare loop", "berth", "raw *", None),
              ("against torch.load", "berth", "torch.load", 1.7),
@@ -361,7 +264,7 @@ class Bench:
                                 self.who.Checkpoint.touch)
         for name, advice in (("one MADV_WILLNEED", 3), ("one MADV_POPULATE_READ", 22), ("faulting", 0)):
             turns.append(Turn(name, self.who.map_file(self.pt, advice), self.pt, COLD))
-        return turns + self.limit()
+        return turns + self.limit(self.pt)
 
     def map(self):
         self.need_large()
@@ -374,6 +277,106 @@ class Bench:
              ("against one MADV_POPULATE_READ", ours, "one MADV_POPULATE_READ", None),
              ("against faulting", ours, "faulting", None)], None, self.large)
 
+    # ---- passes ----
+
+    def passes(self):
+        self.need_large()
+        told = {n: [] for n in (1, 2, 4, 12)}
+
+        def options(n):
+            return f"{self.set} load.method=map load.prefetch_passes={n}"
+
+        def turns():
+            return [Turn(f"{n} passes" if n > 1 else "1 pass",
+                         self.who.sweep(self.pt, options(n), told[n]), self.pt, COLD) for n in told]
+
+        made = self.section("passes", "mapped, cold, a prefetch in passes, a consumer of every byte",
+                            turns, [(f"{n} passes, against one", f"{n} passes", "1 pass", 0.95)
+                                    for n in (2, 4, 12)], None, self.large)
+        for n in told:
+            said = max(each.peak_ahead_nbytes for each in told[n]) / MIB
+            counted = self.count_ahead(options(n)) / MIB
+            self.remark(f"{n} passes of {told[n][-1].pass_nbytes / MIB:.1f} MiB ({told[n][-1].method.decode()}): "
+                        f"at most {said:.1f} MiB ahead of the consumer, by the system's count {counted:.1f} MiB")
+            made["costs"].append({"case": f"MiB ahead of the consumer, {n} passes", "value": said,
+                                  "counted": counted, "at_most": self.large["nbytes"] / n / MIB * 1.05})
+        yield made
+
+    def count_ahead(self, options):
+        """Most bytes beyond the consumer that are in the page cache, at any of its parts."""
+        most = 0
+
+        def ahead(offset):
+            nonlocal most
+            most = max(most, self.raw.resident_nbytes(self.pt, offset))
+
+        self.raw.evict(self.pt)
+        self.who.sweep(self.pt, options, [], ahead)()
+        return most
+
+    # ---- rows ----
+
+    def rows(self):
+        quick, limit = self.options.quick, self.cgroup_nbytes()
+        table = limit * 2 if limit else self.options.size or 1024 * MIB
+        self.make_table(table)
+        size = {"nbytes": 65536 * 512 if not quick else 2048 * 512, "tensors": 1}
+        cache = limit * 3 // 4 or table // 2
+        for ids in ("uniform", "zipf"):
+            self.sums, self.peak = set(), 0
+            turns = [Turn(name, self.rows_by(way, ids, cache), None, None)
+                     for way, name in (("cache", "berth_rows"), ("pread", "one pread a row"),
+                                       ("map", "faulting a map"), ("random", "faulting, MADV_RANDOM"))]
+            what = (f"{size['nbytes'] // 512:,} rows of 512 bytes, {ids} ids, of {table / MIB:.0f} MiB, "
+                    f"cold, cache of {cache / MIB:.0f} MiB")
+            made = self.section("rows", what, lambda: turns, [
+                ("against one pread a row", "berth_rows", "one pread a row", 3),
+                ("against faulting a map", "berth_rows", "faulting a map", 3),
+                ("against faulting a map with MADV_RANDOM", "berth_rows", "faulting, MADV_RANDOM", None)],
+                None, size)
+            if len(self.sums) != 1:
+                raise OSError(f"rows differ by who takes them: {self.sums}")
+            made["costs"].append({"case": "memory of berth_rows, MiB", "value": self.peak / MIB,
+                                  "at_most": cache / MIB + 16})
+            self.remark(f"all in a memory cgroup of {limit / MIB:.0f} MiB" if limit else
+                        "without --cgroup the page cache is not bounded: maps and preads keep all they read")
+            yield made
+        os.unlink(self.path("table.pt"))
+
+    def make_table(self, nbytes):
+        import contestants
+
+        state = shapes.make("one", nbytes // 512 * 512)
+        state = {"table": state["tensor.0"].view(-1, 128)}
+        tree = contestants.Tree(state)
+        contestants.berth_save("", tree, "save.durability=full")(self.path("table.pt"))
+        tree.free()
+
+    def rows_by(self, way, ids, cache_nbytes):
+        words = ["--batch", "512", "--batches", "4"] if self.options.quick else []
+
+        def run():
+            told = self.command("rows", self.path("table.pt"), "--rounds", "1", "--way", way, "--ids", ids,
+                                "--cache", str(cache_nbytes), *words, cgroup=self.options.cgroup)
+            self.sums.add(told["sum"])
+            if way == "cache":
+                self.peak = max(self.peak, told["peak_nbytes"])
+            if told["cold"]:
+                return told["seconds"]
+            self.remark(f"a turn of {way} was not cold; it is not counted")
+            return None
+        return run
+
+    def cgroup_nbytes(self):
+        """The limit of the memory cgroup that rows are taken in; 0: none."""
+        if not self.options.cgroup:
+            return 0
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = machine.text_of(os.path.join(self.options.cgroup, name)).strip()
+            if text.isdigit() and int(text) < machine.available_nbytes():
+                return int(text)
+        raise OSError(f"{self.options.cgroup} is no memory cgroup with a limit")
+
     # ---- verify ----
 
     def verify_turns(self):
@@ -385,7 +388,7 @@ class Bench:
             turns.append(Turn("unzip -t, warm", self.who.timed(self.unzip), path, WARM))
         else:
             self.remark("unzip is not installed")
-        return turns + self.limit()
+        return turns + self.limit(self.pt)
 
     def testzip(self):
         with zipfile.ZipFile(self.pt) as archive:
@@ -405,11 +408,17 @@ class Bench:
 
     # ---- what only the command tells ----
 
-    def command(self, *words):
-        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "load", "--json", "--quiet", *words]
+    def command(self, benchmark, *words, cgroup=None):
+        """`berth bench ...` in a process of its own, maybe in a cgroup: its report."""
+        def join():
+            with open(os.path.join(cgroup, "cgroup.procs"), "w", encoding="utf-8") as file:
+                file.write("0")
+
+        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", benchmark, "--json", "--quiet", *words]
         for each in self.set.split():
             command += ["--set", each]
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
+        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE,
+                              preexec_fn=join if cgroup else None)
         if done.returncode:
             raise OSError(f"{' '.join(command)} ended with {done.returncode}")
         return json.loads(done.stdout)
@@ -420,7 +429,7 @@ class Bench:
         path = self.path(f"small{n}.pt")
         if not os.path.exists(path):
             self.make("small", n * 2560, f"small{n}")
-        told = self.command("--open", path, "--rounds", str(self.options.rounds))
+        told = self.command("load", "--open", path, "--rounds", str(self.options.rounds))
         rates = sorted(told["parse"]["nbytes"] / each["seconds"] / 1e6
                        for each in told["parse"]["rounds"])
         middle = told["parse"]["nbytes"] / told["parse"]["seconds"] / 1e6

@@ -114,10 +114,19 @@ def berth(path, options, bring=Checkpoint.fetch):
     return run
 
 
-def sweep(checkpoint, ahead=None):
-    """A prefetch of everything, and a consumer who looks at every byte in the file's order, in parts
-    of 16 MiB. What the prefetch says of itself; ahead(offset) is called at each part."""
-    prefetch, stats = c.c_void_p(), PrefetchStats()
+def sweep(path, options, told, ahead=None):
+    """Opens it, prefetches everything, and looks at every byte in the file's order, in parts of 16
+    MiB. told: what the prefetch says of itself; ahead(offset) is called at each part."""
+    def run():
+        with b.patched(options):
+            begin = time.perf_counter()
+            told.append(consume(Checkpoint(path), ahead))
+            return time.perf_counter() - begin
+    return run
+
+
+def consume(checkpoint, ahead):
+    prefetch, stats = c.c_void_p(), b.PrefetchStats()
     b.check(b.berth_prefetch_begin, checkpoint.pointer, None, 0, None, c.byref(prefetch))
     try:
         found = {named.offset: c.addressof(named.tensor.contents) for named in checkpoint.named()}

@@ -95,13 +95,16 @@ LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
-def residency(path):
-    """Which part of a file, one of our own, is in the page cache: 0 to 1. Every page is asked."""
-    size = os.path.getsize(path)
-    pages = -(-size // mmap.PAGESIZE)
-    present = (ctypes.c_ubyte * pages)()
+def resident_nbytes(path, offset=0):
+    """Bytes of a file, one of our own, that are in the page cache from an offset on; every page is
+    asked."""
+    offset -= offset % mmap.PAGESIZE
+    size = os.path.getsize(path) - offset
+    if size <= 0:
+        return 0
+    present = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     fd = os.open(path, os.O_RDONLY)
-    address = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    address = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
     os.close(fd)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
@@ -111,7 +114,12 @@ def residency(path):
     finally:
         LIBC.munmap(address, size)
     lowest_bit = bytes(byte & 1 for byte in range(256))
-    return bytes(present).translate(lowest_bit).count(1) / pages
+    return bytes(present).translate(lowest_bit).count(1) * mmap.PAGESIZE
+
+
+def residency(path):
+    """Which part of it, 0 to 1."""
+    return min(1, resident_nbytes(path) / max(1, os.path.getsize(path)))
 
 
 class RawReads:
