@@ -2,6 +2,7 @@
 #include "save/method.h"
 
 #include "io/file_system.h"
+#include "io/free_memory.h"
 
 /*
  * Below this, the page cache and one sync are as fast, and leave the file there for who loads it
@@ -13,25 +14,45 @@
 /* For less, tiles of whole blocks and what waits for a CRC leave nothing to work with. */
 #define LEAST_MEMORY_NBYTES ((int64_t)1024 * 1024)
 
+/*
+ * A file larger than free memory is on its way to the disk before its save ends, whatever is asked
+ * for, and takes with it what others have in the page cache. Below that, save.durability=none gets
+ * what it asks for: above vm.dirty_ratio the kernel makes a writer wait for the disk, but only for
+ * what goes beyond it, and direct writes wait for all.
+ */
+static bool fits_memory(uint64_t nbytes)
+{
+    return nbytes <= berth_free_memory("");
+}
+
+/* save.method=auto. */
+static berth_method measure(const struct berth_config *config, berth_file_system system,
+                            uint64_t nbytes)
+{
+    if (nbytes < LEAST_DIRECT_NBYTES)
+        return (berth_method){.reason = "the file is small"};
+    if (!fits_memory(nbytes))
+        return (berth_method){.is_direct = true,
+                              .reason = "the file is larger than the memory that is free"};
+    if (config->save_durability == BERTH_DURABILITY_NONE)
+        return (berth_method){.reason = "save.durability=none asks for no disk"};
+    if (system != BERTH_ON_DISK)
+        return (berth_method){.reason = "direct writes are not measured on this file system"};
+    return (berth_method){.is_direct = true, .reason = "the file is to be on a disk"};
+}
+
 static berth_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
     if (config->save_method == BERTH_SAVE_BUFFERED)
         return (berth_method){.reason = "save.method=buffered"};
-    if (config->save_method == BERTH_SAVE_AUTO && config->save_durability == BERTH_DURABILITY_NONE)
-        return (berth_method){.reason = "save.durability=none asks for no disk"};
     berth_file_system system = berth_file_system_of(fd);
-    if (system ==
-        BERTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies as ever */
+    if (system == BERTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
         return (berth_method){.reason = "the file system is in memory"};
     if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < LEAST_MEMORY_NBYTES)
         return (berth_method){.reason = "io.memory_nbytes is too little for direct writes"};
     if (config->save_method == BERTH_SAVE_DIRECT)
         return (berth_method){.is_direct = true, .reason = "save.method=direct"};
-    if (nbytes < LEAST_DIRECT_NBYTES)
-        return (berth_method){.reason = "the file is small"};
-    if (system != BERTH_ON_DISK)
-        return (berth_method){.reason = "direct writes are not measured on this file system"};
-    return (berth_method){.is_direct = true, .reason = "the file is to be on a disk"};
+    return measure(config, system, nbytes);
 }
 
 berth_method berth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes)

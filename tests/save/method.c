@@ -63,8 +63,19 @@ static berth_method choose(const char *options, uint64_t nbytes)
     return berth_method_choose(&config, -1, nbytes);
 }
 
-Test(method, auto_goes_by_file_system_size_and_durability)
+/* /proc/meminfo with 5 GiB to be had, and no groups. */
+static int open_little_memory(const char *name, int flags, mode_t mode)
 {
+    if (strcmp(name, "/proc/meminfo") == 0)
+        return open(path, flags, mode);
+    errno = ENOENT;
+    return -1;
+}
+
+Test(method, auto_goes_by_file_system_size_memory_and_durability)
+{
+    static const char memory[] = "MemTotal: 9 kB\nMemAvailable:    5242880 kB\n";
+    static const char larger[] = "the file is larger than the memory that is free";
     static const struct {
         const char *options;
         unsigned long type;
@@ -75,8 +86,15 @@ Test(method, auto_goes_by_file_system_size_and_durability)
         {"", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file is to be on a disk"},
         {"", 0x58465342, 4096 * MIB, true, "the file is to be on a disk"},
         {"save.durability=file", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file is to be on a disk"},
-        {"save.durability=none", EXT4_SUPER_MAGIC, 4096 * MIB, false,
+        {"save.durability=none", EXT4_SUPER_MAGIC, 5120 * MIB, false,
          "save.durability=none asks for no disk"},
+        {"save.durability=none", EXT4_SUPER_MAGIC, 5120 * MIB + 1, true, larger},
+        {"save.durability=none", TMPFS_MAGIC, 5120 * MIB + 1, false,
+         "the file system is in memory"},
+        {"save.method=buffered", EXT4_SUPER_MAGIC, 5120 * MIB + 1, false, "save.method=buffered"},
+        {"", NFS_SUPER_MAGIC, 5120 * MIB + 1, true, larger},
+        {"io.memory_nbytes=100KiB", EXT4_SUPER_MAGIC, 5120 * MIB + 1, false,
+         "io.memory_nbytes is too little for direct writes"},
         {"", EXT4_SUPER_MAGIC, 64 * MIB, true, "the file is to be on a disk"},
         {"", EXT4_SUPER_MAGIC, 64 * MIB - 1, false, "the file is small"},
         {"", TMPFS_MAGIC, 4096 * MIB, false, "the file system is in memory"},
@@ -92,6 +110,8 @@ Test(method, auto_goes_by_file_system_size_and_durability)
          "io.memory_nbytes is too little for direct writes"},
     };
 
+    test_write_file(path, memory, sizeof memory - 1);
+    berth_system.open = open_little_memory;
     berth_system.fstatfs = fstatfs_of_type;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         type = cases[i].type;
