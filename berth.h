@@ -775,7 +775,10 @@ typedef struct berth_job berth_job;
  */
 BERTH_API int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
                                const berth_call *call, berth_job **job, berth_error *error);
-/* Like berth_save_begin, what berth_save_sink does. */
+/*
+ * Like berth_save_begin, what berth_save_sink does. Into a descriptor or memory, too: by a sink
+ * whose write is write(2), in order, or a copy to its place in berth_plan_nbytes bytes.
+ */
 BERTH_API int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
                                     const berth_value *value, uint32_t flags,
                                     const berth_call *call, berth_job **job, berth_error *error);
@@ -784,6 +787,11 @@ BERTH_API int berth_save_records_begin(const char *path, const char *archive_nam
                                        const berth_new_record *records, size_t n_records,
                                        uint32_t flags, const berth_call *call, berth_job **job,
                                        berth_error *error);
+/* Like berth_save_begin, what berth_save_records_sink does. */
+BERTH_API int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_name,
+                                            const berth_new_record *records, size_t n_records,
+                                            uint32_t flags, const berth_call *call, berth_job **job,
+                                            berth_error *error);
 
 /*
  * Waits until the job is staged: 0, even if it fails later; or the error it ended with before, then

@@ -149,21 +149,37 @@ int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
     return begin(&request, flags, job, error);
 }
 
+/* `flags`: of the records, with those of the job. */
+static int begin_records(berth_request *request, const berth_new_record *records, size_t n_records,
+                         uint32_t flags, berth_job **job, berth_error *error)
+{
+    request->records = records;
+    request->n_records = n_records;
+    request->is_records = true;
+    request->flags = flags & ~BERTH_SAVE_SNAPSHOT;
+    return begin(request, flags & BERTH_SAVE_SNAPSHOT, job, error);
+}
+
 int berth_save_records_begin(const char *path, const char *archive_name,
                              const berth_new_record *records, size_t n_records, uint32_t flags,
                              const berth_call *call, berth_job **job, berth_error *error)
 {
-    berth_request request = {.records = records,
-                             .n_records = n_records,
-                             .is_records = true,
-                             .flags = flags & ~BERTH_SAVE_SNAPSHOT,
-                             .to = BERTH_TO_PATH,
-                             .path = path,
-                             .archive = archive_name,
-                             .call = call};
+    berth_request request = {
+        .to = BERTH_TO_PATH, .path = path, .archive = archive_name, .call = call};
 
     BERTH_ERROR_BEGIN(error);
-    return begin(&request, flags & BERTH_SAVE_SNAPSHOT, job, error);
+    return begin_records(&request, records, n_records, flags, job, error);
+}
+
+int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_name,
+                                  const berth_new_record *records, size_t n_records, uint32_t flags,
+                                  const berth_call *call, berth_job **job, berth_error *error)
+{
+    berth_request request = {
+        .to = BERTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
+
+    BERTH_ERROR_BEGIN(error);
+    return begin_records(&request, records, n_records, flags, job, error);
 }
 
 /* ---- from any thread ---- */

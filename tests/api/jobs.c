@@ -190,6 +190,69 @@ Test(jobs, go_to_sinks_in_order_or_anyhow)
     }
 }
 
+Test(jobs, write_records_to_sinks_too)
+{
+    struct held_sink to = {.fail_from = UINT64_MAX, .hold_from = UINT64_MAX};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0", .nbytes = 80000, .data = weights}};
+    berth_sink sink = {.write = write_held, .context = &to};
+    berth_job *job;
+    berth_error error;
+    size_t nbytes;
+
+    cr_assert_eq(berth_save_records(path, "a", records, 2, 0, NULL, &error), 0);
+    uint8_t *file = test_read_file(path, &nbytes);
+    to.bytes = calloc(nbytes, 1);
+    cr_assert_eq(berth_save_records_sink_begin(&sink, "a", records, 2, BERTH_SAVE_SNAPSHOT, NULL,
+                                               &job, &error),
+                 0, "%s", error.message);
+    memset(weights, 0, WEIGHTS_NBYTES);
+    check_wait(job, 0);
+    berth_job_free(job);
+    cr_assert_eq(memcmp(to.bytes, file, nbytes), 0);
+    cr_assert_eq(berth_save_records_sink_begin(NULL, "a", records, 2, 0, NULL, &job, &error),
+                 BERTH_E_ARGUMENT);
+    free(to.bytes);
+    free(file);
+}
+
+static int write_slowly(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)context, (void)buffer, (void)nbytes, (void)offset;
+    usleep(60000);
+    return 0;
+}
+
+/* Ten times a second; with one worker between its tiles. */
+static void check_progress(const char *options)
+{
+    const berth_sink sink = {.write = write_slowly};
+    uint64_t last_nbytes = 0, done_nbytes, total_nbytes;
+    unsigned n_told = 0;
+    berth_job *job;
+    berth_error error;
+
+    patch(options);
+    cr_assert_eq(berth_save_sink_begin(&sink, NULL, state, 0, NULL, &job, &error), 0);
+    while (!berth_job_is_done(job)) {
+        berth_job_progress(job, &done_nbytes, &total_nbytes);
+        cr_assert_eq(total_nbytes, expected_nbytes);
+        cr_assert(done_nbytes >= last_nbytes && done_nbytes <= total_nbytes);
+        n_told += done_nbytes > last_nbytes && done_nbytes < total_nbytes;
+        last_nbytes = done_nbytes;
+        usleep(2000);
+    }
+    berth_job_free(job);
+    berth_config_unpatch(NULL);
+    cr_expect_geq(n_told, 2, "%s: told %u times", options, n_told);
+}
+
+Test(jobs, tell_how_far_they_are)
+{
+    check_progress("io.threads=1 io.chunk_nbytes=8000");
+    check_progress("io.threads=2 io.chunk_nbytes=4000");
+}
+
 Test(jobs, are_staged_only_when_all_was_read)
 {
     struct held_sink sink;
