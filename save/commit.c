@@ -39,6 +39,10 @@ static int check_limit(uint64_t nbytes, berth_error *error)
 /*
  * All of the room now, so that its lack is known at second 0. Never posix_fallocate, which writes
  * zeros where the file system cannot. There, free space is a forecast and no promise.
+ *
+ * On tmpfs it makes every page, and so is most of a save (0.11 of 0.17 s of 512 MiB), and no loss:
+ * writes that make them take as long together (0.18 s), both being under the inode's lock, and maps
+ * that two threads fill, which are not, twice as long.
  */
 static int take_room(const berth_commit *commit, berth_error *error)
 {

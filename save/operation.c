@@ -182,7 +182,8 @@ static void end_file(berth_operation *operation, berth_error *error)
 
 int berth_operation_transfer(berth_operation *operation, berth_error *error)
 {
-    berth_run_settings settings = berth_run_settings_of(&operation->config, &operation->output);
+    berth_run_settings settings =
+        berth_run_settings_of(&operation->config, operation->plan, &operation->output);
     berth_run_facts facts = {0};
     double begin = berth_seconds();
 

@@ -20,7 +20,7 @@ typedef struct berth_run_settings {
 } berth_run_settings;
 
 /* io.threads, io.chunk_nbytes and io.memory_nbytes, 0s measured for the output (NULL: memory). */
-berth_run_settings berth_run_settings_of(const struct berth_config *config,
+berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                          const berth_output *output);
 
 /*

@@ -143,7 +143,7 @@ static void use_copy(const berth_snapshot *snapshot, berth_plan *plan)
 int berth_snapshot_take(berth_snapshot *snapshot, berth_plan *plan,
                         const struct berth_config *config, berth_error *error)
 {
-    berth_run_settings settings = berth_run_settings_of(config, NULL);
+    berth_run_settings settings = berth_run_settings_of(config, plan, NULL);
     copying copy = {.plan = plan, .snapshot = snapshot, .chunk_nbytes = settings.tile_nbytes};
 
     if (!snapshot->memory)

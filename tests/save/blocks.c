@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
+#include "io/pool.h"
 #include "save/held.h"
 #include "save/run.h"
 #include "tests/save/records.h"
@@ -339,4 +340,57 @@ Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
     berth_plan_free(plan);
     free(file.bytes);
     free(bytes);
+}
+
+/* From 4 KiB pages the device takes twice the requests: whole tiles in large ones go first. */
+Test(blocks, of_little_memory_are_written_by_fewer_workers)
+{
+    const size_t mib = 1u << 20;
+    uint8_t *bytes = sample_bytes(36 * mib);
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 36 * mib, .data = bytes}};
+    static const struct {
+        uint64_t bound_nbytes, least_nbytes, most_nbytes;
+    } cases[] = {{40, 34, 35}, {30, 26, 27}, {11, 10, 11}, {10, 9, 10}};
+    composed file;
+
+    compose(&file, records, 1, 64, true);
+    berth_plan *plan = plan_of(records, 1, BERTH_RECORDS_COMPLETE, "");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const berth_run_settings settings = {
+            .n_workers = 8, .tile_nbytes = 4 * mib, .memory_nbytes = cases[i].bound_nbytes * mib};
+        uint64_t nbytes = run(plan, file.bytes, &settings).memory_nbytes;
+        cr_expect(nbytes >= cases[i].least_nbytes * mib && nbytes <= cases[i].most_nbytes * mib,
+                  "of %llu MiB: %llu", (unsigned long long)cases[i].bound_nbytes,
+                  (unsigned long long)nbytes);
+    }
+    berth_plan_free(plan);
+    free(file.bytes);
+    free(bytes);
+}
+
+static berth_run_settings settings_of(const char *assignments, const berth_plan *plan,
+                                      uint32_t block_nbytes)
+{
+    const berth_output output = {.block_nbytes = block_nbytes};
+    struct berth_config config;
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    berth_config_unpatch(NULL);
+    return berth_run_settings_of(&config, plan, &output);
+}
+
+Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
+{
+    const berth_plan small = {.n_records = 0}, large = {.pickled.nbytes = (size_t)1 << 30};
+    const berth_plan some = {.pickled.nbytes = (size_t)24 << 20};
+
+    cr_expect_eq(settings_of("", &small, BLOCK).n_workers, 8);
+    cr_expect_eq(settings_of("io.threads=2", &small, BLOCK).n_workers, 2);
+    cr_expect_leq(settings_of("", &small, 0).n_workers, berth_pool_measure());
+    cr_expect_eq(settings_of("", &small, BLOCK).memory_nbytes, 56u << 20);
+    cr_expect_eq(settings_of("", &some, BLOCK).memory_nbytes, 32u << 20);
+    cr_expect_eq(settings_of("", &large, BLOCK).memory_nbytes, 20u << 20);
+    cr_expect_eq(settings_of("io.memory_nbytes=1MiB", &large, BLOCK).memory_nbytes, 1u << 20);
 }
