@@ -842,6 +842,8 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
 /*
  * What torch.load(path, weights_only=True, mmap=True) does. Opens, parses and
  * checks as load.check says; tensors' bytes are mapped or read when asked for.
+ * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
+ * where storages are mapped; else when a storage, or a range of it, is first asked for.
  * Truncating a file while it is mapped makes the kernel kill the process
  * (SIGBUS) on the next touch: where that may happen, set load.mmap=off, and
  * bytes are read into memory instead. Replacing it by rename, as berth_save

@@ -26,6 +26,7 @@ struct round {
     berth_facts facts;
     berth_spans spans;
     bool must_wait;     /* some are being brought by others */
+    bool with_crc32;    /* CRCs are asked for, and not known of all */
     const uint8_t *map; /* the file's first byte, if any item is mapped */
     berth_kept_region *region;
 };
@@ -103,7 +104,10 @@ static int claim_one(struct round *round, const berth_storage *root, berth_error
     }
     if (find_way(round, root, &way, error) < 0)
         return error->code;
-    if (way.method == BERTH_LOAD_MAP && !round->how->at_once) {
+    bool wants_crc32 = round->how->with_crc32 && stored->crc32 != BERTH_CRC_GOOD &&
+                       stored->crc32 != BERTH_CRC_ABSENT;
+    round->with_crc32 = round->with_crc32 || wants_crc32;
+    if (way.method == BERTH_LOAD_MAP && !round->how->at_once && !wants_crc32) {
         hand_out(stored, round->facts.is_memory ? "memory" : "map", way.reason,
                  round->map + root->offset);
         return 0;
@@ -120,7 +124,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
 {
     berth_checkpoint *checkpoint = round->checkpoint;
 
-    round->must_wait = false;
+    round->must_wait = round->with_crc32 = false;
     round->spans.n_items = 0;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &round->facts);
@@ -209,7 +213,7 @@ static int make_region(struct round *round, berth_error *error)
 /* Z10: the CRCs of what has come. */
 static int check_crc32s(const struct round *round, berth_error *error)
 {
-    for (size_t i = 0; round->how->with_crc32 && i < round->spans.n_items; i++) {
+    for (size_t i = 0; round->with_crc32 && i < round->spans.n_items; i++) {
         const berth_item *item = &round->spans.items[i];
         berth_crc_verdict verdict;
         (void)berth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
@@ -227,7 +231,7 @@ static int bring_items(struct round *round, berth_error *error)
     berth_chunks work = {.checkpoint = round->checkpoint,
                          .config = round->how->config,
                          .call = round->how->call,
-                         .with_crc32 = round->how->with_crc32,
+                         .with_crc32 = round->with_crc32,
                          .spans = spans};
     double begin_seconds = berth_seconds();
 

@@ -324,25 +324,34 @@ int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error)
     return error->code;
 }
 
-int berth_computed_places(const berth_checkpoint *checkpoint, uint64_t *places, berth_error *error)
+int berth_storage_entry(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                        const berth_zip_entry **entry, berth_error *error)
 {
-    const berth_container *container = &checkpoint->container;
-    const berth_zip_entry *entries = container->directory.entries, *entry;
+    storage_name name = {0};
+    const char *record = name_storage(&name, storage, error);
+
+    *entry = record ? berth_container_find(&checkpoint->container, record) : NULL;
+    berth_release(name.text);
+    if (record && !*entry)
+        (void)berth_fail(error, BERTH_E_ARCHIVE, NULL, storage->offset,
+                         "data.pkl names it, but the archive does not hold it");
+    return error->code;
+}
+
+int berth_storages_of_entries(const berth_checkpoint *checkpoint, size_t *storages,
+                              berth_error *error)
+{
+    const berth_zip_entry *entries = checkpoint->container.directory.entries;
     storage_name name = {0};
 
-    for (int which = 0; which < BERTH_N_SMALL; which++) {
-        entry = berth_container_find(container, berth_small_names[which]);
-        if (entry && checkpoint->small[which].present)
-            places[entry - entries] = checkpoint->small[which].data_offset;
-    }
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);
         if (!record)
             break;
-        entry = berth_container_find(container, record);
+        const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
         if (entry)
-            places[entry - entries] = storage->offset;
+            storages[entry - entries] = i + 1;
     }
     berth_release(name.text);
     return error->code;

@@ -136,8 +136,13 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
  * records, storages. The first difference is BERTH_E_OFFSETS.
  */
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error);
-/* Where the layout has data: by the index of the entry in the directory. Others are left. */
-int berth_computed_places(const berth_checkpoint *checkpoint, uint64_t *places, berth_error *error);
+/* The entry of a storage's record, which must be there. */
+int berth_storage_entry(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                        const berth_zip_entry **entry, berth_error *error);
+/* The same the other way round, of all at once: by the index of the entry, 1 + the storage's; other
+ * entries are left. */
+int berth_storages_of_entries(const berth_checkpoint *checkpoint, size_t *storages,
+                              berth_error *error);
 /*
  * Every storage has its record, stored as it is, of exactly its size (T1, Z9); one that is longer
  * by less than an item sets has_longer_record.
@@ -196,6 +201,7 @@ int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t 
 
 typedef struct berth_verifying {
     berth_sweep_order sweep;
+    bool only_mapped; /* storages that are read are left for then: nothing is read twice */
     berth_record_function tell; /* NULL: nobody asks */
     void *context;
     berth_verdict verdict; /* of zeros */
@@ -207,7 +213,13 @@ typedef struct berth_verifying {
  * are told. The directory was read. Not thread-safe.
  */
 int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, berth_error *error);
-/* The same for an archive that is no checkpoint; its local headers were read. */
+/*
+ * Makes sure that a storage, no view, has the CRC that the file says, unless that is known. Reads
+ * all of it: before ranges of it are read with load.check=data. Thread-safe.
+ */
+int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root,
+                         berth_error *error);
+/* Like berth_verify_data, for an archive that is no checkpoint; its local headers were read. */
 int berth_verify_container(berth_reader *reader, const struct berth_config *config,
                            berth_container *container, berth_verifying *asked, berth_error *error);
 

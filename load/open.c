@@ -134,7 +134,7 @@ static int check_headers(berth_checkpoint *checkpoint, berth_window *window, ber
 
 static int check_data(berth_checkpoint *checkpoint, berth_error *error)
 {
-    berth_verifying asked = {.sweep.through_cache = true};
+    berth_verifying asked = {.sweep.through_cache = true, .only_mapped = true};
 
     if (checkpoint->config.load_check < BERTH_CHECK_DATA)
         return 0;
@@ -347,12 +347,11 @@ int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)
     if (!checkpoint->tree)
         return error->code;
     berth_window_begin(&window, &checkpoint->reader);
-    if (read_any(checkpoint, &window, error) == 0)
-        (void)check_data(checkpoint, error);
+    (void)read_any(checkpoint, &window, error);
     berth_window_free(&window);
-    if (error->code < 0)
+    if (error->code < 0 || berth_storages_begin(checkpoint, error) < 0)
         return error->code;
-    return berth_storages_begin(checkpoint, error);
+    return check_data(checkpoint, error);
 }
 
 int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)

@@ -140,6 +140,9 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
 
     if (stored->is_ambiguous)
         return berth_fail_ambiguous(root, error);
+    if (checkpoint->config.load_check >= BERTH_CHECK_DATA &&
+        berth_verify_storage(checkpoint, root, error) < 0)
+        return error->code;
     if (stored->unit > 1)
         return read_swapped(&checkpoint->reader, root, stored->unit, buffer, nbytes, offset, error);
     return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
@@ -320,7 +323,8 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
 {
     berth_stored *stored = &checkpoint->stored[storage->index];
     const berth_storage *root = storage->root ? storage->root : storage;
-    berth_bringing how = {.config = &checkpoint->config};
+    berth_bringing how = {.config = &checkpoint->config,
+                          .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
 
     *memory = atomic_load(&stored->memory);
     if (*memory)
@@ -353,20 +357,20 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
 int berth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
                               uint32_t computed, berth_crc_verdict *verdict, berth_error *error)
 {
-    char record[sizeof error->record];
+    const berth_zip_entry *entry;
     bool present = false;
 
     *verdict = BERTH_CRC_ABSENT; /* a stream has none */
     if (checkpoint->is_stream)
         return 0;
-    (void)snprintf(record, sizeof record, "data/%s", storage->key);
-    const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
-    if (!entry)
-        return berth_fail(error, BERTH_E_ARCHIVE, record, storage->offset, "is not listed");
+    *verdict = BERTH_CRC_UNCHECKED;
+    if (berth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
+        entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
+        return error->code;
     if (berth_zip_check_crc(entry, computed, &present, error) < 0)
         *verdict = BERTH_CRC_BAD;
-    else if (present)
-        *verdict = BERTH_CRC_GOOD;
+    else
+        *verdict = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     return error->code;
 }
 

@@ -18,6 +18,8 @@
 
 /* Tiles are multiples of it, as supplies want. */
 #define TILE_UNIT_NBYTES 65536
+/* Bytes between two records that are read rather than jumped over. */
+#define GAP_NBYTES 32768
 /* The longest descriptor (Z6). */
 #define DESCRIPTOR_NBYTES 24
 
@@ -153,29 +155,43 @@ static void put_sum(struct walk *walk)
     walk->crc32 = 0;
 }
 
-/* The part of [*begin, *end) that is asked for; false: none is. */
-static bool narrow(const struct walk *walk, uint64_t *begin, uint64_t *end)
+static bool is_empty(const berth_swept *record)
 {
-    const struct sweep *sweep = walk->sweep;
-    uint64_t last = *begin;
+    return begin_of(record) == end_of(record);
+}
 
-    if (walk->at == sweep->n_records || begin_of(&sweep->records[walk->at]) >= *end)
+/*
+ * The first part of [*begin, *end) that is asked for, without a gap that is worth to be jumped
+ * over; false: none is.
+ */
+static bool narrow(struct walk *walk, uint64_t *begin, uint64_t *end)
+{
+    const berth_swept *records = walk->sweep->records;
+    size_t n = walk->sweep->n_records;
+
+    while (walk->at < n && is_empty(&records[walk->at]))
+        walk->at++;
+    if (walk->at == n || begin_of(&records[walk->at]) >= *end)
         return false;
-    *begin = larger(*begin, begin_of(&sweep->records[walk->at]));
-    for (size_t i = walk->at; i < sweep->n_records && begin_of(&sweep->records[i]) < *end; i++)
-        last = end_of(&sweep->records[i]);
+    *begin = larger(*begin, begin_of(&records[walk->at]));
+    uint64_t last = end_of(&records[walk->at]);
+    for (size_t i = walk->at + 1; i < n && begin_of(&records[i]) < *end; i++) {
+        if (is_empty(&records[i]))
+            continue;
+        if (begin_of(&records[i]) - last > GAP_NBYTES)
+            break;
+        last = end_of(&records[i]);
+    }
     *end = smaller(*end, last);
     return *begin < *end;
 }
 
-static int sweep_block(struct walk *walk, unsigned worker, uint64_t begin, uint64_t end,
-                       berth_error *error)
+static int sweep_run(struct walk *walk, unsigned worker, uint64_t begin, uint64_t end,
+                     berth_error *error)
 {
     struct sweep *sweep = walk->sweep;
     const uint8_t *bytes;
 
-    if (!narrow(walk, &begin, &end))
-        return 0;
     if (berth_supply_get(&sweep->supply, worker, begin, end, &bytes, error) < 0) {
         const berth_zip_entry *entry = sweep->records[walk->at].entry;
         return berth_error_in(error, entry ? entry->record : "storages");
@@ -190,6 +206,15 @@ static int sweep_block(struct walk *walk, unsigned worker, uint64_t begin, uint6
     }
     atomic_fetch_add_explicit(&sweep->done_nbytes, walk->done_nbytes, memory_order_relaxed);
     walk->done_nbytes = 0;
+    return 0;
+}
+
+static int sweep_block(struct walk *walk, unsigned worker, uint64_t begin, uint64_t end,
+                       berth_error *error)
+{
+    for (uint64_t run_end = end; narrow(walk, &begin, &run_end); begin = run_end, run_end = end)
+        if (sweep_run(walk, worker, begin, run_end, error) < 0)
+            return error->code;
     return 0;
 }
 

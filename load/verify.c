@@ -5,6 +5,7 @@
  * then read again by those who make the exact sentence.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -20,6 +21,7 @@ typedef struct verification {
     berth_verifying *asked;
     berth_verdict *verdict; /* in there */
     berth_window window;
+    size_t *storages;     /* by the index of the entry: 1 + the storage's; 0: of none */
     berth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
     size_t n_records;
     berth_error first; /* what is told of the first bad record */
@@ -47,32 +49,84 @@ static bool fits(const berth_zip_entry *entry, uint64_t offset)
            entry->nbytes <= entry->next_offset - offset;
 }
 
-/*
- * One record of a zip. Stored ones are swept where they are known to be, or are computed to be; of
- * others the header must be read first. One that is not as it should be is left out.
+/* The storage of an entry, or NULL. */
+static const berth_storage *storage_of(const verification *v, const berth_zip_entry *entry)
+{
+    size_t number = v->storages[entry - v->container->directory.entries];
+
+    return number > 0 ? berth_tree_storage(v->checkpoint->tree, number - 1) : NULL;
+}
+
+/* Where the layout has an entry's data; 0: it does not say, or that is not how this file is read.
  */
-static int prepare(verification *v, size_t i, uint64_t computed, berth_error *error)
+static uint64_t computed_offset(const verification *v, const berth_zip_entry *entry)
+{
+    const berth_storage *storage = storage_of(v, entry);
+
+    if (!v->checkpoint || !v->checkpoint->calculated_offsets)
+        return 0;
+    if (storage)
+        return storage->offset;
+    for (int which = 0; which < BERTH_N_SMALL; which++)
+        if (v->checkpoint->small[which].present &&
+            strcmp(entry->record, berth_small_names[which]) == 0)
+            return v->checkpoint->small[which].data_offset;
+    return 0;
+}
+
+/* Whether its bytes are read when they are asked for, and summed then. */
+static bool comes_later(const verification *v, const berth_storage *storage)
+{
+    berth_checkpoint *checkpoint = v->checkpoint;
+    berth_facts facts = {0};
+
+    if (!v->asked->only_mapped || !storage)
+        return false;
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_know_source(checkpoint, &facts);
+    berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, storage);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return way.method != BERTH_LOAD_MAP;
+}
+
+/*
+ * What is known of one entry. Stored ones are swept where they are known to be, or are computed to
+ * be; of others the header is read first.
+ */
+static int prepare_place(verification *v, size_t i, berth_error *error)
 {
     berth_zip_entry *entry = entry_at(v, i);
-    bool is_stored = entry->method == 0;
     berth_swept *record = &v->records[i];
+    uint64_t computed = computed_offset(v, entry);
 
-    *record = (berth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     record->wants_descriptor = entry->end_offset == 0;
-    if (is_stored && entry->data_offset == 0 && computed != 0 && fits(entry, computed)) {
+    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 && fits(entry, computed)) {
         record->wants_header = true;
         record->offset = computed;
-    } else if (entry->data_offset == 0 || (!is_stored && record->wants_descriptor)) {
+    } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
         (void)berth_container_check_entry(v->container, &v->window, i, error);
         if (error->code < 0 && !is_verdict(error))
             return error->code;
         berth_error_clear(error);
         record->offset = entry->data_offset;
-        if (entry->end_offset == 0)
-            record->is_left_out = true;
+        record->is_left_out = entry->end_offset == 0; /* not as it should be */
     }
-    if (!is_stored)
+    return 0;
+}
+
+/* T1: a record that is longer than its storage is summed as a whole, now. */
+static int prepare(verification *v, size_t i, berth_error *error)
+{
+    const berth_zip_entry *entry = entry_at(v, i);
+    const berth_storage *storage = storage_of(v, entry);
+    berth_swept *record = &v->records[i];
+
+    *record = (berth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
+    if (prepare_place(v, i, error) < 0)
+        return error->code;
+    if (entry->method != 0 ||
+        (storage && storage->nbytes == entry->nbytes && comes_later(v, storage)))
         record->is_left_out = true;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
@@ -83,16 +137,13 @@ static int prepare(verification *v, size_t i, uint64_t computed, berth_error *er
 
 static int prepare_zip(verification *v, berth_error *error)
 {
-    const berth_zip_directory *directory = &v->container->directory;
-    uint64_t *computed = berth_allocate_zeroed((v->n_records + 1) * sizeof *computed);
-
-    if (!computed)
-        return berth_fail_memory(error, (v->n_records + 1) * sizeof *computed);
-    if (v->checkpoint && v->checkpoint->calculated_offsets)
-        (void)berth_computed_places(v->checkpoint, computed, error);
+    v->storages = berth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
+    if (!v->storages)
+        return berth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
+    if (v->checkpoint && berth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
+        return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
-        (void)prepare(v, i, computed[directory->by_offset[i]], error);
-    berth_release(computed);
+        (void)prepare(v, i, error);
     return error->code;
 }
 
@@ -109,7 +160,7 @@ static void prepare_stream(verification *v)
     v->n_records = 0;
     for (size_t i = 0; i < v->checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(v->checkpoint->tree, i);
-        if (!storage->root)
+        if (!storage->root && !comes_later(v, storage))
             v->records[v->n_records++] =
                 (berth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
     }
@@ -132,6 +183,8 @@ static void tell_record(verification *v, const berth_swept *record, berth_crc_ve
     v->verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
     if (bad->code < 0 && v->first.code == 0)
         v->first = *bad;
+    if (entry && nbytes > 0 && v->checkpoint && storage_of(v, entry))
+        v->checkpoint->stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
     if (v->asked->tell)
         v->asked->tell(v->asked->context,
                        &(berth_record_verdict){.name = entry ? entry->record : "",
@@ -198,6 +251,8 @@ static int conclude(verification *v, size_t i, berth_error *error)
     if (settle(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return conclude_misplaced(v, record, error);
+        if (record->is_left_out && entry->method == 0)
+            return 0; /* comes later */
         if (compare_sum(v, i, &present, &bad) == 0)
             crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
         else if (bad.code == BERTH_E_CHECKSUM)
@@ -265,6 +320,7 @@ static int verify(verification *v, berth_error *error)
     if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     berth_window_free(&v->window);
+    berth_release(v->storages);
     berth_release(v->records);
     return error->code;
 }
@@ -292,6 +348,46 @@ int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, bert
 
     asked->verdict.n_storages = checkpoint->n_storages;
     return verify(&v, error);
+}
+
+/* Its verdict, from now on. */
+static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
+                          const berth_zip_entry *entry, uint32_t crc32, berth_error *error)
+{
+    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    bool present = false;
+
+    if (entry && berth_zip_check_crc(entry, crc32, &present, error) < 0)
+        verdict = BERTH_CRC_BAD;
+    else if (present)
+        verdict = BERTH_CRC_GOOD;
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    checkpoint->stored[root->index].crc32 = (uint8_t)verdict;
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return error->code;
+}
+
+int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root,
+                         berth_error *error)
+{
+    berth_sweep_order order = {.through_cache = true};
+    berth_swept record = {.offset = root->offset};
+
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    uint8_t verdict = checkpoint->stored[root->index].crc32;
+    (void)berth_checkpoint_need_directory(checkpoint, error);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
+        verdict == BERTH_CRC_ABSENT)
+        return error->code;
+    if (checkpoint->is_stream)
+        return settle_storage(checkpoint, root, NULL, 0, error);
+    if (berth_storage_entry(checkpoint, root, &record.entry, error) < 0)
+        return error->code;
+    record.nbytes = record.entry->nbytes;
+    if (berth_sweep(&checkpoint->reader, &checkpoint->config, &order, &record, 1, error) < 0)
+        return error->code;
+    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
 }
 
 /*

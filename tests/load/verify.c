@@ -45,8 +45,10 @@ static int open_everything(const char *options, berth_error *error)
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=data", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
     int result = berth_open(path, &call, &checkpoint, error);
-    if (result == 0)
+    if (result == 0) {
+        result = berth_fetch(checkpoint, NULL, &call, error);
         berth_close(checkpoint);
+    }
     berth_config_free(config);
     return result;
 }
