@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <linux/mempolicy.h>
+#include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -36,7 +37,8 @@ static void spread_pages(void *base, size_t nbytes)
 
     if (berth_system.get_mempolicy(&mode, nodes, MOST_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
         berth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, MOST_NODES, 0) < 0)
-        berth_log("memory is not spread over nodes (io.numa=interleave): errno %d", errno);
+        berth_log("memory is not spread over nodes (io.numa=interleave): %s",
+                  strerrordesc_np(errno));
 }
 
 int berth_region_new(uint64_t nbytes, size_t alignment, bool spread, berth_region *region,

@@ -232,11 +232,14 @@ static const char *why_not_direct(berth_checkpoint *checkpoint)
 static berth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_storage *root,
                                berth_way way)
 {
+    uintptr_t address =
+        (uintptr_t)checkpoint->reader.memory + root->offset; /* maps: page-aligned */
+
     if (way.method != BERTH_LOAD_MAP)
         return way;
     if (checkpoint->stored[root->index].unit > 1)
         return (berth_way){BERTH_LOAD_READ, "it is in the other byte order"};
-    if (root->offset % berth_storage_alignment(root) != 0)
+    if (address % berth_storage_alignment(root) != 0)
         return (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
     return way;
 }

@@ -88,6 +88,35 @@ Test(map, asks_for_what_load_mmap_flags_says)
     cr_assert_eq(asked_flags, MAP_PRIVATE | MAP_NORESERVE);
 }
 
+static int advised[4], n_advised;
+
+static int noting_madvise(void *address, size_t nbytes, int advice)
+{
+    (void)address, (void)nbytes;
+    advised[n_advised++ % 4] = advice;
+    errno = EINVAL;
+    return -1;
+}
+
+/* Wishes: that they are refused does no harm. MAP_POPULATE would copy every page of a private map.
+ */
+Test(map, populate_and_huge_are_asked_for_when_it_is_made)
+{
+    berth_map map;
+
+    berth_system.mmap = noting_mmap;
+    berth_system.madvise = noting_madvise;
+    cr_assert_eq(berth_map_file(fd, 0, 50, BERTH_MMAP_POPULATE | BERTH_MMAP_HUGE, &map, &error), 0);
+    berth_map_free(&map);
+    cr_assert_eq(asked_flags, MAP_PRIVATE | MAP_NORESERVE);
+    cr_assert_eq(n_advised, 2);
+    cr_assert_eq(advised[0], MADV_HUGEPAGE);
+    cr_assert_eq(advised[1], MADV_POPULATE_READ);
+    cr_assert_eq(berth_map_file(fd, 0, 50, BERTH_MMAP_SHARED, &map, &error), 0);
+    berth_map_free(&map);
+    cr_assert_eq(n_advised, 2);
+}
+
 Test(map, of_a_file_that_shrank_is_refused_f1)
 {
     berth_map map = {0};

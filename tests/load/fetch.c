@@ -15,8 +15,9 @@
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
-/* Tensors "t0", "t1" ... in one file: small ones, long ones, an empty one, one far away. */
+/* Tensors "t0", "t1" ... of so many words, small and long ones and an empty one, as four dtypes. */
 static const size_t lengths[] = {1, 300, 0, 1000000, 7, 40000, 5, 500000, 3};
+static const berth_dtype dtypes[] = {BERTH_UINT8, BERTH_INT16, BERTH_FLOAT32, BERTH_INT64};
 #define N_TENSORS (sizeof lengths / sizeof *lengths)
 #define BACK "io.chunk_nbytes=65536 io.threads=3"
 
@@ -34,10 +35,10 @@ static void save_as(const char *options)
 
     cr_assert_eq(berth_config_patch(options, NULL), 0);
     for (size_t i = 0; i < N_TENSORS; i++) {
-        const int64_t shape[] = {(int64_t)lengths[i]};
+        const int64_t shape[] = {(int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtypes[i % 4]))};
         (void)snprintf(name, sizeof name, "t%zu", i);
         berth_dict_set(root, name,
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT32,
+                       berth_tensor_value(tree, &(berth_tensor){.dtype = dtypes[i % 4],
                                                                 .rank = 1,
                                                                 .shape = shape,
                                                                 .data = elements[i]}));
@@ -117,7 +118,7 @@ static void expect_elements(void)
     for (size_t i = 0; i < N_TENSORS; i++) {
         const void *data = berth_tensor_data(checkpoint, tensor_at(i), &error);
         cr_assert_not_null(data, "%s", error.message);
-        cr_assert_eq((uintptr_t)data % 4, 0);
+        cr_assert_eq((uintptr_t)data % berth_dtype_nbytes(dtypes[i % 4]), 0); /* T5 */
         cr_assert_eq(memcmp(data, elements[i], lengths[i] * 4), 0, "t%zu", i);
     }
 }
@@ -149,13 +150,15 @@ Test(fetch, by_every_method_with_any_number_of_workers)
                                           "load.mmap_flags=shared,huge load.method=map",
                                           "",
                                           "load.mmap=off " BACK};
+    /* One of the byte orders is not this machine's. */
+    static const char *const saved[] = {"save.byteorder=little", "save.byteorder=big",
+                                        "save.storage_alignment=1 save.byteorder=little",
+                                        "save.storage_alignment=1 save.byteorder=big",
+                                        "save.storage_alignment=4096"};
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        for (int alignment = 0; alignment < 3; alignment++) {
-            static const char *const saved[] = {"save.storage_alignment=64",
-                                                "save.storage_alignment=1",
-                                                "save.storage_alignment=4096"};
-            save_as(saved[alignment]);
+        for (size_t j = 0; j < sizeof saved / sizeof *saved; j++) {
+            save_as(saved[j]);
             open_as(options[i]);
             berth_stats stats = fetched(NULL);
             uint64_t asked = 0;
@@ -460,4 +463,185 @@ Test(fetch, without_crcs_in_the_file_says_so)
     fetched(NULL);
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);
     expect_elements();
+}
+
+/* ---- sources that are no files ---- */
+
+struct counted {
+    const uint8_t *bytes;
+    atomic_uint n_reads;
+    atomic_uint_fast64_t moved_nbytes;
+    bool fails;
+};
+
+static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct counted *counted = context;
+
+    if (counted->fails)
+        return EIO;
+    memcpy(buffer, counted->bytes + offset, nbytes);
+    counted->n_reads++;
+    counted->moved_nbytes += nbytes;
+    return 0;
+}
+
+/* Small storages cost no request each. */
+Test(fetch, of_many_small_ones_takes_few_requests)
+{
+    enum { N = 3000 };
+    static const int64_t shape[] = {1000};
+    static const uint8_t bytes[1000] = {1, 2, 3};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_list(tree);
+    void *saved;
+    size_t nbytes;
+
+    for (int i = 0; i < N; i++)
+        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                                         .rank = 1,
+                                                                         .shape = shape,
+                                                                         .data = bytes}));
+    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, NULL), 0);
+    struct counted counted = {.bytes = saved};
+    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
+    berth_close(checkpoint);
+    cr_assert_eq(berth_config_patch("io.threads=3 io.chunk_nbytes=1MiB", NULL), 0);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    counted.n_reads = 0;
+    counted.moved_nbytes = 0;
+    berth_stats stats = fetched(NULL);
+    cr_expect_eq(counted.n_reads, stats.n_requests);
+    cr_expect_eq(counted.moved_nbytes, stats.moved_nbytes);
+    cr_expect_leq(counted.n_reads, nbytes / (1 << 20) + 1);
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "the source is no file");
+    for (size_t i = 0; i < N; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        cr_assert_eq(memcmp(berth_storage_data(checkpoint, storage, NULL), bytes, 1000), 0);
+    }
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    berth_free(saved);
+    berth_tree_free(tree);
+}
+
+Test(fetch, of_a_source_that_fails_tells_what_it_said)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    struct counted counted = {.bytes = bytes};
+    berth_source source = {
+        .nbytes = nbytes, .name = "far", .read = counted_read, .context = &counted};
+
+    cr_assert_eq(berth_config_patch("io.threads=1", NULL), 0);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    counted.fails = true;
+    cr_expect_eq(berth_fetch(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
+                 BERTH_E_CALLBACK);
+    char expected[200];
+    (void)snprintf(expected, sizeof expected,
+                   "far: data/1 at byte %llu: the source did not read 1200 bytes: "
+                   "Input/output error",
+                   (unsigned long long)tensor_at(1)->storage->offset);
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    counted.fails = false;
+    fetched(NULL);
+    expect_elements();
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    free(bytes);
+}
+
+/* Used where it lies, or copied where that is not aligned (T5): by the file, or by the caller. */
+Test(fetch, of_memory)
+{
+    static const char *const saved[] = {"", "save.storage_alignment=1", ""};
+
+    for (size_t i = 0; i < 3; i++) {
+        size_t nbytes;
+        save_as(saved[i]);
+        uint8_t *bytes = test_read_file(path, &nbytes);
+        bytes = realloc(bytes, nbytes + 1);
+        memmove(bytes + (i == 2), bytes, nbytes);
+        cr_assert_eq(berth_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
+        berth_stats stats = fetched(NULL);
+        expect_elements();
+        cr_expect_eq(strcmp(stats.method, "memory") == 0, i == 0);
+        if (i != 1) /* there it is a matter of luck */
+            cr_expect_str_eq(stats_at(3).reason, i == 0 ? "the source is memory"
+                                                        : "it is not aligned for its elements");
+        berth_close(checkpoint);
+        checkpoint = NULL;
+        free(bytes);
+    }
+}
+
+/* ---- memory ---- */
+
+#define N_LONG (20 << 20)
+
+static char *fake_meminfo;
+
+static int open_fake(const char *what, int flags, mode_t mode)
+{
+    if (strcmp(what, "/proc/meminfo") == 0)
+        return open(fake_meminfo, flags, mode);
+    if (strcmp(what, "/proc/self/cgroup") == 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    return open(what, flags, mode);
+}
+
+/* A sparse file would do as well, but has no CRCs. */
+static void save_long_ones(void)
+{
+    static const int64_t shape[] = {N_LONG / 2};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    void *bytes = calloc(1, N_LONG / 2);
+
+    for (int i = 0; i < 2; i++)
+        berth_dict_set(
+            root, i == 0 ? "first" : "second",
+            berth_tensor_value(
+                tree,
+                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+    free(bytes);
+}
+
+Test(fetch, that_does_not_fit_names_the_first_tensor_and_what_is_missing)
+{
+    static const char text[] = "MemAvailable: 12000 kB\n";
+    char expected[400];
+
+    save_long_ones();
+    fake_meminfo = test_path(folder, "meminfo");
+    test_write_file(fake_meminfo, text, sizeof text - 1);
+    open_as("load.method=read io.threads=1");
+    berth_system.open = open_fake;
+    berth_system.pread = failing_pread;
+    n_reads_left = 2; /* those of meminfo and nothing else */
+    const berth_storage *first = berth_find_tensor(checkpoint, "first")->storage;
+    const berth_storage *second = berth_find_tensor(checkpoint, "second")->storage;
+    uint64_t needed = second->offset + second->nbytes - first->offset + first->offset % 64;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: data/1 at byte %llu: there is no memory for \"second\": of %llu bytes "
+                   "needed, %llu are missing",
+                   path, (unsigned long long)second->offset, (unsigned long long)needed,
+                   (unsigned long long)(needed - 12000 * 1024));
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    berth_system.pread = pread;
+    /* What is mapped needs none. */
+    const berth_method_rule rules[] = {{.pattern = "second", .method = BERTH_LOAD_MAP}};
+    cr_assert_eq(berth_choose_methods(checkpoint, rules, 1, &error), 0);
+    fetched(NULL);
+    berth_system_restore();
+    free(fake_meminfo);
 }

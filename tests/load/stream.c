@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams from before PyTorch 1.6, as PyTorch 1.13 wrote them (tests/data/make_old.py). */
 #include "format/value.h"
+#include "load/checkpoint.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -47,6 +48,34 @@ Test(stream, values_are_read_by_every_method)
         berth_close(checkpoint);
     }
     free(bytes);
+}
+
+Test(stream, storages_and_their_views_come_together)
+{
+    static const char *const options[] = {"load.method=read", "load.method=direct io.threads=3",
+                                          "load.method=map load.check=data", "load.mmap=off"};
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        berth_stats stats;
+        cr_assert_eq(berth_config_patch(options[i], NULL), 0);
+        cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL),
+                     0);
+        cr_assert_eq(berth_fetch(checkpoint, NULL, &(berth_call){.stats = &stats}, &error), 0, "%s",
+                     error.message);
+        uint64_t before = atomic_load(&checkpoint->reader.n_requests);
+        expect_views(checkpoint);
+        cr_expect_eq(atomic_load(&checkpoint->reader.n_requests), before, "all is there");
+        for (size_t k = 0; k < checkpoint->n_storages; k++) {
+            berth_storage_stats told;
+            const berth_storage *storage = berth_tree_storage(checkpoint->tree, k);
+            cr_assert_eq(berth_storage_stats_of(checkpoint, storage, &told, NULL), 0);
+            cr_expect_str_neq(told.method, "none");
+        }
+        berth_close(checkpoint);
+        berth_config_unpatch(NULL);
+    }
 }
 
 Test(stream, payloads_are_not_aligned_but_memory_is)

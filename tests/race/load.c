@@ -83,8 +83,31 @@ static void *save_again(void *context)
     return NULL;
 }
 
+/* All at once, or some, beside those who ask for one at a time: each is brought once. */
+static void *fetch(void *context)
+{
+    static _Atomic int next;
+    static const char *const patterns[] = {NULL, "t1*", "t[0-7]"};
+    static const berth_method_rule rules[] = {{.pattern = "t2*", .method = BERTH_LOAD_READ},
+                                              {.pattern = "t1?", .method = BERTH_LOAD_DIRECT}};
+    berth_checkpoint *checkpoint = context;
+    berth_selection selection = {.pattern = patterns[next++ % 3]};
+    berth_storage_stats told;
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+    berth_error error;
+
+    expect(berth_choose_methods(checkpoint, rules, 2, &error) == 0, error.message);
+    expect(berth_fetch(checkpoint, &selection, &call, &error) == 0, error.message);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1");
+    expect(berth_storage_stats_of(checkpoint, tensor->storage, &told, &error) == 0, error.message);
+    expect(strcmp(told.method, "none") != 0, "what was fetched has a method");
+    return ask(context);
+}
+
 static void share(const char *options)
 {
+    static void *(*const roles[N_THREADS])(void *) = {ask, save_again, fetch, ask, fetch, fetch};
     pthread_t threads[N_THREADS];
     berth_checkpoint *checkpoint;
     berth_error error;
@@ -93,8 +116,7 @@ static void share(const char *options)
     expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
     expect(berth_config_unpatch(&error) == 0, error.message);
     for (int i = 0; i < N_THREADS; i++)
-        expect(pthread_create(&threads[i], NULL, i == 1 ? save_again : ask, checkpoint) == 0,
-               "no thread");
+        expect(pthread_create(&threads[i], NULL, roles[i], checkpoint) == 0, "no thread");
     for (int i = 0; i < N_THREADS; i++)
         (void)pthread_join(threads[i], NULL);
     berth_close(checkpoint);
@@ -110,6 +132,7 @@ int main(void)
     share("load.check=none");
     share("load.mmap=off io.chunk_nbytes=65536 io.threads=3");
     share("load.check=data io.threads=4 io.chunk_nbytes=65536");
+    share("load.method=direct io.threads=2 io.chunk_nbytes=65536");
     expect(berth_verify(path, NULL, NULL, &error) == 0, error.message);
     free(path);
     test_folder_remove(folder);

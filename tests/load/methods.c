@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which method a storage gets, and which reason is told: from facts, options, rules, functions. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <unistd.h>
+
+#include "format/value.h"
+#include "io/syscalls.h"
+#include "load/checkpoint.h"
+#include "load/method.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static const char *const names[] = {"auto", "map", "read", "direct"};
+
+#define GIB ((uint64_t)1 << 30)
+
+/* ---- decisions, pure ---- */
+
+/* Of a cold file on a disk, which is what zeros say. Of 1 GiB, with twice that free, if 0. */
+#define COLD .is_file = true, .at_once = true
+/* One storage that is asked for. */
+#define LAZY .is_file = true
+
+static void expect_way(const char *about, berth_facts facts, bool mmap, berth_load_method asked,
+                       berth_load_method method, const char *reason)
+{
+    struct berth_config config = {.load_mmap = mmap, .load_method = asked};
+
+    facts.asked_nbytes = facts.asked_nbytes ? facts.asked_nbytes : GIB;
+    facts.free_nbytes = facts.free_nbytes ? facts.free_nbytes : 2 * GIB;
+    berth_way way = berth_way_choose(&config, &facts, asked, NULL);
+
+    cr_expect_str_eq(names[way.method], names[method], "%s", about);
+    cr_expect_str_eq(way.reason, reason, "%s", about);
+}
+
+Test(methods, of_auto_go_by_what_is_measured)
+{
+    static const struct {
+        const char *about;
+        berth_facts facts;
+        berth_load_method mapped;
+        const char *reason;
+        berth_load_method unmapped; /* with load.mmap=off */
+        const char *other_reason;
+    } cases[] = {
+        {"memory",
+         {.is_memory = true},
+         BERTH_LOAD_MAP,
+         "the source is memory",
+         BERTH_LOAD_MAP,
+         "the source is memory"},
+        {"a function",
+         {.at_once = true},
+         BERTH_LOAD_READ,
+         "the source is no file",
+         BERTH_LOAD_READ,
+         "the source is no file"},
+        {"one of a file",
+         {LAZY},
+         BERTH_LOAD_MAP,
+         "the source is a file",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"one that cannot be mapped",
+         {LAZY, .cannot_map = true},
+         BERTH_LOAD_READ,
+         "the file cannot be mapped",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"cold",
+         {COLD},
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory",
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory"},
+        {"cold, no direct reads",
+         {COLD, .no_direct = "the reason"},
+         BERTH_LOAD_READ,
+         "the reason",
+         BERTH_LOAD_READ,
+         "the reason"},
+        {"resident",
+         {COLD, .residency = BERTH_RESIDENT},
+         BERTH_LOAD_MAP,
+         "the file is in memory",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"tmpfs",
+         {COLD, .file_system = BERTH_IN_MEMORY},
+         BERTH_LOAD_MAP,
+         "the file is in memory",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"resident, cannot be mapped",
+         {COLD, .residency = BERTH_RESIDENT, .cannot_map = true},
+         BERTH_LOAD_READ,
+         "the file cannot be mapped",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"cold, small",
+         {COLD, .asked_nbytes = GIB / 16 - 1},
+         BERTH_LOAD_READ,
+         "it is not much",
+         BERTH_LOAD_READ,
+         "it is not much"},
+        {"cold, just large enough",
+         {COLD, .asked_nbytes = GIB / 16},
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory",
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory"},
+        {"cold, memory short",
+         {COLD, .free_nbytes = GIB + GIB / 8},
+         BERTH_LOAD_MAP,
+         "memory is short",
+         BERTH_LOAD_READ,
+         "load.mmap=off"},
+        {"cold, memory not short",
+         {COLD, .free_nbytes = GIB + GIB / 4},
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory",
+         BERTH_LOAD_DIRECT,
+         "the file is on a disk, and not in memory"},
+        {"cold, elsewhere",
+         {COLD, .file_system = BERTH_ELSEWHERE},
+         BERTH_LOAD_READ,
+         "direct reads are not measured on this file system",
+         BERTH_LOAD_READ,
+         "direct reads are not measured on this file system"},
+        {"unknown",
+         {COLD, .residency = BERTH_RESIDENCY_UNKNOWN},
+         BERTH_LOAD_READ,
+         "nobody tells whether the file is in memory",
+         BERTH_LOAD_READ,
+         "nobody tells whether the file is in memory"},
+        {"remote",
+         {COLD, .file_system = BERTH_REMOTE, .residency = BERTH_RESIDENT},
+         BERTH_LOAD_READ,
+         "the file system is a network's, or a process's",
+         BERTH_LOAD_READ,
+         "the file system is a network's, or a process's"},
+        {"one of a remote file",
+         {LAZY, .file_system = BERTH_REMOTE},
+         BERTH_LOAD_READ,
+         "the file system is a network's, or a process's",
+         BERTH_LOAD_READ,
+         "the file system is a network's, or a process's"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_way(cases[i].about, cases[i].facts, true, BERTH_LOAD_AUTO, cases[i].mapped,
+                   cases[i].reason);
+        expect_way(cases[i].about, cases[i].facts, false, BERTH_LOAD_AUTO, cases[i].unmapped,
+                   cases[i].other_reason);
+    }
+}
+
+Test(methods, that_are_asked_for_are_given_where_they_can_be)
+{
+    const berth_facts file = {LAZY}, remote = {LAZY, .file_system = BERTH_REMOTE};
+    const berth_facts memory = {.is_memory = true}, function = {.at_once = true};
+    const berth_facts poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
+
+    expect_way("map", file, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
+    expect_way("map", remote, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
+    expect_way("map", file, false, BERTH_LOAD_MAP, BERTH_LOAD_READ, "load.mmap=off");
+    expect_way("map", poor, true, BERTH_LOAD_MAP, BERTH_LOAD_READ, "the file cannot be mapped");
+    expect_way("read", file, true, BERTH_LOAD_READ, BERTH_LOAD_READ, "load.method=read");
+    expect_way("direct", file, true, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
+    expect_way("direct", file, false, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
+    expect_way("direct", poor, true, BERTH_LOAD_DIRECT, BERTH_LOAD_READ, "the reason");
+    for (int asked = BERTH_LOAD_AUTO; asked <= BERTH_LOAD_DIRECT; asked++) {
+        expect_way("memory", memory, true, (berth_load_method)asked, BERTH_LOAD_MAP,
+                   "the source is memory");
+        expect_way("function", function, true, (berth_load_method)asked, BERTH_LOAD_READ,
+                   "the source is no file");
+    }
+}
+
+/* ---- of a file ---- */
+
+static char *folder, *path;
+static berth_checkpoint *checkpoint;
+static berth_error error;
+
+static void set_up(void)
+{
+    size_t nbytes;
+    uint8_t *bytes = build_sample(true, &nbytes);
+
+    folder = test_folder_new();
+    path = test_path(folder, "sample.pt");
+    test_write_file(path, bytes, nbytes);
+    free(bytes);
+}
+
+static void tear_down(void)
+{
+    berth_close(checkpoint);
+    berth_system_restore();
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(chosen, .init = set_up, .fini = tear_down);
+
+static void open_as(const char *options)
+{
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
+/* Asks for one tensor's data, and tells how it became memory: "read: load.method=read". */
+static const char *way_of(const char *name)
+{
+    static char text[100];
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    berth_storage_stats stats;
+
+    cr_assert_not_null(berth_tensor_data(checkpoint, tensor, &error), "%s", error.message);
+    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor->storage, &stats, &error), 0);
+    (void)snprintf(text, sizeof text, "%s: %s", stats.method, stats.reason);
+    return text;
+}
+
+Test(chosen, by_rules_the_first_that_fits_counts)
+{
+    const berth_method_rule rules[] = {
+        {.pattern = "b*", .most_nbytes = 23, .method = BERTH_LOAD_MAP},
+        {.pattern = "b*", .location = "c?u", .least_nbytes = 24, .method = BERTH_LOAD_READ},
+        {.location = "cuda*", .method = BERTH_LOAD_READ},
+        {.most_nbytes = 4, .method = BERTH_LOAD_AUTO},
+    };
+
+    open_as("load.method=map");
+    cr_assert_eq(berth_choose_methods(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+    cr_expect_str_eq(way_of("weight"), "map: load.method=map");
+    cr_expect_str_eq(way_of("words"), "map: the source is a file");
+    /* A later choice does not count for what is memory already. */
+    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0);
+    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+}
+
+Test(chosen, by_no_rules_load_method_counts_again)
+{
+    const berth_method_rule all = {.method = BERTH_LOAD_READ};
+
+    open_as("");
+    cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
+    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0);
+    cr_expect_str_eq(way_of("bias"), "map: the source is a file");
+}
+
+Test(chosen, by_rules_that_are_none)
+{
+    const berth_method_rule rules[] = {{.method = BERTH_LOAD_READ},
+                                       {.method = (berth_load_method)4}};
+    char expected[300];
+
+    open_as("");
+    cr_expect_eq(berth_choose_methods(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
+    (void)snprintf(expected, sizeof expected, "%s: there is no method 4", path);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_str_eq(way_of("bias"), "map: the source is a file", "none of them was taken");
+    cr_expect_eq(berth_choose_methods(NULL, rules, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose_methods(checkpoint, NULL, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose_methods_by(checkpoint, NULL, NULL, &error), BERTH_E_ARGUMENT);
+}
+
+/* load.mmap=off is a promise: no rule maps. */
+Test(chosen, maps_are_never_made_with_load_mmap_off)
+{
+    const berth_method_rule all = {.method = BERTH_LOAD_MAP};
+
+    open_as("load.mmap=off");
+    cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
+    cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
+    cr_expect_null(checkpoint->map.base);
+}
+
+static berth_load_method small_ones_are_read(void *context, const berth_storage *storage)
+{
+    ++*(int *)context;
+    return berth_storage_nbytes(storage) < 24 ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+}
+
+static berth_load_method nonsense(void *context, const berth_storage *storage)
+{
+    (void)context, (void)storage;
+    return (berth_load_method)-1;
+}
+
+Test(chosen, by_a_function_asked_once_a_storage)
+{
+    int n = 0;
+
+    open_as("");
+    cr_assert_eq(berth_choose_methods_by(checkpoint, small_ones_are_read, &n, &error), 0);
+    cr_expect_eq(n, 3);
+    cr_expect_str_eq(way_of("words"), "read: the caller's function asks for it");
+    cr_expect_str_eq(way_of("bias"), "map: the caller's function asks for it");
+    cr_expect_eq(berth_choose_methods_by(checkpoint, nonsense, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(way_of("weight"), "map: the caller's function asks for it");
+}
+
+static unsigned long told_type;
+
+static int told_fstatfs(int fd, struct statfs *system)
+{
+    (void)fd;
+    memset(system, 0, sizeof *system);
+    system->f_type = (__fsword_t)told_type;
+    return 0;
+}
+
+/* F2: strangers may cut it short. */
+Test(chosen, files_of_networks_are_not_mapped_unasked)
+{
+    static const unsigned long types[] = {NFS_SUPER_MAGIC, 0x65735546 /* FUSE */, 0xFE534D42};
+
+    berth_system.fstatfs = told_fstatfs;
+    for (size_t i = 0; i < 3; i++) {
+        told_type = types[i];
+        open_as("");
+        cr_expect_str_eq(way_of("bias"), "read: the file system is a network's, or a process's");
+        open_as("load.method=map");
+        cr_expect_str_eq(way_of("bias"), "map: load.method=map");
+    }
+}
+
+Test(chosen, direct_reads_are_not_tried_in_memory)
+{
+    told_type = TMPFS_MAGIC;
+    berth_system.fstatfs = told_fstatfs;
+    open_as("load.method=direct");
+    cr_expect_str_eq(way_of("bias"), "read: the file system is in memory");
+    cr_expect_eq(checkpoint->direct.fd, -1);
+}
+
+static int no_direct_open(const char *what, int flags, mode_t mode)
+{
+    if (flags & O_DIRECT) {
+        errno = EINVAL;
+        return -1;
+    }
+    return open(what, flags, mode);
+}
+
+Test(chosen, direct_reads_that_the_file_system_has_not_are_told)
+{
+    berth_system.open = no_direct_open;
+    told_type = EXT4_SUPER_MAGIC;
+    berth_system.fstatfs = told_fstatfs;
+    open_as("load.method=direct");
+    cr_expect_str_eq(way_of("bias"), "read: the file system has no direct reads");
+    cr_expect_str_eq(way_of("words"), "read: the file system has no direct reads");
+}
+
+Test(chosen, what_is_swapped_or_moved_is_read_and_says_so)
+{
+    berth_error unasked;
+
+    berth_close(checkpoint);
+    cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", NULL, &checkpoint, &unasked), 0);
+    bool any_read = false;
+    for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
+        berth_named_tensor named;
+        cr_assert_eq(berth_tensor_at(checkpoint, i, &named, &error), 0);
+        if (!named.tensor || !named.tensor->storage || named.tensor->storage->nbytes == 0)
+            continue;
+        char name[100];
+        (void)snprintf(name, sizeof name, "%s", named.name);
+        const char *way = way_of(name);
+        any_read = any_read || strcmp(way, "read: it is not aligned for its elements") == 0;
+    }
+    cr_expect(any_read);
+}
+
+Test(chosen, statistics_of_what_is_not_the_checkpoint_s_are_refused)
+{
+    berth_storage_stats stats;
+    berth_checkpoint *other;
+
+    open_as("");
+    cr_assert_eq(berth_open(path, NULL, &other, NULL), 0);
+    const berth_storage *storage = berth_find_tensor(other, "bias")->storage;
+    cr_expect_eq(berth_storage_stats_of(checkpoint, storage, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(stats.method, "none");
+    cr_expect_eq(berth_storage_stats_of(checkpoint, NULL, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_stats_of(NULL, storage, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_stats_of(other, storage, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_stats_of(other, storage, &stats, &error), 0);
+    cr_expect_str_eq(stats.method, "none");
+    cr_expect_eq(stats.nbytes, 24);
+    berth_close(other);
+}
