@@ -971,11 +971,12 @@ typedef struct berth_method_rule {
  */
 BERTH_API int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
                                    size_t n_rules, berth_error *error);
+/* Says how one storage becomes memory. */
+typedef berth_load_method (*berth_method_function)(void *context, const berth_storage *storage);
+
 /* The same by a function, asked once a storage, on the caller's thread; views of another storage,
  * which only files from before 1.6 have, go with it. */
-BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint,
-                                      berth_load_method (*choose)(void *context,
-                                                                  const berth_storage *storage),
+BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
                                       void *context, berth_error *error);
 
 /*

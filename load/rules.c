@@ -119,9 +119,7 @@ int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *
 
 /* ---- by a function ---- */
 
-int berth_choose_methods_by(berth_checkpoint *checkpoint,
-                            berth_load_method (*choose)(void *context,
-                                                        const berth_storage *storage),
+int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
                             void *context, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);

@@ -367,8 +367,7 @@ Test(patches, are_made_all_or_nothing)
         expect("io.threads", "0", "default");
         cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT, "nothing to undo");
     }
-    cr_assert_eq(berth_config_patch("io.threads=3 io.queue_depth=4", &error),
-                 BERTH_E_UNAVAILABLE);
+    cr_assert_eq(berth_config_patch("io.threads=3 io.queue_depth=4", &error), BERTH_E_UNAVAILABLE);
     cr_assert_str_eq(error.message, "io.queue_depth = 4: request queues are not part of this "
                                     "version; use 0 (in a patch)");
     expect("io.threads", "0", "default");

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Many storages at once, or none: cancelled, failing, cut short, with wrong sums, without memory.
+ */
+#include "tests/load/fetch_scene.h"
+
+TestSuite(fetch_failures, .init = set_up, .fini = tear_down);
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    cr_expect_leq(done_nbytes, total_nbytes);
+    return ++*(int *)context > 1;
+}
+
+Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
+{
+    static const char *const options[] = {"load.method=read io.threads=1 io.chunk_nbytes=65536",
+                                          "load.method=direct io.threads=1 io.chunk_nbytes=65536",
+                                          "load.method=map io.threads=1 io.chunk_nbytes=65536"};
+
+    for (size_t i = 0; i < 3; i++) {
+        int n_calls = 1;
+        berth_stats stats;
+        berth_call call = {.progress = cancel, .progress_context = &n_calls, .stats = &stats};
+        open_as(options[i]);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
+        for (size_t k = 0; k < N_TENSORS; k++)
+            cr_expect(!is_memory(k) || lengths[k] == 0);
+        cr_expect_null(checkpoint->regions);
+        cr_expect_eq(stats.memory_nbytes, 0);
+        fetched(NULL);
+        expect_elements();
+    }
+}
+
+static int n_reads_left;
+
+static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    if (n_reads_left-- == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+Test(fetch_failures, that_fails_names_record_and_byte)
+{
+    open_as("load.method=read io.threads=1 io.chunk_nbytes=1MiB");
+    char expected[300];
+    const berth_storage *storage = tensor_at(3)->storage;
+
+    berth_system.pread = failing_pread;
+    n_reads_left = 2;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM);
+    cr_expect_str_eq(error.record, "data/3");
+    cr_expect(error.offset > storage->offset && error.offset < storage->offset + storage->nbytes);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: data/3 at byte %llu: 1048576 bytes not read: "
+                   "Input/output error",
+                   path, (unsigned long long)error.offset);
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    cr_expect_not(is_memory(0));
+    berth_system_restore();
+    fetched(NULL);
+    expect_elements();
+}
+
+/* W9, F2 */
+Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
+{
+    static const char *const options[] = {
+        "load.method=read io.threads=1", "load.method=direct io.threads=1",
+        "load.method=map io.threads=1", "io.threads=1", "load.mmap=off io.threads=1"};
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        save_as("save.storage_alignment=64");
+        open_as(options[i]);
+        cr_assert_eq(truncate(path, 2000000), 0);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
+                     options[i], error.message);
+        cr_expect_str_eq(error.record, i == 2 ? "data/0" : "data/3", "%s", options[i]);
+        for (size_t k = 0; k < N_TENSORS; k++)
+            cr_expect(!is_memory(k) || lengths[k] == 0);
+    }
+}
+
+static off_t cut_at;
+
+static int cutting_madvise(void *address, size_t nbytes, int advice)
+{
+    if (cut_at > 0)
+        cr_assert_eq(truncate(path, cut_at), 0);
+    cut_at = 0;
+    return madvise(address, nbytes, advice);
+}
+
+/* F2: the map was made, and then. */
+Test(fetch_failures, of_a_mapped_file_that_is_cut_while_it_is_made_present)
+{
+    open_as("load.method=map io.threads=1 io.chunk_nbytes=1MiB");
+    cut_at = 2000000;
+    berth_system.madvise = cutting_madvise;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s",
+                 error.message);
+    cr_expect_str_eq(error.record, "data/3", "%s", error.message);
+}
+
+/* Z10 */
+Test(fetch_failures, compares_crcs_of_what_it_brings)
+{
+    static const char *const options[] = {"load.method=read " BACK, "load.method=direct " BACK,
+                                          "load.method=map " BACK};
+    const berth_selection others = {.pattern = "t[!3]"};
+    berth_call call = {.config = NULL};
+
+    for (size_t i = 0; i < 3; i++) {
+        open_as(options[i]);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        off_t at = (off_t)tensor_at(3)->storage->offset + 3000001;
+        uint8_t byte = (uint8_t) ~((const uint8_t *)elements[3])[3000001];
+        cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+        cr_assert_eq(berth_config_patch(options[i], NULL), 0);
+        cr_assert_eq(berth_config_patch("load.check=data", NULL), 0);
+        berth_config *config = berth_config_new(NULL);
+        call.config = config;
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CHECKSUM, "%s",
+                     options[i]);
+        cr_expect_str_eq(error.record, "data/3");
+        cr_expect_eq(stats_at(3).crc32, BERTH_CRC_BAD);
+        cr_expect_not(is_memory(3));
+        cr_expect_not(is_memory(5));
+        cr_expect_eq(berth_fetch(checkpoint, &others, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(stats_at(5).crc32, BERTH_CRC_GOOD);
+        byte = (uint8_t)~byte;
+        cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
+        (void)close(fd);
+        berth_config_free(config);
+        berth_config_unpatch(NULL);
+        berth_config_unpatch(NULL);
+    }
+}
+
+Test(fetch_failures, without_crcs_in_the_file_says_so)
+{
+    save_as("save.compute_crc32=off");
+    open_as("load.check=data load.method=read");
+    fetched(NULL);
+    cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);
+    expect_elements();
+}
+
+/* ---- memory ---- */
+
+#define N_LONG (20 << 20)
+
+static char *fake_meminfo;
+
+static int open_fake(const char *what, int flags, mode_t mode)
+{
+    if (strcmp(what, "/proc/meminfo") == 0)
+        return open(fake_meminfo, flags, mode);
+    if (strcmp(what, "/proc/self/cgroup") == 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    return open(what, flags, mode);
+}
+
+/* A sparse file would do as well, but has no CRCs. */
+static void save_long_ones(void)
+{
+    static const int64_t shape[] = {N_LONG / 2};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    void *bytes = calloc(1, N_LONG / 2);
+
+    for (int i = 0; i < 2; i++)
+        berth_dict_set(
+            root, i == 0 ? "first" : "second",
+            berth_tensor_value(
+                tree,
+                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+    free(bytes);
+}
+
+Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missing)
+{
+    static const char text[] = "MemAvailable: 12000 kB\n";
+    char expected[400];
+
+    save_long_ones();
+    fake_meminfo = test_path(folder, "meminfo");
+    test_write_file(fake_meminfo, text, sizeof text - 1);
+    open_as("load.method=read io.threads=1");
+    berth_system.open = open_fake;
+    berth_system.pread = failing_pread;
+    n_reads_left = 2; /* those of meminfo and nothing else */
+    const berth_storage *first = berth_find_tensor(checkpoint, "first")->storage;
+    const berth_storage *second = berth_find_tensor(checkpoint, "second")->storage;
+    uint64_t needed = second->offset + second->nbytes - first->offset + first->offset % 64;
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: data/1 at byte %llu: there is no memory for \"second\": of %llu bytes "
+                   "needed, %llu are missing",
+                   path, (unsigned long long)second->offset, (unsigned long long)needed,
+                   (unsigned long long)(needed - 12000 * 1024));
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    berth_system.pread = pread;
+    /* What is mapped needs none. */
+    const berth_method_rule rules[] = {{.pattern = "second", .method = BERTH_LOAD_MAP}};
+    cr_assert_eq(berth_choose_methods(checkpoint, rules, 1, &error), 0);
+    fetched(NULL);
+    berth_system_restore();
+    free(fake_meminfo);
+}
