@@ -7,6 +7,7 @@
  * memo-doubled tuples cost what their nodes cost. Numbers are compared by value.
  */
 #include "config/memory.h"
+#include "format/hash.h"
 #include "format/node.h"
 
 #include <math.h>
@@ -14,30 +15,9 @@
 
 /* ---- hashing ---- */
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    unsigned __int128 product =
-        (unsigned __int128)(a ^ UINT64_C(0xa0761d6478bd642f)) * (b ^ UINT64_C(0xe7037ed1a0b428db));
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static uint32_t folded(uint64_t hash)
-{
-    return (uint32_t)(hash ^ hash >> 32);
-}
-
 uint32_t berth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
 {
-    const uint8_t *at = bytes;
-    uint64_t hash = mix(tree->seed, nbytes), word;
-    for (; nbytes >= sizeof(word); nbytes -= sizeof(word), at += sizeof(word)) {
-        memcpy(&word, at, sizeof(word));
-        hash = mix(hash, word);
-    }
-    word = 0;
-    if (nbytes)
-        memcpy(&word, at, nbytes);
-    return folded(mix(hash, word));
+    return berth_hash(tree->seed, bytes, nbytes);
 }
 
 enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
@@ -131,15 +111,16 @@ static uint32_t number_hash(const berth_tree *tree, const berth_value *key, stru
     uint8_t bytes[BIG_NBYTES + 8];
     switch (number.sort) {
     case INTEGER:
-        return folded(mix(tree->seed, (uint64_t)number.integer));
+        return berth_hash_fold(berth_hash_mix(tree->seed, (uint64_t)number.integer));
     case BIG:
         return berth_hash_bytes(tree, bytes, integer_bytes(key, bytes));
     case REAL:
-        return folded(mix(tree->seed + 1, bits_of(number.real)));
+        return berth_hash_fold(berth_hash_mix(tree->seed + 1, bits_of(number.real)));
     case COMPLEX:
-        return folded(mix(mix(tree->seed + 2, bits_of(number.real)), bits_of(number.imaginary)));
+        return berth_hash_fold(berth_hash_mix(berth_hash_mix(tree->seed + 2, bits_of(number.real)),
+                                              bits_of(number.imaginary)));
     default:
-        return folded(mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
+        return berth_hash_fold(berth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
     }
 }
 
@@ -315,10 +296,10 @@ static bool is_hashable(const berth_value *value)
 
 static uint32_t tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
-    uint64_t hash = mix(tree->seed + 4, tuple->key.count);
+    uint64_t hash = berth_hash_mix(tree->seed + 4, tuple->key.count);
     for (uint32_t i = 0; i < tuple->key.count; i++)
-        hash = mix(hash, berth_key_hash(tree, tuple->items[i]));
-    return folded(hash);
+        hash = berth_hash_mix(hash, berth_key_hash(tree, tuple->items[i]));
+    return berth_hash_fold(hash);
 }
 
 /* The next item of a tuple, from its cursor on, that is a tuple not yet canonical. */

@@ -205,8 +205,7 @@ struct berth_tree {
     size_t chunk_at;
     size_t chunk_nbytes;
     size_t chunks_nbytes; /* of all chunks */
-    void *given;          /* berth_tree_give: the block, and what is left of it */
-    char *given_at;
+    char *given;          /* berth_tree_give: what is left of it */
     size_t given_nbytes;
     uint64_t seed; /* of the hash of keys */
     uint32_t n_ids;

@@ -54,9 +54,9 @@ static bool add_chunk(berth_tree *tree)
     struct block *chunk;
     if (tree->given_nbytes >= LARGEST_CHUNK_NBYTES) {
         nbytes = LARGEST_CHUNK_NBYTES;
-        chunk = (struct block *)(void *)tree->given_at;
+        chunk = (struct block *)(void *)tree->given;
         *chunk = (struct block){.tree = tree}; /* not in the list: it is no block of its own */
-        tree->given_at += nbytes;
+        tree->given += nbytes;
         tree->given_nbytes -= nbytes;
     } else if (!(chunk = add_block(tree, nbytes - sizeof(struct block)))) {
         return false;
@@ -68,10 +68,9 @@ static bool add_chunk(berth_tree *tree)
     return true;
 }
 
-void berth_tree_give(berth_tree *tree, void *block, void *at, size_t nbytes)
+void berth_tree_give(berth_tree *tree, void *memory, size_t nbytes)
 {
-    tree->given = block;
-    tree->given_at = at;
+    tree->given = memory;
     tree->given_nbytes = nbytes;
 }
 
@@ -182,7 +181,6 @@ void berth_tree_free(berth_tree *tree)
         next = block->next;
         berth_release(block);
     }
-    berth_release(tree->given);
     berth_release(tree->keys.chains);
     berth_release(tree->storages.items);
     berth_release(tree->storages.slots);

@@ -45,10 +45,10 @@ const char *berth_kind_phrase(berth_kind kind);
 void *berth_tree_allocate(berth_tree *tree, size_t nbytes);
 
 /*
- * Memory that the tree takes for its values before it asks for any: [at, at + nbytes) of a block of
- * berth_allocate, which it releases. Once a tree, by who knows how large it will become.
+ * Memory that the tree fills with values before it asks for any, from who knows how large it will
+ * become; it must live as long as the tree. Once a tree.
  */
-void berth_tree_give(berth_tree *tree, void *block, void *at, size_t nbytes);
+void berth_tree_give(berth_tree *tree, void *memory, size_t nbytes);
 
 /* All storages, in the order of first meeting. */
 size_t berth_tree_n_storages(const berth_tree *tree);

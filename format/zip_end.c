@@ -224,7 +224,9 @@ int berth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t f
     if (tail_nbytes < BERTH_ZIP_TAIL_NBYTES && tail_nbytes < file_nbytes)
         return berth_fail(error, BERTH_E_TRUNCATED, NULL, BERTH_NO_OFFSET,
                           "the last %zu bytes do not suffice to find the end record", tail_nbytes);
-    zip_tail tail = {tail_bytes, tail_nbytes, file_nbytes - tail_nbytes};
+    /* Nor on whether it was more. */
+    size_t beyond = tail_nbytes > BERTH_ZIP_TAIL_NBYTES ? tail_nbytes - BERTH_ZIP_TAIL_NBYTES : 0;
+    zip_tail tail = {tail_bytes + beyond, tail_nbytes - beyond, file_nbytes - tail_nbytes + beyond};
     end_fields classic, wide;
     size_t end_at = 0;
     bool has_end64 = false;

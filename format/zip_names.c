@@ -6,6 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/hash.h"
 
 /* ---- which names are refused ---- */
 
@@ -115,35 +116,21 @@ bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
 
 /* Open addressing: slot 0 is free, else entry number + 1. */
 typedef struct name_index {
-    uint64_t base;
+    uint64_t seed;
     size_t mask;
     size_t slots[];
 } name_index;
 
-#define HASH_PRIME 0x7FFFFFFFu
-
-/*
- * A polynomial over the bytes, modulo a prime. Its point is taken from an address that whoever
- * made the file cannot know, so that no choice of names makes the search long.
- */
-static size_t hash_name(const name_index *index, const char *name, size_t name_nbytes)
-{
-    uint64_t hash = 1;
-    for (size_t i = 0; i < name_nbytes; i++)
-        hash = (hash * index->base + (uint8_t)name[i] + 1) % HASH_PRIME;
-    return (size_t)(hash * 0x9E3779B97F4A7C15u >> 24);
-}
-
 /* The slot that holds the name, or the free one where it would go. */
 static size_t *find_slot(const berth_zip_directory *directory, name_index *index,
-                         const char *record, size_t record_nbytes)
+                         const char *record, size_t record_nbytes, uint32_t hash)
 {
-    size_t at = hash_name(index, record, record_nbytes) & index->mask;
+    size_t at = hash & index->mask;
     size_t skip_nbytes = directory->archive_nbytes + (size_t)1;
 
     while (index->slots[at]) {
         const berth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
-        if (entry->name_nbytes - skip_nbytes == record_nbytes &&
+        if (entry->name_hash == hash && entry->name_nbytes - skip_nbytes == record_nbytes &&
             memcmp(entry->record, record, record_nbytes) == 0)
             break;
         at = (at + 1) & index->mask;
@@ -163,7 +150,9 @@ static name_index *new_index(size_t n_entries, berth_error *error)
         return NULL;
     }
     index->mask = n_slots - 1;
-    index->base = 256 + ((uintptr_t)index >> 4) % (HASH_PRIME - 256);
+    /* From addresses that whoever made the file cannot know. */
+    index->seed = (uint64_t)(uintptr_t)index * UINT64_C(0x9e3779b97f4a7c15) ^
+                  (uint64_t)(uintptr_t)&nbytes * UINT64_C(0xd6e8feb86659fd93);
     return index;
 }
 
@@ -173,9 +162,10 @@ int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
 
     directory->index = index;
     for (size_t i = 0; index && i < directory->n_entries; i++) {
-        const berth_zip_entry *entry = &directory->entries[i];
+        berth_zip_entry *entry = &directory->entries[i];
         size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
-        size_t *slot = find_slot(directory, index, entry->record, record_nbytes);
+        entry->name_hash = berth_hash(index->seed, entry->record, record_nbytes);
+        size_t *slot = find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
         if (*slot)
             return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                               "a second record of this name; the first one is at byte %" PRIu64,
@@ -188,8 +178,11 @@ int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
 berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
                                 size_t record_nbytes)
 {
-    if (!directory->index)
+    name_index *index = directory->index;
+
+    if (!index)
         return NULL;
-    size_t *slot = find_slot(directory, directory->index, record, record_nbytes);
+    uint32_t hash = berth_hash(index->seed, record, record_nbytes);
+    size_t *slot = find_slot(directory, index, record, record_nbytes, hash);
     return *slot ? &directory->entries[*slot - 1] : NULL;
 }

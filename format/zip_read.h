@@ -25,6 +25,7 @@ typedef struct berth_zip_entry {
     uint16_t flags;
     uint16_t method; /* 0 stored, 8 deflated */
     uint32_t crc32;
+    uint32_t name_hash; /* of record; private to zip_names.c */
     uint64_t compressed_nbytes;
     uint64_t nbytes;
     uint64_t header_offset;

@@ -19,7 +19,8 @@ typedef unsigned long long ull;
 /* "data/<key>", in one buffer that grows. */
 typedef struct storage_name {
     char *text;
-    size_t nbytes;
+    size_t nbytes; /* of the buffer */
+    size_t length; /* of the name */
 } storage_name;
 
 static const char *name_storage(storage_name *name, const berth_storage *storage,
@@ -38,6 +39,7 @@ static const char *name_storage(storage_name *name, const berth_storage *storage
     }
     memcpy(name->text, "data/", 5);
     memcpy(name->text + 5, storage->key, nbytes - 5);
+    name->length = nbytes - 1;
     return name->text;
 }
 
@@ -52,16 +54,27 @@ static uint32_t alignment_of(const berth_checkpoint *checkpoint)
 
 struct walk {
     const berth_checkpoint *checkpoint;
+    size_t archive_nbytes;
     const char *before; /* the record before this one, "" for the first */
     size_t before_at;   /* unless it is a small one: storage's index + 1 */
+    size_t next;        /* berth_container_find_next */
     berth_place place;
 };
 
+static struct walk begin_walk(const berth_checkpoint *checkpoint, uint64_t cursor)
+{
+    return (struct walk){.checkpoint = checkpoint,
+                         .archive_nbytes = strlen(checkpoint->archive),
+                         .before = "",
+                         .place = {.next_offset = cursor}};
+}
+
 /* Places the next record of the walk. */
-static int step(struct walk *walk, const char *record, uint64_t nbytes, berth_error *error)
+static int step(struct walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
+                berth_error *error)
 {
     const berth_checkpoint *checkpoint = walk->checkpoint;
-    size_t name_nbytes = strlen(checkpoint->archive) + 1 + strlen(record);
+    size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->place.next_offset;
 
     if (berth_layout_place(cursor, name_nbytes, nbytes, alignment_of(checkpoint), &walk->place) < 0)
@@ -112,34 +125,34 @@ static int fail_data(const struct walk *walk, const char *record, uint64_t at, b
 
 int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *error)
 {
-    struct walk walk = {.checkpoint = checkpoint, .before = ""};
+    struct walk walk = begin_walk(checkpoint, 0);
 
     for (int which = 0; which < BERTH_N_SMALL; which++) {
         const berth_small *small = &checkpoint->small[which];
         if (!small->present)
             continue;
-        if (step(&walk, berth_small_names[which], small->nbytes, error) < 0)
+        const char *record = berth_small_names[which];
+        if (step(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
         if (small->header_offset != walk.place.header_offset)
-            return fail_header(&walk, berth_small_names[which], "it is", small->header_offset,
-                               error);
+            return fail_header(&walk, record, "it is", small->header_offset, error);
         if (small->data_offset != walk.place.data_offset)
-            return fail_data(&walk, berth_small_names[which], small->data_offset, error);
-        walk.before = berth_small_names[which];
+            return fail_data(&walk, record, small->data_offset, error);
+        walk.before = record;
     }
     return 0;
 }
 
 int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error)
 {
-    struct walk walk = {.checkpoint = checkpoint, .place = {.next_offset = cursor}};
+    struct walk walk = begin_walk(checkpoint, cursor);
     uint64_t file_nbytes = checkpoint->reader.nbytes;
     storage_name name = {0};
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);
-        if (!record || step(&walk, record, storage->nbytes, error) < 0)
+        if (!record || step(&walk, record, name.length, storage->nbytes, error) < 0)
             break;
         if (walk.place.next_offset > file_nbytes) {
             (void)berth_fail(error, BERTH_E_TRUNCATED, record, walk.place.data_offset,
@@ -148,6 +161,7 @@ int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_e
             break;
         }
         storage->offset = walk.place.data_offset;
+        checkpoint->central_nbytes += berth_layout_central_nbytes(&walk.place);
     }
     berth_release(name.text);
     return error->code;
@@ -190,14 +204,14 @@ static int compare_first(const struct walk *walk, const char *record, const bert
 int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
                               const berth_window *window, berth_error *error)
 {
-    struct walk walk = {.checkpoint = checkpoint, .place = {.next_offset = cursor}};
+    struct walk walk = begin_walk(checkpoint, cursor);
     storage_name name = {0};
 
     if (checkpoint->n_storages == 0)
         return 0;
     const berth_storage *storage = berth_tree_storage(checkpoint->tree, 0);
     const char *record = name_storage(&name, storage, error);
-    if (record && step(&walk, record, storage->nbytes, error) == 0 &&
+    if (record && step(&walk, record, name.length, storage->nbytes, error) == 0 &&
         walk.place.data_offset <= window->head_nbytes)
         (void)compare_first(&walk, record, storage, window->head + cursor,
                             walk.place.data_offset - cursor, error);
@@ -207,11 +221,13 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
 
 /* ---- comparing with the directory ---- */
 
-static int compare(struct walk *walk, const char *record, uint64_t nbytes, berth_error *error)
+static int compare(struct walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
+                   berth_error *error)
 {
-    const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
+    const berth_zip_entry *entry =
+        berth_container_find_next(&walk->checkpoint->container, record, record_nbytes, &walk->next);
 
-    if (step(walk, record, nbytes, error) < 0)
+    if (step(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
         return berth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
@@ -228,7 +244,7 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
     const berth_small *small = &walk->checkpoint->small[which];
     const char *record = berth_small_names[which];
 
-    if (compare(walk, record, small->nbytes, error) < 0)
+    if (compare(walk, record, strlen(record), small->nbytes, error) < 0)
         return error->code;
     const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
     if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32 || entry->method != 0)
@@ -255,7 +271,7 @@ static int check_absent(const berth_checkpoint *checkpoint, int which, berth_err
 
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
 {
-    struct walk walk = {.checkpoint = checkpoint, .before = ""};
+    struct walk walk = begin_walk(checkpoint, 0);
     storage_name name = {0};
 
     for (int which = 0; which < BERTH_N_SMALL; which++)
@@ -266,7 +282,7 @@ int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);
         walk.before_at = i;
-        if (!record || compare(&walk, record, storage->nbytes, error) < 0)
+        if (!record || compare(&walk, record, name.length, storage->nbytes, error) < 0)
             break;
     }
     berth_release(name.text);
@@ -297,12 +313,16 @@ static int check_storage(const berth_storage *storage, const berth_zip_entry *en
 int berth_check_storages(berth_checkpoint *checkpoint, berth_error *error)
 {
     storage_name name = {0};
+    size_t next = 0;
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);
-        if (!record || check_storage(storage, berth_container_find(&checkpoint->container, record),
-                                     record, &checkpoint->has_longer_record, error) < 0)
+        const berth_zip_entry *entry =
+            record ? berth_container_find_next(&checkpoint->container, record, name.length, &next)
+                   : NULL;
+        if (!record ||
+            check_storage(storage, entry, record, &checkpoint->has_longer_record, error) < 0)
             break;
     }
     berth_release(name.text);
@@ -312,13 +332,16 @@ int berth_check_storages(berth_checkpoint *checkpoint, berth_error *error)
 int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error)
 {
     storage_name name = {0};
+    size_t next = 0;
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);
         if (!record)
             break;
-        storage->offset = berth_container_find(&checkpoint->container, record)->data_offset;
+        storage->offset =
+            berth_container_find_next(&checkpoint->container, record, name.length, &next)
+                ->data_offset;
     }
     berth_release(name.text);
     return error->code;

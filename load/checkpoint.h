@@ -61,6 +61,7 @@ typedef struct berth_kept_region {
 struct berth_checkpoint {
     berth_reader reader;
     struct berth_config config;
+    berth_region values; /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
     bool is_stream;
@@ -72,7 +73,8 @@ struct berth_checkpoint {
     bool is_foreign;           /* that is not this machine's order */
     bool byteorder_recorded;
     bool calculated_offsets;
-    bool has_longer_record; /* T1: one is longer than its elements; the layout is not its file's */
+    uint64_t central_nbytes; /* of the storages in the directory, by the layout */
+    bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
     berth_container container;
     size_t n_storages;
     berth_stored *stored;          /* n_storages */

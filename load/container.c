@@ -33,6 +33,9 @@ int berth_container_read(berth_container *container, berth_window *window, uint6
         tail_nbytes = BERTH_ZIP_TAIL_NBYTES;
     if (tail_nbytes > file_nbytes)
         tail_nbytes = file_nbytes;
+    if (file_nbytes - tail_nbytes < window->head_nbytes &&
+        berth_window_grow_head(window, file_nbytes, error) < 0)
+        return error->code;
     if (berth_window_get(window, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
         berth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
         berth_window_get(window, container->end.directory_offset, container->end.directory_nbytes,
@@ -48,6 +51,20 @@ berth_zip_entry *berth_container_find(const berth_container *container, const ch
     return berth_zip_find(&container->directory, record, strlen(record));
 }
 
+berth_zip_entry *berth_container_find_next(const berth_container *container, const char *record,
+                                           size_t record_nbytes, size_t *next)
+{
+    const berth_zip_directory *directory = &container->directory;
+    berth_zip_entry *entry = *next < directory->n_entries ? &directory->entries[*next] : NULL;
+
+    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
+        memcmp(entry->record, record, record_nbytes) != 0)
+        entry = berth_zip_find(directory, record, record_nbytes);
+    if (entry)
+        *next = (size_t)(entry - directory->entries) + 1;
+    return entry;
+}
+
 /* All entries in the file's order, folders too: entry i, or NULL behind the last. */
 static berth_zip_entry *entry_at(const berth_container *container, size_t i)
 {
@@ -58,20 +75,28 @@ static berth_zip_entry *entry_at(const berth_container *container, size_t i)
                : NULL;
 }
 
-/* The end of the headers that one read shall fetch, from that of entry i on. */
-static uint64_t run_end(const berth_container *container, size_t i)
+/* What a local header takes, mostly. */
+static uint64_t header_nbytes(const berth_zip_entry *entry)
 {
-    const berth_zip_entry *entry = entry_at(container, i);
-    uint64_t start = entry ? entry->header_offset : container->end.directory_offset;
-    uint64_t end = start;
+    return BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
+}
 
-    for (; (entry = entry_at(container, i)) != NULL; i++) {
-        uint64_t header_nbytes = BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
-        if (end > start && entry->header_offset - start > RUN_NBYTES - header_nbytes)
-            break;
-        end = entry->header_offset + header_nbytes;
-    }
-    return end;
+/*
+ * The end of the headers that one read shall fetch, from that of entry i on. *last is the last of
+ * them, and where the search goes on for the next i, which is no smaller.
+ */
+static uint64_t run_end(const berth_container *container, size_t i, size_t *last)
+{
+    const berth_zip_entry *entry = entry_at(container, i), *next;
+
+    if (!entry)
+        return container->end.directory_offset;
+    if (*last < i)
+        *last = i;
+    while ((next = entry_at(container, *last + 1)) != NULL &&
+           next->header_offset - entry->header_offset <= RUN_NBYTES - header_nbytes(next))
+        ++*last;
+    return entry_at(container, *last)->header_offset + header_nbytes(entry_at(container, *last));
 }
 
 /* Z5: the local header of entry i, which then knows where its data is; read as far as `end`. */
@@ -121,16 +146,17 @@ static int check_descriptor(berth_window *window, berth_zip_entry *entry, uint64
 int berth_container_check_headers(berth_container *container, berth_window *window,
                                   bool all_descriptors, berth_error *error)
 {
+    size_t last = 0;
     berth_zip_entry *entry;
 
     for (size_t i = 0; (entry = entry_at(container, i)) != NULL; i++) {
-        if (check_local(container, window, i, run_end(container, i), error) < 0 ||
+        if (check_local(container, window, i, run_end(container, i, &last), error) < 0 ||
             check_reach(entry, error) < 0)
             return error->code;
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0)
             continue;
         /* Fetched together with the headers behind it. */
-        if (check_descriptor(window, entry, run_end(container, i + 1), error) < 0)
+        if (check_descriptor(window, entry, run_end(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;
@@ -140,8 +166,7 @@ int berth_container_check_entry(berth_container *container, berth_window *window
                                 berth_error *error)
 {
     berth_zip_entry *entry = entry_at(container, i);
-    uint64_t end =
-        entry->header_offset + BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
+    uint64_t end = entry->header_offset + header_nbytes(entry);
 
     if (check_local(container, window, i, end, error) < 0 || check_reach(entry, error) < 0)
         return error->code;

@@ -17,7 +17,7 @@ typedef struct berth_container {
 
 /*
  * Reads the end records and the directory (Z1 to Z4, Z8, Z9), in one read if the last `tail_nbytes`
- * bytes, or BERTH_ZIP_TAIL_NBYTES, hold both; in two if not.
+ * bytes, or BERTH_ZIP_TAIL_NBYTES, hold both; in two if not. What the head holds is not read again.
  */
 int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
                          berth_error *error);
@@ -25,6 +25,12 @@ void berth_container_free(berth_container *container);
 
 /* The entry of a record, or NULL. */
 berth_zip_entry *berth_container_find(const berth_container *container, const char *record);
+/*
+ * The same for one of many records that follow each other: *next, at first 0, is where it is looked
+ * for first, behind the last one that was found.
+ */
+berth_zip_entry *berth_container_find_next(const berth_container *container, const char *record,
+                                           size_t record_nbytes, size_t *next);
 
 /*
  * Reads every local header and compares it with its entry (Z5), after which entries know their

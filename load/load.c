@@ -144,6 +144,7 @@ void berth_close(berth_checkpoint *checkpoint)
     berth_names_free(checkpoint->names);
     berth_storages_end(checkpoint);
     berth_tree_free(checkpoint->tree);
+    berth_region_free(&checkpoint->values);
     berth_container_free(&checkpoint->container);
     berth_release(checkpoint->archive);
     berth_release(checkpoint->shown_name);

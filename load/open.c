@@ -13,7 +13,7 @@
 #include "io/pages.h"
 #include "load/checkpoint.h"
 
-/* What the directory may list besides what data.pkl names, in the guess of its size. */
+/* What the directory may list besides storages, in the guess of its size. */
 #define OTHERS_NBYTES 4096
 
 /* ---- what kind of file it is ---- */
@@ -89,19 +89,17 @@ static int refuse_archive(const berth_container *container, berth_error *error)
 /* ---- the steps ---- */
 
 /*
- * Values take some six times the bytes of their pickle, and each page of them costs more than what
+ * Values take some five times the bytes of their pickle, and each page of them costs more than what
  * is written to it: large ones, where there are many. Without this memory all works as well.
  */
-static void give_memory(const berth_checkpoint *checkpoint, size_t pickle_nbytes)
+static void give_memory(berth_checkpoint *checkpoint, size_t pickle_nbytes)
 {
-    size_t nbytes = pickle_nbytes / BERTH_LARGE_PAGE_NBYTES * 5 * BERTH_LARGE_PAGE_NBYTES;
-    uint8_t *block = nbytes ? berth_allocate(nbytes + BERTH_LARGE_PAGE_NBYTES) : NULL;
+    uint64_t nbytes = (uint64_t)pickle_nbytes / BERTH_LARGE_PAGE_NBYTES * BERTH_LARGE_PAGE_NBYTES;
+    berth_error unasked;
 
-    if (!block)
-        return;
-    uint8_t *at = block + (BERTH_LARGE_PAGE_NBYTES - (uintptr_t)block % BERTH_LARGE_PAGE_NBYTES);
-    berth_pages_make_large(at, nbytes);
-    berth_tree_give(checkpoint->tree, block, at, nbytes);
+    berth_error_clear(&unasked);
+    if (nbytes > 0 && berth_region_new(5 * nbytes, 4096, false, &checkpoint->values, &unasked) == 0)
+        berth_tree_give(checkpoint->tree, checkpoint->values.bytes, (size_t)(5 * nbytes));
 }
 
 static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
@@ -149,15 +147,10 @@ static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
 
 /* ---- by arithmetic ---- */
 
-/* What the directory should take, if it lists just what it must. */
+/* What directory and end records take, if they list just what they must. */
 static uint64_t guess_tail(const berth_checkpoint *checkpoint)
 {
-    uint64_t fixed = BERTH_ZIP_CENTRAL_NBYTES + 28 + strlen(checkpoint->archive) + sizeof "data/";
-    uint64_t nbytes = OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
-
-    for (size_t i = 0; i < checkpoint->n_storages; i++)
-        nbytes += fixed + strlen(berth_tree_storage(checkpoint->tree, i)->key);
-    return nbytes;
+    return checkpoint->central_nbytes + OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
 }
 
 /* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */

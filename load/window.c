@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/memory.h"
+
+/* Memory for so many times the head, so that it need not move while it grows twice. */
+#define HEADROOM 16
+#define ALIGNMENT 64
 
 void berth_window_begin(berth_window *window, berth_reader *reader)
 {
@@ -18,9 +21,31 @@ void berth_window_begin(berth_window *window, berth_reader *reader)
 
 void berth_window_free(berth_window *window)
 {
-    berth_release(window->head_owned);
-    berth_release(window->buffer);
+    berth_region_free(&window->head_region);
+    berth_region_free(&window->buffer);
     memset(window, 0, sizeof *window);
+}
+
+/* Memory for a head of nbytes, with what there is of it. */
+static int reserve_head(berth_window *window, uint64_t nbytes, berth_error *error)
+{
+    uint64_t file_nbytes = window->reader->nbytes;
+    uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
+    berth_region region;
+
+    if (nbytes <= window->head_capacity)
+        return 0;
+    if (window->head_capacity > 0 || capacity < nbytes)
+        capacity = nbytes;
+    if (berth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
+        return error->code;
+    if (window->head_nbytes > 0)
+        memcpy(region.bytes, window->head, window->head_nbytes);
+    berth_region_free(&window->head_region);
+    window->head_region = region;
+    window->head_capacity = capacity;
+    window->head = region.bytes;
+    return 0;
 }
 
 int berth_window_grow_head(berth_window *window, uint64_t nbytes, berth_error *error)
@@ -29,12 +54,9 @@ int berth_window_grow_head(berth_window *window, uint64_t nbytes, berth_error *e
         nbytes = window->reader->nbytes;
     if (nbytes <= window->head_nbytes)
         return 0;
-    uint8_t *grown = berth_reallocate(window->head_owned, nbytes);
-    if (!grown)
-        return berth_fail_memory(error, nbytes);
-    window->head = window->head_owned = grown;
-    if (berth_reader_read(window->reader, grown + window->head_nbytes, nbytes - window->head_nbytes,
-                          window->head_nbytes, error) < 0)
+    if (reserve_head(window, nbytes, error) < 0 ||
+        berth_reader_read(window->reader, window->head_region.bytes + window->head_nbytes,
+                          nbytes - window->head_nbytes, window->head_nbytes, error) < 0)
         return error->code;
     window->head_nbytes = nbytes;
     return 0;
@@ -53,14 +75,13 @@ static int read_range(berth_window *window, uint64_t offset, uint64_t nbytes, be
 {
     window->nbytes = 0;
     if (nbytes > window->capacity) {
-        berth_release(window->buffer);
+        berth_region_free(&window->buffer);
         window->capacity = 0;
-        window->buffer = berth_allocate(nbytes);
-        if (!window->buffer)
-            return berth_fail_memory(error, nbytes);
+        if (berth_region_new(nbytes, ALIGNMENT, false, &window->buffer, error) < 0)
+            return error->code;
         window->capacity = nbytes;
     }
-    if (berth_reader_read(window->reader, window->buffer, nbytes, offset, error) < 0)
+    if (berth_reader_read(window->reader, window->buffer.bytes, nbytes, offset, error) < 0)
         return error->code;
     window->at = offset;
     window->nbytes = nbytes;
@@ -74,7 +95,7 @@ int berth_window_get(berth_window *window, uint64_t offset, uint64_t nbytes, uin
 
     *bytes = held(window->head, 0, window->head_nbytes, offset, nbytes);
     if (!*bytes)
-        *bytes = held(window->buffer, window->at, window->nbytes, offset, nbytes);
+        *bytes = held(window->buffer.bytes, window->at, window->nbytes, offset, nbytes);
     if (*bytes)
         return 0;
     /* Before anything is allocated: the range is really there. */
@@ -88,6 +109,6 @@ int berth_window_get(berth_window *window, uint64_t offset, uint64_t nbytes, uin
         ahead = left;
     if (read_range(window, offset, ahead, error) < 0)
         return error->code;
-    *bytes = window->buffer;
+    *bytes = window->buffer.bytes;
     return 0;
 }

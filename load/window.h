@@ -7,14 +7,16 @@
 #ifndef BERTH_LOAD_WINDOW_H
 #define BERTH_LOAD_WINDOW_H
 
+#include "io/region.h"
 #include "io/source.h"
 
 typedef struct berth_window {
     berth_reader *reader;
     const uint8_t *head; /* the source's first bytes; grows, and may move then */
     uint64_t head_nbytes;
-    uint8_t *head_owned; /* NULL where the source is memory */
-    uint8_t *buffer;     /* [at, at + nbytes) of the source */
+    berth_region head_region; /* of zeros where the source is memory */
+    uint64_t head_capacity;
+    berth_region buffer; /* [at, at + nbytes) of the source */
     uint64_t capacity;
     uint64_t at;
     uint64_t nbytes;
