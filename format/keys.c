@@ -294,11 +294,19 @@ static bool is_hashable(const berth_value *value)
     }
 }
 
+/*
+ * Of its items' canonical nodes where they have some: hashes of hashes of 32 bits would meet again
+ * and again after some 65,536 levels.
+ */
 static uint32_t tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
     uint64_t hash = berth_hash_mix(tree->seed + 4, tuple->key.count);
-    for (uint32_t i = 0; i < tuple->key.count; i++)
-        hash = berth_hash_mix(hash, berth_key_hash(tree, tuple->items[i]));
+    for (uint32_t i = 0; i < tuple->key.count; i++) {
+        const struct keyed *keyed = keyed_of(tuple->items[i]);
+        hash =
+            berth_hash_mix(hash, keyed && !is_short(keyed) ? (uint64_t)(uintptr_t)canonical(keyed)
+                                                           : berth_key_hash(tree, tuple->items[i]));
+    }
     return berth_hash_fold(hash);
 }
 

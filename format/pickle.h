@@ -18,8 +18,9 @@ typedef struct berth_pickle_rules {
 
 /*
  * Finds the end of a pickle: *extent = bytes up to and with STOP. BERTH_E_TRUNCATED if
- * the bytes end before (the caller then brings more), other codes if it can be none. Linear;
- * allocates nothing.
+ * the bytes end before (the caller then brings more), other codes if it can be none. *extent is
+ * where it begins: 0, or what an earlier call left of fewer of these bytes. Linear; allocates
+ * nothing.
  */
 int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                         size_t *extent, berth_error *error);

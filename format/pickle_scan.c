@@ -51,7 +51,7 @@ int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, 
 int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                         size_t *extent, berth_error *error)
 {
-    size_t at = 0;
+    size_t at = *extent;
     while (at < nbytes) {
         uint8_t byte = bytes[at];
         size_t used;
@@ -68,10 +68,9 @@ int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_
         if (used == SIZE_MAX)
             break;
         at += 1 + used;
-        if (byte == '.') {
-            *extent = at;
+        *extent = at;
+        if (byte == '.')
             return 0;
-        }
     }
     return berth_fail(error, BERTH_E_TRUNCATED, rules->record, rules->base_offset + nbytes,
                       "the pickle does not end here: no STOP yet");

@@ -116,7 +116,7 @@ static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKL
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
         berth_pickle_rules rules = {.record = names[i], .base_offset = at};
-        size_t extent;
+        size_t extent = 0;
         int code = berth_pickle_extent(bytes + at, nbytes - at, &rules, &extent, error);
         if (code < 0)
             return code;

@@ -4,8 +4,13 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/layout.h"
+#include "format/small_records.h"
 #include "format/stream_read.h"
 #include "load/checkpoint.h"
+
+/* Enough for the small records behind data.pkl. */
+#define SMALL_NBYTES 4096
 
 struct berth_archive {
     berth_reader reader;
@@ -13,9 +18,17 @@ struct berth_archive {
     berth_container container;
 };
 
+/* What the first read and the guess of the directory's size have. */
+static uint64_t head_nbytes(const berth_archive *archive)
+{
+    uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
+
+    return nbytes < BERTH_LEAST_HEAD_NBYTES ? BERTH_LEAST_HEAD_NBYTES : nbytes;
+}
+
 static int recognise(berth_archive *archive, berth_window *window, berth_error *error)
 {
-    if (berth_window_grow_head(window, BERTH_LEAST_HEAD_NBYTES, error) < 0)
+    if (berth_window_grow_head(window, head_nbytes(archive), error) < 0)
         return error->code;
     if (berth_stream_is(window->head, window->head_nbytes))
         return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
@@ -23,6 +36,65 @@ static int recognise(berth_archive *archive, berth_window *window, berth_error *
     if (window->head_nbytes < 4 || memcmp(window->head, "PK\3\4", 4) != 0)
         return berth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
     return 0;
+}
+
+/* ---- where records lie ---- */
+
+/* The number in a small record; 0: there is none, or none that can be relied on. */
+static uint32_t read_number(berth_archive *archive, berth_window *window, const char *record,
+                            int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *,
+                                         berth_error *))
+{
+    berth_container *container = &archive->container;
+    berth_zip_entry *entry = berth_container_find(container, record);
+    const uint8_t *bytes;
+    uint8_t *owned = NULL;
+    uint32_t number = 0;
+    berth_error unasked;
+
+    if (!entry || entry->method != 0)
+        return 0;
+    berth_error_clear(&unasked);
+    /* Its neighbours are small, too, and come with it. */
+    if (berth_window_get(window, entry->header_offset, BERTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
+                         &unasked) < 0 ||
+        berth_container_check_local(entry, window, entry->header_offset + SMALL_NBYTES, &unasked) <
+            0 ||
+        berth_container_bytes(entry, window, &bytes, &owned, &unasked) < 0 ||
+        parse(bytes, entry->nbytes, entry->data_offset, &number, &unasked) < 0)
+        number = 0;
+    berth_release(owned);
+    return number;
+}
+
+/*
+ * The data of all records, by arithmetic: where every header is where the layout puts it, from the
+ * file's first byte to the directory, the data are, too, and no header need be read. False: they
+ * must be, and then tell what is wrong.
+ */
+static bool place_records(berth_archive *archive, berth_window *window)
+{
+    const berth_zip_directory *directory = &archive->container.directory;
+    berth_place place = {0};
+    size_t n = directory->n_entries;
+
+    if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
+        read_number(archive, window, ".format_version", berth_record_format_version) < 1)
+        return false;
+    uint32_t alignment =
+        berth_container_find(&archive->container, ".storage_alignment")
+            ? read_number(archive, window, ".storage_alignment", berth_record_alignment)
+            : BERTH_DEFAULT_ALIGNMENT;
+    for (size_t i = 0; i < n; i++) {
+        berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
+        if (entry->method != 0 || alignment == 0 || entry->header_offset != place.next_offset ||
+            berth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
+                               &place) < 0 ||
+            place.next_offset != entry->next_offset)
+            return false;
+        entry->data_offset = place.data_offset;
+    }
+    return true;
 }
 
 static int read_archive(berth_archive *archive, berth_window *window, const berth_call *call,
@@ -33,7 +105,9 @@ static int read_archive(berth_archive *archive, berth_window *window, const bert
     berth_verifying asked = {.sweep = {.call = call, .through_cache = true}};
 
     if (recognise(archive, window, error) < 0 ||
-        berth_container_read(container, window, BERTH_ZIP_TAIL_NBYTES, error) < 0 ||
+        berth_container_read(container, window, head_nbytes(archive), error) < 0)
+        return error->code;
+    if ((all || !place_records(archive, window)) &&
         berth_container_check_headers(container, window, all, error) < 0)
         return error->code;
     if (all && berth_zip_check_ranges(&container->directory, &container->end, 0, error) < 0)

@@ -11,9 +11,6 @@
 #include "format/layout.h"
 #include "load/checkpoint.h"
 
-/* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
-#define DEFAULT_ALIGNMENT 64
-
 typedef unsigned long long ull;
 
 /* "data/<key>", in one buffer that grows. */
@@ -47,7 +44,7 @@ static const char *name_storage(storage_name *name, const berth_storage *storage
 static uint32_t alignment_of(const berth_checkpoint *checkpoint)
 {
     return checkpoint->storage_alignment ? (uint32_t)checkpoint->storage_alignment
-                                         : DEFAULT_ALIGNMENT;
+                                         : BERTH_DEFAULT_ALIGNMENT;
 }
 
 /* ---- the layout's walk over the records it knows ---- */

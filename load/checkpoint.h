@@ -25,6 +25,8 @@ enum {
     BERTH_N_SMALL
 };
 extern const char *const berth_small_names[BERTH_N_SMALL];
+/* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
+#define BERTH_DEFAULT_ALIGNMENT 64
 
 /* Where one of them lies. */
 typedef struct berth_small {

@@ -99,11 +99,9 @@ static uint64_t run_end(const berth_container *container, size_t i, size_t *last
     return entry_at(container, *last)->header_offset + header_nbytes(entry_at(container, *last));
 }
 
-/* Z5: the local header of entry i, which then knows where its data is; read as far as `end`. */
-static int check_local(const berth_container *container, berth_window *window, size_t i,
-                       uint64_t end, berth_error *error)
+int berth_container_check_local(berth_zip_entry *entry, berth_window *window, uint64_t end,
+                                berth_error *error)
 {
-    berth_zip_entry *entry = entry_at(container, i);
     uint64_t at = entry->header_offset;
     const uint8_t *bytes;
     berth_zip_local local;
@@ -150,7 +148,7 @@ int berth_container_check_headers(berth_container *container, berth_window *wind
     berth_zip_entry *entry;
 
     for (size_t i = 0; (entry = entry_at(container, i)) != NULL; i++) {
-        if (check_local(container, window, i, run_end(container, i, &last), error) < 0 ||
+        if (berth_container_check_local(entry, window, run_end(container, i, &last), error) < 0 ||
             check_reach(entry, error) < 0)
             return error->code;
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0)
@@ -168,7 +166,7 @@ int berth_container_check_entry(berth_container *container, berth_window *window
     berth_zip_entry *entry = entry_at(container, i);
     uint64_t end = entry->header_offset + header_nbytes(entry);
 
-    if (check_local(container, window, i, end, error) < 0 || check_reach(entry, error) < 0)
+    if (berth_container_check_local(entry, window, end, error) < 0 || check_reach(entry, error) < 0)
         return error->code;
     return check_descriptor(window, entry, 0, error);
 }

@@ -33,6 +33,13 @@ berth_zip_entry *berth_container_find_next(const berth_container *container, con
                                            size_t record_nbytes, size_t *next);
 
 /*
+ * Z5: compares the local header of an entry, which then knows where its data is; reads as far as
+ * `end`.
+ */
+int berth_container_check_local(berth_zip_entry *entry, berth_window *window, uint64_t end,
+                                berth_error *error);
+
+/*
  * Reads every local header and compares it with its entry (Z5), after which entries know their
  * data_offset; then the descriptors (Z6): of all, or of all but storages. No record may reach into
  * the next one (Z7).

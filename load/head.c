@@ -218,6 +218,7 @@ static int find_extent(const berth_checkpoint *checkpoint, berth_window *window,
                                 .base_offset = local->data_offset};
     uint64_t file_nbytes = window->reader->nbytes;
 
+    *extent = 0;
     for (;;) {
         int result = BERTH_E_TRUNCATED;
         if (window->head_nbytes > local->data_offset)
@@ -227,11 +228,13 @@ static int find_extent(const berth_checkpoint *checkpoint, berth_window *window,
         if (result == 0)
             return 0;
         berth_error_clear(error);
+        if (result == BERTH_E_TRUNCATED && window->head_nbytes < file_nbytes) {
+            if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
+                return error->code;
+            continue;
+        }
         *extent = 0;
-        if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
-            return 0;
-        if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
-            return error->code;
+        return 0;
     }
 }
 

@@ -255,7 +255,7 @@ Test(load_faults, no_memory_is_a_clean_error_wherever_it_happens)
                 n_points += reached;
             }
         }
-    check_points(6, n_points, 850);
+    check_points(6, n_points, 780);
 }
 
 /* A tensor "a.b" twice, and a key that is a tuple. */
@@ -326,5 +326,5 @@ Test(load_faults, short_reads_are_continued)
         fault_clear();
         berth_config_unpatch(NULL);
     }
-    check_points(3, n_points, 1600);
+    check_points(3, n_points, 1560);
 }

@@ -290,7 +290,7 @@ Test(pickle_read, the_extent_ends_behind_stop_and_not_at_a_dot_elsewhere)
     struct pickle pickle = {0};
     berth_pickle_rules rules = {.record = "data.pkl", .base_offset = 64};
     berth_error error;
-    size_t extent;
+    size_t extent = 0, resumed = 0;
     assemble(&pickle, sample);
     size_t nbytes = pickle.nbytes;
     assemble(&pickle, "POP POP");
@@ -299,10 +299,16 @@ Test(pickle_read, the_extent_ends_behind_stop_and_not_at_a_dot_elsewhere)
     cr_expect_eq(extent, nbytes);
     for (size_t cut = 0; cut < nbytes; cut++) {
         berth_error_clear(&error);
+        extent = 0;
         cr_expect_eq(berth_pickle_extent(pickle.bytes, cut, &rules, &extent, &error),
                      BERTH_E_TRUNCATED, "cut at %zu", cut);
+        berth_error_clear(&error);
+        (void)berth_pickle_extent(pickle.bytes, cut, &rules, &resumed, &error);
+        cr_expect_eq(resumed, extent, "it goes on where it was, cut at %zu", cut);
     }
+    cr_expect_geq(resumed, nbytes - 2);
     pickle.bytes[2] = '0';
+    extent = 0;
     berth_error_clear(&error);
     cr_expect_eq(berth_pickle_extent(pickle.bytes, nbytes, &rules, &extent, &error),
                  BERTH_E_FORBIDDEN);

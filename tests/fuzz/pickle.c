@@ -68,7 +68,7 @@ static bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree,
 static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
 {
     berth_pickle_rules rules = {.inert = inert, .record = "data.pkl"};
-    size_t before_nbytes, extent;
+    size_t before_nbytes, extent = 0;
     berth_value *root = NULL;
     berth_error error;
 

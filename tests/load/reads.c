@@ -3,13 +3,17 @@
  * What an open reads, and how often: one read finds every storage; each level of checking adds its
  * own, however many tensors there are.
  */
+#include <time.h>
+
 #include "tests/load/builder.h"
+#include "tests/support/support.h"
 
 /* ---- a source that counts ---- */
 
 struct counted {
     const uint8_t *bytes;
     size_t nbytes;
+    long delay_ms; /* of each read */
     size_t n_reads;
     uint64_t offsets[64];
     size_t sizes[64];
@@ -18,7 +22,9 @@ struct counted {
 static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     struct counted *counted = context;
+    struct timespec delay = {.tv_nsec = counted->delay_ms * 1000000};
 
+    (void)nanosleep(&delay, NULL);
     if (offset > counted->nbytes || nbytes > counted->nbytes - offset)
         return 22;
     if (counted->n_reads < 64) {
@@ -50,18 +56,21 @@ static struct counted open_counted(const uint8_t *bytes, size_t nbytes, const ch
     return counted;
 }
 
-/* A checkpoint of n tensors of many bytes: directory and head lie far apart. */
-static uint8_t *build_many(size_t n, size_t tensor_nbytes, size_t *nbytes)
+/* n tensors whose names come by a format: as a file. */
+static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, size_t *nbytes)
+    __attribute__((format(printf, 1, 0)));
+
+static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, size_t *nbytes)
 {
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_dict(tree);
     uint8_t *data = calloc(1, tensor_nbytes);
     const int64_t shape[] = {(int64_t)tensor_nbytes};
     void *bytes;
-    char name[32];
+    char name[64];
 
     for (size_t i = 0; i < n; i++) {
-        (void)snprintf(name, sizeof name, "t%zu", i);
+        (void)snprintf(name, sizeof name, format, i);
         berth_dict_set(
             root, name,
             berth_tensor_value(
@@ -75,6 +84,12 @@ static uint8_t *build_many(size_t n, size_t tensor_nbytes, size_t *nbytes)
     berth_tree_free(tree);
     free(data);
     return copy;
+}
+
+/* A checkpoint of n tensors of many bytes: directory and head lie far apart. */
+static uint8_t *build_many(size_t n, size_t tensor_nbytes, size_t *nbytes)
+{
+    return build_named("t%zu", n, tensor_nbytes, nbytes);
 }
 
 Test(reads, one_read_finds_every_storage)
@@ -147,5 +162,129 @@ Test(reads, headers_of_small_neighbours_come_together)
         open_counted(file, nbytes, "load.check=headers load.head_nbytes=200000");
 
     cr_expect_leq(counted.n_reads, 8);
+    free(file);
+}
+
+/* ---- how many requests, however many tensors ---- */
+
+/* What an open by path asks for. */
+static uint64_t requests_of_path(const char *path, const char *options)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_stats stats;
+    berth_call call = {.config = config, .stats = &stats};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+    cr_assert_eq(berth_open(path, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_expect_not_null(berth_find_tensor(checkpoint, "model.layers.0.weight"));
+    berth_close(checkpoint);
+    berth_config_free(config);
+    return stats.n_requests;
+}
+
+static size_t requests_of_archive(const uint8_t *bytes, size_t nbytes)
+{
+    struct counted counted = {.bytes = bytes, .nbytes = nbytes};
+    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_archive *archive;
+    berth_error error;
+    berth_record record;
+    char data[4], *end;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
+    cr_assert_eq(berth_archive_open_source(&source, &call, &archive, &error), 0, "%s",
+                 error.message);
+    size_t n_reads = counted.n_reads;
+    cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
+    cr_assert_leq(record.nbytes, 3);
+    memset(data, 0, sizeof data);
+    cr_expect_eq(berth_archive_read(archive, &record, data, record.nbytes, 0, &error), 0);
+    cr_expect_eq(strtol(data, &end, 10), 1, "records are where they are said to be");
+    berth_archive_close(archive);
+    berth_config_free(config);
+    return n_reads;
+}
+
+static void expect_requests(size_t n, size_t tensor_nbytes, size_t none, size_t directory,
+                            size_t archive)
+{
+    size_t nbytes;
+    uint8_t *file = build_named("model.layers.%zu.weight", n, tensor_nbytes, &nbytes);
+    char *folder = test_folder_new(), *path = test_path(folder, "many.pt");
+
+    test_write_file(path, file, nbytes);
+    cr_expect_eq(requests_of_path(path, "load.check=none"), none, "%zu tensors", n);
+    cr_expect_eq(requests_of_path(path, "load.check=directory"), directory, "%zu tensors", n);
+    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, none, "%zu tensors", n);
+    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    cr_expect_eq(counted.n_reads, directory, "%zu tensors", n);
+    /* Not a byte of a large file is read twice, and of its tail little but the directory. */
+    if (directory > none)
+        cr_expect_lt(counted.sizes[directory - 1], n * 128 + 65536 + 8192, "%zu tensors", n);
+    cr_expect_eq(requests_of_archive(file, nbytes), archive, "%zu tensors", n);
+    free(path);
+    test_folder_remove(folder);
+    free(file);
+}
+
+Test(reads, a_file_that_the_head_holds_takes_one)
+{
+    expect_requests(100, 64, 1, 1, 1);
+}
+
+Test(reads, a_hundred_tensors_take_one_and_one_for_the_directory)
+{
+    expect_requests(100, 100000, 1, 2, 2);
+}
+
+Test(reads, ten_thousand_tensors_take_two_and_one_for_the_directory)
+{
+    expect_requests(10000, 1000, 2, 3, 3);
+}
+
+Test(reads, a_hundred_thousand_tensors_take_three_and_one_for_the_directory)
+{
+    expect_requests(100000, 64, 3, 4, 4);
+}
+
+/* The tail begins inside the head: only what is missing is read. */
+Test(reads, what_the_head_holds_is_not_read_again)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(12, 90000, &nbytes);
+
+    cr_assert_gt(nbytes, 1 << 20);
+    cr_assert_lt(nbytes, (1 << 20) + 60000);
+    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    cr_expect_eq(counted.n_reads, 2);
+    cr_expect_eq(counted.offsets[1], 1 << 20);
+    cr_expect_eq(counted.sizes[1], nbytes - (1 << 20));
+    free(file);
+}
+
+/* From far away each request takes its time, and nothing else does. */
+Test(reads, a_slow_source_is_asked_no_more_often)
+{
+    size_t nbytes;
+    uint8_t *file = build_many(50, 100000, &nbytes);
+    struct counted counted = {.bytes = file, .nbytes = nbytes, .delay_ms = 20};
+    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
+    berth_config *config = berth_config_new(NULL);
+    berth_stats stats;
+    berth_call call = {.config = config, .stats = &stats};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_open_source(&source, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_expect_eq(counted.n_reads, 2);
+    cr_expect_geq(stats.total_seconds, 0.04);
+    berth_close(checkpoint);
+    berth_config_free(config);
     free(file);
 }
