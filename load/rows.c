@@ -276,6 +276,7 @@ static void prepare(berth_rows *rows, const berth_rows_limits *limits,
     if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_NBYTES)
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
     rows->n_readers = config->io_threads ? (unsigned)config->io_threads : READERS;
+    rows->is_waiting = true; /* until it is known not to be so */
     rows->n_processors = berth_pool_measure();
     if (rows->n_processors > rows->n_readers)
         rows->n_processors = rows->n_readers;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rows of tables through a bounded cache: what comes, what is read for it, who stays. */
-#include <unistd.h>
-
 #include "tests/load/rows_scene.h"
 
 /* ---- what comes ---- */
@@ -188,14 +186,15 @@ Test(rows, that_two_tickets_ask_for_are_read_once)
 /* Nobody waits for the first ticket: who waits for the second reads for both. */
 Test(rows, without_threads_are_read_by_who_waits_whoever_asked)
 {
-    static const int64_t first[] = {1, 500}, second[] = {500, 900};
+    static const int64_t first[] = {1, 500}, second[] = {500};
     struct scene *scene = begin(8, 4, "io.threads=1");
-    berth_ticket one = prefetch(scene, first, 2), two = prefetch(scene, second, 2);
+    berth_ticket one = prefetch(scene, first, 2), two = prefetch(scene, second, 1);
 
     cr_expect_eq(scene->source.n_reads, 0);
-    expect_rows(scene, two, second, 2);
-    cr_expect_eq(scene->source.n_reads, 3);
+    expect_rows(scene, two, second, 1);
+    cr_expect_eq(scene->source.n_reads, 2);
     release(scene, two);
+    expect_rows(scene, one, first, 2);
     release(scene, one);
     end(scene);
 }
@@ -222,6 +221,24 @@ Test(rows, released_before_they_are_there_are_read_and_kept)
     cr_expect_eq(scene->source.n_reads, 3);
     use(scene, ids, 3);
     cr_expect_eq(scene->source.n_reads, 3);
+    end(scene);
+}
+
+/* Threads that wait for a device do not wait for each other, however few processors there are. */
+Test(rows, are_waited_for_many_at_a_time)
+{
+    const berth_rows_limits limits = {.cache_nbytes = 200000};
+    struct scene *scene = begin_with(&limits, 30000, 16, "", "io.threads=8");
+    int64_t ids[300];
+
+    for (int64_t i = 0; i < 300; i++)
+        ids[i] = i * 100; /* none beside another */
+    usleep(20000);        /* all threads sleep now */
+    scene->source.is_slow = true;
+    use(scene, ids, 300);
+    cr_expect_eq(scene->source.n_reads, 300);
+    cr_expect_geq(scene->source.most_at_once, 6);
+    cr_expect_leq(scene->source.most_at_once, 8, "io.threads");
     end(scene);
 }
 

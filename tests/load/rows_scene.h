@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "config/options.h"
 #include "load/rows.h"
@@ -29,6 +30,8 @@ struct source {
     pthread_cond_t changed;
     bool is_shut; /* who reads waits */
     bool is_broken;
+    bool is_slow;
+    unsigned n_at_once, most_at_once;
     unsigned n_reads;
     uint64_t read_nbytes;
 };
@@ -43,9 +46,16 @@ static inline int source_read(void *context, void *buffer, size_t nbytes, uint64
     while (source->is_shut)
         pthread_cond_wait(&source->changed, &source->lock);
     bool fails = source->is_broken;
+    if (++source->n_at_once > source->most_at_once)
+        source->most_at_once = source->n_at_once;
     pthread_mutex_unlock(&source->lock);
+    if (source->is_slow)
+        usleep(1000);
     if (!fails)
         memcpy(buffer, source->bytes + offset, nbytes);
+    pthread_mutex_lock(&source->lock);
+    source->n_at_once--;
+    pthread_mutex_unlock(&source->lock);
     return fails ? EIO : 0;
 }
 
