@@ -844,6 +844,8 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
  * checks as load.check says; tensors' bytes are mapped or read when asked for.
  * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
  * where storages are mapped; else when a storage, or a range of it, is first asked for.
+ * With load.prefetch=populate, advise or read, what berth_prefetch_begin does goes on behind, until
+ * berth_close: asking for a tensor's data is the consumer's step, and waits for nothing.
  * Truncating a file while it is mapped makes the kernel kill the process
  * (SIGBUS) on the next touch: where that may happen, set load.mmap=off, and
  * bytes are read into memory instead. Replacing it by rename, as berth_save
@@ -1221,6 +1223,102 @@ BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
 /* Bytes [offset, offset + nbytes) of a record, inflated where it is deflated. Thread-safe. */
 BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
                                  size_t nbytes, uint64_t offset, berth_error *error);
+
+/* ===================================================================== */
+/*  Prefetch and rows                                                    */
+/* ===================================================================== */
+
+/* ---- prefetch: bytes come before they are needed ---- */
+
+/*
+ * Brings the bytes of a selection from the file into memory ahead of the one who uses them (the
+ * consumer), in the file's order, on io.threads threads of its own. In passes: what lies ahead of
+ * the consumer is never more than one pass, so that memory falls with load.prefetch_passes; 0
+ * passes: as few as fit into io.memory_nbytes, or else into half of the memory that is free. What
+ * the device reads ahead by itself (up to two of its windows) counts, but where a pass is shorter
+ * than four of them; then it may come on top.
+ *
+ * How, load.prefetch says (off: as populate):
+ * - populate: pages are read, and made present in the map: whoever touches them waits for nothing
+ * - advise: the system is asked to read, in windows that the device follows; the bytes may still be
+ *   on their way when berth_prefetch_advance returns
+ * - read: through a small buffer, into the page cache only; so also where storages are not mapped
+ *   (load.mmap=off and others), or where the system cannot populate. berth_prefetch_stats_of tells.
+ *
+ * Bytes that are in memory already, or being brought by another prefetch of the same checkpoint,
+ * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
+ * system needs the memory, as pages of any file do, and what was written to a copy-on-write map
+ * stays. Of a checkpoint from memory or a berth_source there is nothing to bring: that is no error,
+ * and everything returns at once.
+ *
+ * All functions may be called from any threads at once, but for berth_prefetch_free, which is the
+ * last; it must come before berth_close.
+ */
+typedef struct berth_prefetch berth_prefetch;
+
+/* Keep the pages in memory until berth_prefetch_free (mlock). Only with populate and a map; locks
+ * do not add up: of two prefetches that lock the same pages, the first to be freed unlocks. */
+#define BERTH_PREFETCH_LOCK 1u
+/* The consumer goes through the bytes once, in order (MADV_SEQUENTIAL): pages behind it are the
+ * first to go. */
+#define BERTH_PREFETCH_SWEEP 2u
+
+/*
+ * Begins, and returns at once. `what` as everywhere, NULL: all storages. `flags`: 0 or those above.
+ * Of the call only its config counts. BERTH_E_MEMORY: io.memory_nbytes has no room for a window
+ * (the message names the tensor and the bytes missing), or the pages may not be locked
+ * (RLIMIT_MEMLOCK). On failure *prefetch is NULL.
+ */
+BERTH_API int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what,
+                                   uint32_t flags, const berth_call *call,
+                                   berth_prefetch **prefetch, berth_error *error);
+/*
+ * The consumer is about to use this tensor, and done with all that lies before it in the file:
+ * waits until its bytes are there, and lets one pass beyond it come. Tensors that the prefetch does
+ * not bring are passed by. Who takes tensors out of the file's order gets them as well, but what
+ * lies before the furthest of them no longer counts as ahead. BERTH_E_CANCELLED, or what went
+ * wrong: then nothing more is brought, and the tensor can still be used, as without prefetch.
+ */
+BERTH_API int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
+                                     berth_error *error);
+/*
+ * Like berth_prefetch_advance, for elements [first, first + n) of the row-major order: for tensors
+ * longer than a pass. Of tensors that are not contiguous, for all of them.
+ */
+BERTH_API int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *tensor,
+                                          int64_t first, int64_t n, berth_error *error);
+/* The consumer needs all that is left: it comes, as if that were one pass, and is waited for. */
+BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
+/* Nothing more is begun; who waits gets BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
+BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
+/*
+ * Cancels what is not done, waits for what is under way (a window at most), frees. An error that
+ * nobody was told goes to the log. NULL: nothing.
+ */
+BERTH_API void berth_prefetch_free(berth_prefetch *prefetch);
+
+/* What a prefetch has done so far. Bytes are those of whole pages. */
+typedef struct berth_prefetch_stats {
+    uint64_t n_passes; /* planned */
+    uint64_t n_passes_begun;
+    uint64_t n_passes_done;
+    uint64_t pass_nbytes;       /* of one: the most that lies ahead of the consumer */
+    uint64_t window_nbytes;     /* of one request */
+    uint64_t asked_nbytes;      /* of the selection */
+    uint64_t resident_nbytes;   /* were in memory before. 0 where the system tells that to none but
+                                   the file's owner and writers (Linux before 6.5) */
+    uint64_t shared_nbytes;     /* were just being brought by another prefetch */
+    uint64_t brought_nbytes;    /* came by this one; with advise, were asked for */
+    uint64_t peak_ahead_nbytes; /* most that was brought or being brought beyond the consumer */
+    uint64_t n_requests;        /* advices and reads */
+    unsigned n_threads;
+    double wait_seconds; /* spent in berth_prefetch_advance and _wait, by all threads together */
+    const char *method; /* "populate", "advise", "read", "populate, then read", "advise, then read",
+                           "none". Static */
+    const char *reason; /* why that one. Static */
+} berth_prefetch_stats;
+
+BERTH_API void berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats);
 
 #ifdef __cplusplus
 }

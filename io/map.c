@@ -84,3 +84,13 @@ void berth_map_free(berth_map *map)
         (void)berth_system.munmap(map->base, map->base_nbytes);
     *map = (berth_map){0};
 }
+
+int berth_map_advise(const berth_map *map, uint64_t offset, uint64_t nbytes, int advice)
+{
+    int result;
+
+    do
+        result = berth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
+    while (result < 0 && errno == EINTR);
+    return result < 0 ? errno : 0;
+}

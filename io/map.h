@@ -21,4 +21,10 @@ int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_ma
                    berth_error *error);
 void berth_map_free(berth_map *map);
 
+/*
+ * Advice (MADV_...) about bytes of a map that begins with its file, from a page's first byte on.
+ * 0, or an errno value; what was interrupted is repeated.
+ */
+int berth_map_advise(const berth_map *map, uint64_t offset, uint64_t nbytes, int advice);
+
 #endif

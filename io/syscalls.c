@@ -39,6 +39,15 @@ static long mbind_of(void *address, unsigned long nbytes, int mode, const unsign
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
+/* Linux 6.5; headers may be older. The C library has no function for it. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+static int cachestat_of(int fd, void *range, void *counts, unsigned flags)
+{
+    return (int)syscall(SYS_cachestat, fd, range, counts, flags);
+}
+
 /* dup alone would leak the copy into programs that the process starts (F1). */
 static int dup_close_on_exec(int fd)
 {

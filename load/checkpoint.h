@@ -14,6 +14,7 @@
 #include "io/region.h"
 #include "load/container.h"
 #include "load/method.h"
+#include "load/prefetch.h"
 #include "load/sweep.h"
 
 /* The records before the storages, in their order (FORMAT.md 1). */
@@ -83,6 +84,7 @@ struct berth_checkpoint {
     atomic_bool direct_is_refused; /* the kernel would not do one */
     double begin_seconds;          /* of a clock: when opening began */
     double open_seconds;           /* how long it took */
+    berth_prefetches prefetches;
 
     /* Under the mutex: */
     pthread_mutex_t mutex;

@@ -70,12 +70,14 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
                               berth_error *error)
 {
     const uint8_t *memory = NULL;
-    uint64_t offset = 0;
+    uint64_t offset = 0, end;
     bool whole;
 
     BERTH_ERROR_BEGIN(error);
     if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         offset = first_byte(tensor, &whole);
+        if (berth_tensor_extent(tensor, &end))
+            berth_prefetch_pass_by(checkpoint, tensor->storage, end);
         if (!whole)
             (void)fail_subbyte(tensor, "no address has an element within a byte", error);
         else if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
@@ -94,8 +96,10 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     const uint8_t *memory = NULL;
 
     BERTH_ERROR_BEGIN(error);
-    if (berth_checkpoint_check_storage(checkpoint, storage, error) == 0)
+    if (berth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
+        berth_prefetch_pass_by(checkpoint, storage, storage->nbytes);
         (void)berth_storage_memory(checkpoint, storage, &memory, error);
+    }
     if (error->code < 0 && checkpoint)
         (void)berth_error_prefix(error, checkpoint->reader.name);
     return error->code < 0 ? NULL : memory;

@@ -35,7 +35,10 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
     (void)pthread_mutex_init(&checkpoint->mutex, NULL);
     (void)pthread_cond_init(&checkpoint->settled, NULL);
     checkpoint->has_mutex = true;
+    berth_prefetches_begin(&checkpoint->prefetches);
     int result = berth_checkpoint_read(checkpoint, error);
+    if (result == 0)
+        result = berth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = berth_seconds() - checkpoint->begin_seconds;
     berth_checkpoint_stats(checkpoint, call);
     if (result < 0) {
@@ -141,6 +144,7 @@ void berth_close(berth_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
+    berth_prefetches_end(&checkpoint->prefetches);
     berth_names_free(checkpoint->names);
     berth_storages_end(checkpoint);
     berth_tree_free(checkpoint->tree);

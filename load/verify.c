@@ -398,6 +398,7 @@ static int open_to_verify(const char *path, struct berth_config *config, const b
                           berth_checkpoint **checkpoint, berth_error *error)
 {
     config->load_check = config->debug ? BERTH_CHECK_HEADERS : BERTH_CHECK_DIRECTORY;
+    config->load_prefetch = BERTH_PREFETCH_OFF; /* all is read anyway */
     if (berth_checkpoint_open_path(path, config, call, checkpoint, error) == 0 || config->debug ||
         (!is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;

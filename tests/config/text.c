@@ -128,10 +128,10 @@ Test(text, that_is_bad_names_its_line_and_changes_nothing)
         cr_assert_str_eq(error.message, rows[i][1]);
         cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     }
-    cr_assert_eq(berth_config_load("io.threads=3\ndebug=on\nload.prefetch=read", &error),
+    cr_assert_eq(berth_config_load("io.threads=3\ndebug=on\nio.queue_depth=4", &error),
                  BERTH_E_UNAVAILABLE);
-    cr_assert_str_eq(error.message, "load.prefetch = read: prefetching is not part of this "
-                                    "version; use off (in line 3)");
+    cr_assert_str_eq(error.message, "io.queue_depth = 4: request queues are not part of this "
+                                    "version; use 0 (in line 3)");
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     cr_assert_eq(berth_config_load(NULL, &error), BERTH_E_ARGUMENT);
 }

@@ -192,13 +192,6 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
     static const struct later rows[] = {
         {"save.use_pinned_memory_for_d2h", "off", NOT_BUILT("unpinned staging buffers are", "on"),
          "off"},
-        {"load.prefetch", "advise", NOT_BUILT("prefetching is", "off"), "advise, populate or read"},
-        {"load.prefetch", "populate", NOT_BUILT("prefetching is", "off"),
-         "advise, populate or read"},
-        {"load.prefetch", "read", NOT_BUILT("prefetching is", "off"), "advise, populate or read"},
-        {"load.prefetch_passes", "2", NOT_BUILT("prefetching is", "0"), "all but 0"},
-        {"load.prefetch_min_pass_nbytes", "1MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
-        {"load.prefetch_window_nbytes", "8MiB", NOT_BUILT("prefetching is", "0"), "all but 0"},
         {"io.queue_depth", "4", NOT_BUILT("request queues are", "0"), "all but 0"},
         {"device.staging_nbytes", "64MiB", NOT_BUILT("device copies are", "0"), "all but 0"},
         {"device.staging_buffers", "4", NOT_BUILT("device copies are", "0"), "all but 0"}};
@@ -219,7 +212,7 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
         cr_assert_eq(berth_config_option(i, &option, &error), 0);
         n_later += *option.later != '\0';
     }
-    cr_assert_eq(n_later, 8, "the options above are all that wait");
+    cr_assert_eq(n_later, 4, "the options above are all that wait");
 }
 
 Test(values, names_that_are_none_are_refused)

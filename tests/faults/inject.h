@@ -50,6 +50,12 @@
     X(ssize_t, getdents64, (int fd, void *entries, size_t nbytes), (fd, entries, nbytes))          \
     X(int, munmap, (void *address, size_t nbytes), (address, nbytes))                              \
     X(int, madvise, (void *address, size_t nbytes, int advice), (address, nbytes, advice))         \
+    X(int, cachestat, (int fd, void *range, void *counts, unsigned flags),                         \
+      (fd, range, counts, flags))                                                                  \
+    X(int, mincore, (void *address, size_t nbytes, unsigned char *pages),                          \
+      (address, nbytes, pages))                                                                    \
+    X(int, mlock2, (const void *address, size_t nbytes, unsigned flags), (address, nbytes, flags)) \
+    X(int, munlock, (const void *address, size_t nbytes), (address, nbytes))                       \
     X(int, posix_fadvise, (int fd, off_t offset, off_t nbytes, int advice),                        \
       (fd, offset, nbytes, advice))                                                                \
     X(ssize_t, preadv2, (int fd, const struct iovec *pieces, int n, off_t offset, int flags),      \

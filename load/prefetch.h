@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Prefetches: what prefetch.c (who asks) and prefetch_run.c (who brings) share. */
+#ifndef BERTH_LOAD_PREFETCH_H
+#define BERTH_LOAD_PREFETCH_H
+
+#include <pthread.h>
+
+#include "io/map.h"
+#include "load/prefetch_plan.h"
+
+/* All prefetches of one checkpoint. */
+typedef struct berth_prefetches {
+    bool is_ready;
+    pthread_mutex_t lock;   /* of all their states */
+    pthread_cond_t changed; /* any of them */
+    berth_prefetch *first;
+    berth_prefetch *own; /* load.prefetch: begun by open, ended by close */
+} berth_prefetches;
+
+/* One of the threads that bring bytes. */
+typedef struct berth_prefetch_helper {
+    berth_prefetch *prefetch;
+    pthread_t thread;
+    berth_prefetch_range window; /* under the lock: what it is at; no bytes: nothing */
+    bool is_flying;              /* it is being brought; else others are waited for first */
+} berth_prefetch_helper;
+
+struct berth_prefetch {
+    berth_checkpoint *checkpoint;
+    berth_prefetch *next;
+    berth_prefetch_plan plan;
+    int kind; /* BERTH_PREFETCH_ADVISE … */
+    uint32_t flags;
+    const berth_map *map; /* NULL: it has none */
+    uint64_t readahead_nbytes;
+    bool is_short;     /* a pass has no room for what the system reads ahead by itself */
+    bool is_announced; /* windows are asked for as a whole before their pages are */
+    const char *reason;
+    berth_prefetch_helper *helpers;
+    unsigned n_helpers;
+
+    /* Under the lock: */
+    uint64_t begun;   /* position: windows before it have been claimed */
+    uint64_t counted; /* position: how much of what lies before it was in memory is known */
+    uint64_t done_nbytes;
+    uint64_t consumed; /* position: what lies before it is the consumer's */
+    bool is_cancelled; /* nothing new is begun */
+    bool is_told;      /* someone has been told of the error */
+    bool has_fallen_back;
+    berth_error error;
+    berth_prefetch_stats stats;
+};
+
+/* ---- prefetch_run.c ---- */
+
+/* Starts the helpers; also when not all could be, berth_prefetch_stop ends those that were. */
+int berth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
+/* Cancels, and waits until they have ended. */
+void berth_prefetch_stop(berth_prefetch *prefetch);
+/* Under the lock: all before this position is there. */
+uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch);
+
+/* ---- prefetch.c ---- */
+
+void berth_prefetches_begin(berth_prefetches *prefetches);
+/* Ends load.prefetch's own. The caller's are his to free, before. */
+void berth_prefetches_end(berth_prefetches *prefetches);
+/* load.prefetch: begins to bring all storages that are mapped. */
+int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
+/*
+ * The storage is used up to this byte of it: lets the checkpoint's own prefetch go on. Waits for
+ * nothing. Thread-safe.
+ */
+void berth_prefetch_pass_by(berth_checkpoint *checkpoint, const berth_storage *storage,
+                            uint64_t end);
+
+#endif

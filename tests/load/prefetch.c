@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Prefetches: what is brought, how far ahead of its consumer, how often, and what is told of it.
+ */
+#include "tests/load/prefetch_scene.h"
+
+#include <sys/resource.h>
+
+TestSuite(prefetch, .init = make_file, .fini = tear_down);
+
+/* ---- what is brought ---- */
+
+Test(prefetch, brings_every_storage_by_each_method)
+{
+    static const char *const methods[] = {"populate", "advise", "read"};
+    char options[40];
+
+    for (size_t i = 0; i < 3; i++) {
+        evict();
+        open_file("");
+        (void)snprintf(options, sizeof options, "load.prefetch=%s", methods[i]);
+        begin(options);
+        wait_for_all();
+        cr_expect_str_eq(stats.method, methods[i]);
+        cr_expect_str_eq(stats.reason, "load.prefetch says so");
+        uint64_t all = stats.asked_nbytes;
+        cr_expect_geq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES);
+        cr_expect_leq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES + 65536);
+        /* The head was read by the open. */
+        cr_expect_leq(stats.resident_nbytes, 300000);
+        cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, all);
+        cr_expect_eq(stats.shared_nbytes, 0);
+        for (int k = 0; k < 200 && cached(0, all) < all; k++)
+            (void)usleep(10000); /* advice does not wait */
+        cr_expect_eq(cached(0, all), all);
+        berth_prefetch_free(prefetch);
+        berth_close(checkpoint);
+    }
+    prefetch = NULL;
+    checkpoint = NULL;
+}
+
+Test(prefetch, populates_where_load_prefetch_says_nothing)
+{
+    open_file("");
+    begin("");
+    wait_for_all();
+    cr_expect_str_eq(stats.method, "populate");
+    cr_expect_str_eq(stats.reason, "load.prefetch does not say");
+}
+
+Test(prefetch, of_what_is_there_brings_nothing)
+{
+    open_file("");
+    begin("load.prefetch=read");
+    wait_for_all();
+    berth_prefetch_free(prefetch);
+    begin("load.prefetch=read");
+    wait_for_all();
+    cr_expect_eq(stats.brought_nbytes, 0);
+    cr_expect_eq(stats.resident_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.n_requests, 0);
+}
+
+Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
+{
+    berth_selection what = {.pattern = "t1?"};
+
+    evict();
+    open_file("");
+    const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
+    cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
+    berth_prefetch_stats_of(prefetch, &stats);
+    cr_expect_geq(stats.asked_nbytes, 10 * TENSOR_NBYTES);
+    cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
+    berth_prefetch_free(prefetch);
+    what = (berth_selection){.tensors = listed, .n_tensors = 2};
+    evict();
+    cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
+    wait_for_all();
+    cr_expect_eq(stats.asked_nbytes, TENSOR_NBYTES + 4096);
+    for (int k = 0; k < 200 && cached(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
+        (void)usleep(10000);
+    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
+    /* Tensors that are not in it are passed by. */
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), &error), 0);
+}
+
+Test(prefetch, brings_only_the_bytes_that_a_view_uses)
+{
+    static const int64_t shape[] = {1024}, stride[] = {1};
+
+    open_file("");
+    berth_tensor view = *tensor_at(5);
+    view.shape = shape;
+    view.stride = stride;
+    view.storage_offset = 1 << 14;
+    const berth_tensor *listed[] = {&view};
+    berth_selection what = {.tensors = listed, .n_tensors = 1};
+    cr_assert_eq(try_to_begin(&what, 0, "", &prefetch), 0, "%s", error.message);
+    wait_for_all();
+    cr_expect_leq(stats.asked_nbytes, 8192);
+}
+
+Test(prefetch, of_a_pattern_that_fits_nothing_is_an_error)
+{
+    berth_selection what = {.pattern = "x*"};
+
+    open_file("");
+    cr_expect_eq(try_to_begin(&what, 0, "", &prefetch), BERTH_E_NOT_FOUND);
+    cr_expect_null(prefetch);
+}
+
+/* ---- how far ahead ---- */
+
+Test(prefetch, never_goes_further_ahead_than_a_pass)
+{
+    static const uint64_t all_passes[] = {1, 2, 4, 12};
+    char options[80];
+
+    open_file("");
+    for (size_t i = 0; i < 4; i++) {
+        uint64_t n = all_passes[i];
+        (void)snprintf(options, sizeof options, "load.prefetch_passes=%d load.prefetch=%s", (int)n,
+                       i % 2 ? "populate" : "read");
+        begin(options);
+        wait_until_idle();
+        uint64_t pass = (stats.asked_nbytes + n - 1) / n;
+        cr_expect_eq(stats.n_passes, n);
+        cr_expect_geq(stats.pass_nbytes, pass);
+        cr_expect_lt(stats.pass_nbytes, pass + 4096);
+        /* No consumer has come: one pass is there, but for what would be a short request. */
+        cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
+        cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes - stats.window_nbytes);
+        cr_expect_leq(stats.n_passes_begun, 1);
+        for (int k = 0; k < N_TENSORS; k++) {
+            cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(k), &error), 0);
+            if (k % 7 == 0)
+                wait_until_idle(); /* as far as they may go */
+        }
+        berth_prefetch_stats_of(prefetch, &stats);
+        cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes, "%d passes", (int)n);
+        wait_for_all();
+        cr_expect_eq(stats.n_passes_begun, n);
+        cr_expect_eq(stats.n_passes_done, n);
+        cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
+        berth_prefetch_free(prefetch);
+    }
+    prefetch = NULL;
+}
+
+Test(prefetch, brings_no_bytes_beyond_a_pass_into_memory)
+{
+    evict();
+    open_file("");
+    begin("load.prefetch=advise load.prefetch_passes=12");
+    uint64_t begin_nbytes = cached(0, N_TENSORS * TENSOR_NBYTES);
+    wait_until_idle();
+    (void)usleep(50000);
+    cr_expect_leq(cached(0, N_TENSORS * TENSOR_NBYTES), begin_nbytes + stats.pass_nbytes);
+    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(5), &error), 0);
+    wait_until_idle();
+    (void)usleep(50000);
+    uint64_t consumed = 6 * TENSOR_NBYTES + 65536;
+    cr_expect_leq(cached(consumed, N_TENSORS * TENSOR_NBYTES - consumed), stats.pass_nbytes);
+}
+
+Test(prefetch, waits_for_the_tensor_that_the_consumer_is_at)
+{
+    evict();
+    open_file("");
+    begin("load.prefetch_passes=12");
+    for (int i = 0; i < N_TENSORS; i++) {
+        berth_named_tensor named;
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
+        cr_assert_eq(berth_tensor_at(checkpoint, (size_t)i, &named, &error), 0);
+        uint64_t page = named.offset - named.offset % 4096;
+        cr_expect_eq(cached(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
+    }
+    berth_prefetch_stats_of(prefetch, &stats);
+    cr_expect_eq(stats.n_passes_done, stats.n_passes);
+}
+
+Test(prefetch, goes_through_a_long_tensor_in_parts)
+{
+    open_file("");
+    const berth_tensor *listed[] = {tensor_at(7)};
+    berth_selection what = {.tensors = listed, .n_tensors = 1};
+    cr_assert_eq(try_to_begin(&what, 0, "load.prefetch_passes=4 load.prefetch=read", &prefetch), 0);
+    for (int64_t i = 0; i < 16; i++)
+        cr_assert_eq(berth_prefetch_advance_part(prefetch, listed[0], i * TENSOR_NBYTES / 64,
+                                                 TENSOR_NBYTES / 64, &error),
+                     0);
+    berth_prefetch_stats_of(prefetch, &stats);
+    cr_expect_eq(stats.n_passes_done, stats.n_passes);
+    cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
+    cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 0, &error), 0);
+    cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 1, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "1 elements from 65536 on are meant, the tensor has 65536"));
+}
+
+Test(prefetch, makes_no_pass_shorter_than_the_least)
+{
+    open_file("");
+    begin("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
+    berth_prefetch_stats_of(prefetch, &stats);
+    cr_expect_eq(stats.pass_nbytes, 2 << 20);
+    cr_expect_eq(stats.n_passes, 4);
+}
+
+Test(prefetch, keeps_to_the_budget_and_its_window)
+{
+    open_file("");
+    begin("io.memory_nbytes=1MiB load.prefetch_window_nbytes=64KiB");
+    wait_until_idle();
+    cr_expect_eq(stats.window_nbytes, 65536);
+    cr_expect_leq(stats.pass_nbytes, 1 << 20);
+    cr_expect_leq(stats.peak_ahead_nbytes, 1 << 20);
+    cr_expect_eq(stats.n_passes, 7);
+    sweep();
+    cr_expect_leq(stats.peak_ahead_nbytes, 1 << 20);
+}
+
+Test(prefetch, without_room_for_a_window_names_the_tensor_and_the_bytes_missing)
+{
+    char expected[400];
+
+    open_file("");
+    const berth_tensor *listed[] = {tensor_at(9), tensor_at(8)};
+    berth_selection what = {.tensors = listed, .n_tensors = 2};
+    cr_expect_eq(try_to_begin(&what, 0, "io.memory_nbytes=64KiB load.prefetch_window_nbytes=96KiB",
+                              &prefetch),
+                 BERTH_E_MEMORY);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: at byte %llu: the first window of a prefetch, of tensor t8, does not fit "
+                   "into io.memory_nbytes=65536 (32768 bytes missing)",
+                   path, (unsigned long long)error.offset);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_null(prefetch);
+}
+
+/* ---- several ---- */
+
+static int slow_madvise(void *address, size_t nbytes, int advice)
+{
+    if (advice == 22) /* MADV_POPULATE_READ */
+        (void)usleep(20000);
+    return madvise(address, nbytes, advice);
+}
+
+/* What this process has had read from devices. */
+static uint64_t device_nbytes(void)
+{
+    FILE *io = fopen("/proc/self/io", "re");
+    unsigned long long nbytes = 0;
+    char line[200];
+
+    while (io && fgets(line, sizeof line, io))
+        (void)sscanf(line, "read_bytes: %llu", &nbytes);
+    if (io)
+        (void)fclose(io);
+    return nbytes;
+}
+
+Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
+{
+    berth_prefetch *second;
+    berth_prefetch_stats others;
+
+    evict();
+    open_file("");
+    uint64_t before_nbytes = device_nbytes();
+    berth_system.madvise = slow_madvise;
+    begin("load.prefetch=populate io.threads=2");
+    cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
+    wait_for_all();
+    cr_assert_eq(berth_prefetch_wait(second, &error), 0);
+    berth_prefetch_stats_of(second, &others);
+    berth_prefetch_free(second);
+    cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
+    cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.brought_nbytes,
+                 others.asked_nbytes);
+    cr_expect_leq(device_nbytes() - before_nbytes, stats.asked_nbytes);
+}
+
+/* ---- ends ---- */
+
+Test(prefetch, can_be_cancelled_in_the_middle)
+{
+    char expected[300];
+
+    evict();
+    open_file("");
+    begin("load.prefetch_passes=6");
+    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(3), &error), 0);
+    berth_prefetch_cancel(prefetch);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
+                 BERTH_E_CANCELLED);
+    (void)snprintf(expected, sizeof expected, "%s: cancelled", path);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_CANCELLED);
+    /* What is there stays there. */
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), &error), 0);
+    berth_prefetch_stats_of(prefetch, &stats);
+    cr_expect_lt(stats.n_passes_done, 6);
+    cr_expect_lt(stats.brought_nbytes, stats.asked_nbytes);
+    cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(23), &error));
+}
+
+Test(prefetch, can_be_freed_at_once)
+{
+    open_file("");
+    for (int i = 0; i < 20; i++) {
+        begin("load.prefetch_window_nbytes=4096 load.prefetch_passes=3");
+        berth_prefetch_free(prefetch);
+    }
+    prefetch = NULL;
+    berth_prefetch_free(NULL);
+    berth_prefetch_cancel(NULL);
+}
+
+/* ---- flags ---- */
+
+static uint64_t locked_nbytes(void)
+{
+    FILE *status = fopen("/proc/self/status", "re");
+    unsigned long long kib = 0;
+    char line[200];
+
+    while (fgets(line, sizeof line, status))
+        (void)sscanf(line, "VmLck: %llu kB", &kib);
+    (void)fclose(status);
+    return kib * 1024;
+}
+
+Test(prefetch, locks_pages_on_request_until_it_is_freed)
+{
+    berth_selection what = {.pattern = "t0"};
+
+    open_file("");
+    if (try_to_begin(&what, BERTH_PREFETCH_LOCK, "", &prefetch) < 0)
+        cr_skip_test("this user may not lock so much");
+    wait_for_all();
+    cr_expect_eq(locked_nbytes(), (stats.asked_nbytes + 4095) / 4096 * 4096);
+    berth_prefetch_free(prefetch);
+    prefetch = NULL;
+    cr_expect_eq(locked_nbytes(), 0);
+}
+
+static int refusing_mlock2(const void *address, size_t nbytes, unsigned flags)
+{
+    (void)address, (void)nbytes, (void)flags;
+    errno = ENOMEM;
+    return -1;
+}
+
+static int limit_of_a_user(int resource, struct rlimit *limit)
+{
+    cr_assert_eq(resource, RLIMIT_MEMLOCK);
+    *limit = (struct rlimit){65536, 65536};
+    return 0;
+}
+
+Test(prefetch, that_may_not_lock_is_refused_with_the_limit)
+{
+    open_file("");
+    berth_system.mlock2 = refusing_mlock2;
+    berth_system.getrlimit = limit_of_a_user;
+    cr_expect_eq(try_to_begin(NULL, BERTH_PREFETCH_LOCK, "", &prefetch), BERTH_E_MEMORY);
+    cr_expect(strstr(error.message, "bytes cannot be locked in memory, RLIMIT_MEMLOCK is 65536: "
+                                    "Cannot allocate memory"),
+              "%s", error.message);
+    cr_expect_null(prefetch);
+    cr_expect_eq(try_to_begin(NULL, BERTH_PREFETCH_LOCK, "load.prefetch=read", &prefetch),
+                 BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message,
+                     "only what is mapped and populated can be locked: load.prefetch says so"));
+}
+
+static _Atomic int n_sequential, n_normal;
+
+static int noting_madvise(void *address, size_t nbytes, int advice)
+{
+    n_sequential += advice == MADV_SEQUENTIAL;
+    n_normal += advice == MADV_NORMAL;
+    return madvise(address, nbytes, advice);
+}
+
+Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
+{
+    open_file("");
+    berth_system.madvise = noting_madvise;
+    begin("");
+    wait_for_all();
+    berth_prefetch_free(prefetch);
+    cr_expect_eq(n_sequential + n_normal, 0);
+    cr_assert_eq(try_to_begin(NULL, BERTH_PREFETCH_SWEEP, "", &prefetch), 0);
+    cr_expect_eq(n_sequential, 1);
+    berth_prefetch_free(prefetch);
+    prefetch = NULL;
+    cr_expect_eq(n_normal, 1);
+}
+
+/* ---- other sources ---- */
+
+Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
+{
+    evict();
+    open_file("load.mmap=off");
+    begin("load.prefetch=populate");
+    sweep();
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "load.mmap=off");
+    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+}
+
+static void expect_none(const char *reason)
+{
+    begin("load.prefetch=populate");
+    sweep();
+    wait_for_all();
+    cr_expect_str_eq(stats.method, "none");
+    cr_expect_str_eq(stats.reason, reason);
+    cr_expect_eq(stats.asked_nbytes + stats.n_passes + stats.n_requests + stats.n_threads, 0);
+    berth_prefetch_free(prefetch);
+    berth_close(checkpoint);
+    prefetch = NULL;
+    checkpoint = NULL;
+}
+
+static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (uint8_t *)context + offset, nbytes);
+    return 0;
+}
+
+Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    berth_source source = {.nbytes = nbytes, .read = read_bytes, .context = bytes};
+
+    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    expect_none("the source is memory");
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
+    expect_none("the source is no file");
+    free(bytes);
+}
+
+Test(prefetch, of_nothing_is_done_at_once)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+
+    cr_assert_eq(berth_save(path, berth_dict(tree), NULL, &error), 0);
+    berth_tree_free(tree);
+    open_file("load.prefetch=populate");
+    begin("io.memory_nbytes=1");
+    wait_for_all();
+    cr_expect_eq(stats.asked_nbytes + stats.n_passes, 0);
+}
+
+/* ---- arguments ---- */
+
+Test(prefetch, refuses_what_makes_no_sense)
+{
+    open_file("");
+    berth_checkpoint *first = checkpoint;
+    const berth_tensor *tensor = tensor_at(0);
+    cr_expect_eq(berth_prefetch_begin(NULL, NULL, 0, NULL, &prefetch, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message,
+                     "berth_prefetch_begin needs a checkpoint and a place for the prefetch");
+    cr_expect_eq(berth_prefetch_begin(checkpoint, NULL, 4, NULL, &prefetch, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "unknown flags 0x4");
+    cr_expect_eq(berth_prefetch_advance(NULL, tensor, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "the prefetch is NULL");
+    open_file("");
+    begin("");
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_advance(prefetch, NULL, &error), BERTH_E_ARGUMENT);
+    berth_close(first);
+}
+
+/* ---- load.prefetch ---- */
+
+Test(prefetch, goes_on_behind_an_open_that_asks_for_it)
+{
+    uint64_t all = N_TENSORS * TENSOR_NBYTES;
+
+    evict();
+    open_file("load.prefetch=advise");
+    for (int k = 0; k < 500 && cached(0, all) < all; k++)
+        (void)usleep(10000);
+    cr_expect_eq(cached(0, all), all);
+}
+
+Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
+{
+    uint64_t all = N_TENSORS * TENSOR_NBYTES;
+
+    evict();
+    open_file("load.prefetch=advise load.prefetch_passes=12");
+    (void)usleep(100000);
+    cr_expect_leq(cached(0, all), all / 12 + 131072);
+    cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(11), &error));
+    for (int k = 0; k < 500 && cached(0, all / 2) < all / 2; k++)
+        (void)usleep(10000);
+    cr_expect_eq(cached(0, all / 2), all / 2);
+    (void)usleep(50000);
+    cr_expect_leq(cached(0, all), all / 2 + all / 12 + 131072);
+}
+
+Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
+{
+    cr_expect_eq(try_to_open("load.prefetch=populate io.memory_nbytes=4096 "
+                             "load.prefetch_window_nbytes=8192"),
+                 BERTH_E_MEMORY);
+    cr_expect_null(checkpoint);
+    cr_expect(strstr(error.message, "(4096 bytes missing)"), "%s", error.message);
+}
