@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/memory.h"
 #include "format/tensor.h"
 #include "load/checkpoint.h"
 
@@ -119,6 +120,81 @@ static int read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor
                               offset, error);
 }
 
+/* ---- rows of what is neither mapped nor contiguous ---- */
+
+/* Bytes of rows that are read at a time, unless one row is longer. */
+#define ROWS_NBYTES ((int64_t)1 << 20)
+
+/* What one index of the first dimension takes, in elements. Everything fits its storage (T2). */
+typedef struct row_kind {
+    int64_t numel;  /* of one row */
+    int64_t stride; /* from one to the next */
+    int64_t extent; /* from its first element to behind its last */
+} row_kind;
+
+static row_kind rows_of(const berth_tensor *tensor)
+{
+    row_kind row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
+                    .stride = tensor->stride[0],
+                    .extent = 1};
+
+    for (int32_t d = 1; d < tensor->rank; d++)
+        row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
+    return row;
+}
+
+/* Whether a part of the storage is enough, and much less than all of it. */
+static bool is_worth_it(const berth_tensor *tensor, row_kind row, int64_t first, int64_t n)
+{
+    int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
+    uint64_t elements = (uint64_t)(n_rows * row.stride + row.extent);
+
+    return elements <= tensor->storage->nbytes / berth_dtype_nbytes(tensor->dtype) / 2;
+}
+
+/* How many rows are read at a time. */
+static int64_t rows_at_once(const berth_tensor *tensor, row_kind row)
+{
+    int64_t elements = ROWS_NBYTES / (int64_t)berth_dtype_nbytes(tensor->dtype);
+
+    if (row.stride == 0)
+        return tensor->shape[0];
+    return elements > row.extent ? 1 + (elements - row.extent) / row.stride : 1;
+}
+
+/* n > 0. Each batch of rows with what lies between them, and of that the elements. */
+static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                     int64_t n, uint8_t *out, berth_error *error)
+{
+    int64_t item_nbytes = (int64_t)berth_dtype_nbytes(tensor->dtype);
+    row_kind row = rows_of(tensor);
+    int64_t n_rows = rows_at_once(tensor, row);
+    size_t room_nbytes = (size_t)(((n_rows - 1) * row.stride + row.extent) * item_nbytes);
+    uint8_t *bytes = berth_allocate(room_nbytes);
+
+    if (!bytes)
+        return berth_fail_memory(error, room_nbytes);
+    while (n > 0 && error->code == 0) {
+        int64_t begin = first / row.numel;
+        int64_t rows = tensor->shape[0] - begin < n_rows ? tensor->shape[0] - begin : n_rows;
+        int64_t left = (begin + rows) * row.numel - first, now = n < left ? n : left;
+        int64_t elements = ((first + now - 1) / row.numel - begin) * row.stride + row.extent;
+        int64_t offset = tensor->storage_offset + begin * row.stride;
+        berth_tensor part = *tensor;
+        part.storage_offset -= offset;
+        if (berth_storage_read(checkpoint, tensor->storage, bytes, (size_t)(elements * item_nbytes),
+                               (uint64_t)(offset * item_nbytes), error) == 0)
+            berth_tensor_gather(&part, bytes, first, now, out);
+        out += now * item_nbytes;
+        first += now;
+        n -= now;
+    }
+    berth_release(bytes);
+    return error->code;
+}
+
+/* ---- elements ---- */
+
 static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                          int64_t n, void *buffer, berth_error *error)
 {
@@ -129,11 +205,13 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
         return 0;
     if (berth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
+    bool at_hand = berth_storage_is_at_hand(checkpoint, tensor->storage);
     /* Rows of a table that is not mapped: only they are read, not the table. */
-    if (!berth_storage_is_at_hand(checkpoint, tensor->storage) &&
-        berth_tensor_is_contiguous(tensor))
+    if (!at_hand && berth_tensor_is_contiguous(tensor))
         return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
                                   (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
+    if (!at_hand && is_worth_it(tensor, rows_of(tensor), first, n))
+        return read_rows(checkpoint, tensor, first, n, buffer, error);
     if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     berth_tensor_gather(tensor, memory, first, n, buffer);

@@ -315,6 +315,58 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
     remove_file(&file);
 }
 
+/* Columns [2, 12) of rows of 100: rows that lie together are read together, and no others. */
+Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
+{
+    enum { N_ROWS = 5000, N_COLUMNS = 100, N_SEEN = 10 };
+    static const int64_t shape[] = {N_ROWS, N_SEEN}, stride[] = {N_COLUMNS, 1};
+    static int32_t table[N_ROWS * N_COLUMNS], got[N_ROWS * N_SEEN];
+    static const int64_t ranges[][2] = {{0, 1},      {7, 12},    {25, 100},
+                                        {49990, 10}, {0, 20000}, {3, 0}};
+    berth_tree *tree = berth_tree_new(NULL);
+    void *saved;
+    size_t nbytes;
+
+    for (int32_t i = 0; i < N_ROWS * N_COLUMNS; i++)
+        table[i] = i;
+    berth_storage *storage = berth_storage_new(tree, BERTH_INT32, table, sizeof table, NULL);
+    berth_value *value = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT32,
+                                                                  .rank = 2,
+                                                                  .shape = shape,
+                                                                  .stride = stride,
+                                                                  .storage_offset = 2,
+                                                                  .storage = storage});
+    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, value, NULL, NULL), 0);
+    berth_tree_free(tree);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        struct counted counted = {.bytes = saved};
+        berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
+        int64_t first = ranges[i][0], n = ranges[i][1];
+        berth_config *config = configured("load.check=none");
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        cr_assert_eq(berth_open_source(&source, &(berth_call){.config = config}, &checkpoint, NULL),
+                     0);
+        counted.moved_nbytes = 0;
+        const berth_tensor *tensor = berth_value_tensor(berth_root(checkpoint));
+        cr_assert_eq(berth_tensor_read(checkpoint, tensor, first, n, got, &error), 0, "%s",
+                     error.message);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t at = first + k;
+            cr_assert_eq(got[k], at / N_SEEN * N_COLUMNS + at % N_SEEN + 2);
+        }
+        uint64_t rows = n == 0 ? 0 : (uint64_t)((first + n - 1) / N_SEEN - first / N_SEEN + 1);
+        cr_expect_leq(counted.moved_nbytes, rows * N_COLUMNS * 4);
+        cr_expect_geq(counted.moved_nbytes, (uint64_t)n * 4);
+        /* More than half of the table: then all of it, once. */
+        cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, N_ROWS * N_SEEN, got, &error), 0);
+        cr_expect_eq(got[N_ROWS * N_SEEN - 1], (N_ROWS - 1) * N_COLUMNS + 11);
+        berth_close(checkpoint);
+        berth_config_free(config);
+    }
+    berth_free(saved);
+}
+
 /* T5: elements that begin in the middle of bytes are copied, never handed out where they lie. */
 Test(storages, elements_in_the_middle_of_bytes_are_copied)
 {
