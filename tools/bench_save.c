@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth bench save: how fast checkpoints are saved into the current folder. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,7 +18,8 @@ typedef struct save_bench {
     bench_tensors tensors;
     bench_folder folder;
     bench_rounds rounds;
-    berth_stats stats; /* of the last round */
+    berth_stats stats;             /* of the last round */
+    berth_storage_stats *storages; /* of the last round, with --stats */
     uint64_t file_nbytes;
     uint64_t peak_nbytes;    /* of memory, above tensors and values; the most of all rounds */
     uint64_t written_nbytes; /* towards the device, by all rounds */
@@ -94,6 +96,8 @@ static int run_round(save_bench *bench)
     round->before_seconds = seconds_now() - begin;
     snprintf(what, sizeof what, "save, round %zu", bench->rounds.n + 1);
     progress_begin(&bar, what, &bench->options->bench.common, &call, &bench->stats);
+    call.storage_stats = bench->storages;
+    call.n_storage_stats = bench->storages ? bench->tensors.n : 0;
     int code = save_once(bench, value, &call);
     progress_end(&bar);
     berth_tree_free(tree);
@@ -105,6 +109,9 @@ static int run_round(save_bench *bench)
 
 static int run_rounds(save_bench *bench)
 {
+    if (bench->options->bench.common.stats &&
+        !(bench->storages = calloc(bench->tensors.n, sizeof *bench->storages)))
+        return trouble("out of memory");
     int code = bench_folder_make(&bench->folder);
 
     for (uint64_t i = 0; i < bench->options->bench.rounds && code == 0 && !signal_code(0); i++)
@@ -115,6 +122,59 @@ static int run_rounds(save_bench *bench)
 }
 
 /* ---- telling ---- */
+
+enum { MOST_WAYS = 16 };
+
+/* Storages that got to the file in the same way, for the same reason. */
+typedef struct way {
+    const char *method, *reason;
+    uint64_t n, nbytes;
+} way;
+
+static size_t collect_ways(const save_bench *bench, way ways[MOST_WAYS])
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < bench->tensors.n; i++) {
+        const berth_storage_stats *storage = &bench->storages[i];
+        size_t at = 0;
+        while (at < n && (strcmp(ways[at].method, storage->method) != 0 ||
+                          strcmp(ways[at].reason, storage->reason) != 0))
+            at++;
+        if (at == MOST_WAYS)
+            continue;
+        if (at == n)
+            ways[n++] = (way){.method = storage->method, .reason = storage->reason};
+        ways[at].n++;
+        ways[at].nbytes += storage->nbytes;
+    }
+    return n;
+}
+
+static json_t *ways_json(const save_bench *bench)
+{
+    way ways[MOST_WAYS];
+    json_t *array = json_array();
+    size_t n = collect_ways(bench, ways);
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(array,
+                              json_pack("{s:s,s:s,s:I,s:I}", "method", ways[i].method, "reason",
+                                        ways[i].reason, "n_storages", (json_int_t)ways[i].n,
+                                        "nbytes", (json_int_t)ways[i].nbytes));
+    return array;
+}
+
+static void print_ways(const save_bench *bench)
+{
+    way ways[MOST_WAYS];
+    char nbytes[32];
+    size_t n = collect_ways(bench, ways);
+
+    for (size_t i = 0; i < n; i++)
+        fprintf(stderr, "storages: %" PRIu64 " of %s, %s (%s)\n", ways[i].n,
+                human_nbytes(ways[i].nbytes, nbytes), ways[i].method, ways[i].reason);
+}
 
 /* One object, also with --stats. */
 static int print_report(const save_bench *bench)
@@ -129,8 +189,10 @@ static int print_report(const save_bench *bench)
                   bench->stats.reason, "durability", bench->durability, "crc32",
                   !strcmp(bench->crc32, "on"), "peak_nbytes", (json_int_t)bench->peak_nbytes,
                   "written_nbytes", (json_int_t)(bench->written_nbytes / bench->rounds.n)));
-    if (bench->options->bench.common.stats)
+    if (bench->storages) {
         json_object_set_new(report, "stats", stats_json(&bench->stats));
+        json_object_set_new(report, "storages", ways_json(bench));
+    }
     return print_json(report);
 }
 
@@ -179,8 +241,11 @@ int run_bench_save(int argc, char **argv)
     bench.rounds.nbytes = bench.tensors.nbytes;
     if (code == EXIT_YES)
         code = common_options->json ? print_report(&bench) : report_text(&bench);
-    if (code == EXIT_YES && common_options->stats && !common_options->json)
+    if (code == EXIT_YES && bench.storages && !common_options->json) {
         print_stats(&bench.stats);
+        print_ways(&bench);
+    }
+    free(bench.storages);
     bench_tensors_free(&bench.tensors);
     bench_rounds_free(&bench.rounds);
     return signal_code(code);
