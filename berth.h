@@ -1068,20 +1068,22 @@ typedef struct berth_rows berth_rows;
 /* A request for rows, until it is released. Never 0, and never the same twice in a cache. */
 typedef uint64_t berth_ticket;
 
-/* Bytes of memory, all taken when the cache is made; only what a ticket notes is beside them, 20
- * bytes an id. */
+/*
+ * Bytes of memory, all taken when the cache is made, and lines that a row can lie in. Beside them
+ * is only what live tickets note: 20 bytes an id, and a kilobyte.
+ */
 typedef struct berth_rows_limits {
-    uint64_t cache_nbytes; /* of lines, each with 20 bytes that are noted of it */
-    uint64_t
-        scratch_nbytes; /* of rows that found no line; and, up to a half, of the buffers through
-                           which neighbours are read. 0: an eighth of cache_nbytes, besides */
-    unsigned ways;      /* lines that a row can lie in, 1 to 64. 0: 16 */
+    uint64_t cache_nbytes;   /* lines, each with 20 bytes that are noted of it */
+    uint64_t scratch_nbytes; /* rows that found no line, and, up to a half, what neighbours are read
+                                through. 0: an eighth of cache_nbytes, besides it */
+    unsigned ways;           /* 1 to 64; 0: 16 */
 } berth_rows_limits;
 
 /*
- * Makes an empty cache, the caller's to free. It has io.threads threads, which read; with
- * io.threads=1 none, then who waits reads. BERTH_E_MEMORY: there is not as much memory, or
- * io.memory_nbytes is less; the message tells the bytes missing.
+ * Makes an empty cache, the caller's to free. It has io.threads threads, which read, or, with
+ * io.threads=0, 16, as they mostly wait; of what comes at once, no more than processors read. With
+ * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
+ * io.memory_nbytes is less than both limits; the message tells the bytes missing.
  */
 BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_call *call,
                              berth_rows **rows, berth_error *error);

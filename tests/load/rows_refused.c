@@ -133,6 +133,40 @@ Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
     end(scene);
 }
 
+/* W9: rows that the cache has stay, of the others none is made up. */
+Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
+{
+    static const int64_t kept[] = {1}, lost[] = {1, 999};
+    const berth_rows_limits limits = {.cache_nbytes = 20000};
+    struct scene scene = {.n_columns = 16};
+    char *folder = test_folder_new(), *path = test_path(folder, "rows.pt");
+    char expected[300];
+    berth_error error;
+
+    make_source(&scene.source, 1000, 16, "");
+    test_write_file(path, scene.source.bytes, scene.source.nbytes);
+    cr_assert_eq(berth_open(path, NULL, &scene.checkpoint, NULL), 0);
+    const berth_tensor *tensor = berth_find_tensor(scene.checkpoint, "table");
+    uint64_t last_at = tensor->storage->offset + 999 * 64;
+    cr_assert_eq(berth_rows_new(&limits, NULL, &scene.rows, NULL), 0);
+    cr_assert_eq(berth_rows_add(scene.rows, scene.checkpoint, tensor, &scene.table, NULL), 0);
+    use(&scene, kept, 1);
+    cr_assert_eq(truncate(path, (off_t)last_at + 63), 0);
+    berth_ticket ticket = prefetch(&scene, lost, 2);
+    cr_expect_eq(berth_rows_wait(scene.rows, ticket, &error), BERTH_E_TRUNCATED);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: data/0 at byte %llu: the file ends here, 1 bytes too early", path,
+                   (unsigned long long)last_at + 63);
+    cr_expect_str_eq(error.message, expected);
+    release(&scene, ticket);
+    use(&scene, kept, 1);
+    berth_rows_free(scene.rows);
+    berth_close(scene.checkpoint);
+    free(scene.source.bytes);
+    free(path);
+    test_folder_remove(folder);
+}
+
 /* ---- limits ---- */
 
 static int new_rows(uint64_t cache_nbytes, uint64_t scratch_nbytes, unsigned ways,
