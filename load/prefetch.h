@@ -60,13 +60,18 @@ void berth_prefetch_stop(berth_prefetch *prefetch);
 /* Under the lock: all before this position is there. */
 uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch);
 
+/* ---- prefetch_begin.c ---- */
+
+/* Where a tensor's bytes lie in the file; false: it has none there. */
+bool berth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end);
+/* load.prefetch: begins to bring all storages. */
+int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
+
 /* ---- prefetch.c ---- */
 
 void berth_prefetches_begin(berth_prefetches *prefetches);
 /* Ends load.prefetch's own. The caller's are his to free, before. */
 void berth_prefetches_end(berth_prefetches *prefetches);
-/* load.prefetch: begins to bring all storages that are mapped. */
-int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
 /*
  * The storage is used up to this byte of it: lets the checkpoint's own prefetch go on. Waits for
  * nothing. Thread-safe.

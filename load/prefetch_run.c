@@ -312,8 +312,10 @@ static void settle(berth_prefetch_helper *helper, uint64_t n_requests, const ber
 
     prefetch->stats.n_requests += n_requests;
     if (error->code < 0) { /* and the frontier stays before this window */
-        if (prefetch->error.code == BERTH_OK)
+        if (prefetch->error.code == BERTH_OK) {
             prefetch->error = *error;
+            (void)berth_error_prefix(&prefetch->error, prefetch->checkpoint->reader.name);
+        }
         prefetch->is_cancelled = true;
     } else {
         prefetch->done_nbytes += helper->window.nbytes;

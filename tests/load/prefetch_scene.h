@@ -61,10 +61,14 @@ static inline void evict(void)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     (void)fdatasync(fd);
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    bool known = berth_cached_nbytes(fd, NULL, 0, all, &nbytes);
+    for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        if (!berth_cached_nbytes(fd, NULL, 0, all, &nbytes))
+            break;
+        (void)usleep(nbytes > 0 ? 10000 : 0);
+    }
     (void)close(fd);
-    if (!known || nbytes > 0)
+    if (nbytes > 0)
         cr_skip_test("this file stays in memory");
 }
 

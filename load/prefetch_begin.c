@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How a prefetch begins and ends: which bytes, in which way, in which passes. */
+#include <errno.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/tensor.h"
+#include "io/free_memory.h"
+#include "io/pool.h"
+#include "io/readahead.h"
+#include "io/syscalls.h"
+#include "load/checkpoint.h"
+#include "load/selection.h"
+
+/* Where io.threads says nothing: they wait more than they work. */
+#define MOST_MEASURED_HELPERS 4
+/* A pass with less than that is too short for the system's own reading ahead. */
+#define LEAST_PASS_READAHEADS 4
+
+typedef unsigned long long ull;
+
+/* ---- which bytes ---- */
+
+bool berth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t nbytes, elements = (uint64_t)berth_dtype_elements(tensor->dtype);
+
+    if (!berth_tensor_extent(tensor, &nbytes) || nbytes == 0)
+        return false;
+    uint64_t base = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
+    *offset =
+        base + (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+    *end = base + nbytes;
+    return true;
+}
+
+typedef struct gathering {
+    berth_checkpoint *checkpoint;
+    berth_prefetch_range *ranges;
+    size_t n, capacity;
+    bool any_mapped;
+    const char *reason; /* why the last that is not mapped is not */
+} gathering;
+
+static int add(gathering *all, uint64_t offset, uint64_t nbytes, berth_error *error)
+{
+    if (all->n == all->capacity) {
+        size_t capacity = all->capacity ? 2 * all->capacity : 16;
+        void *more = berth_reallocate(all->ranges, capacity * sizeof *all->ranges);
+        if (!more)
+            return berth_fail_memory(error, capacity * sizeof *all->ranges);
+        all->ranges = more;
+        all->capacity = capacity;
+    }
+    all->ranges[all->n++] = (berth_prefetch_range){.offset = offset, .nbytes = nbytes};
+    return 0;
+}
+
+/* Whether the page cache is of use for a storage: it is mapped, or read and not memory yet. */
+static bool is_worth_it(gathering *all, const berth_storage *root)
+{
+    berth_checkpoint *checkpoint = all->checkpoint;
+    berth_facts facts = {0};
+
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_know_source(checkpoint, &facts);
+    berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    if (way.method == BERTH_LOAD_MAP && !facts.is_memory) {
+        all->any_mapped = true;
+        return true;
+    }
+    all->reason = way.reason;
+    if (!facts.is_file || way.method == BERTH_LOAD_DIRECT)
+        return false;
+    return !atomic_load(&checkpoint->stored[root->index].memory);
+}
+
+/* Of a view of a few rows, only those. */
+static int add_tensor(void *context, const berth_tensor *tensor, berth_error *error)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t offset, end;
+
+    if (!berth_prefetch_place(tensor, &offset, &end) ||
+        !is_worth_it(context, storage->root ? storage->root : storage))
+        return 0;
+    return add(context, offset, end - offset, error);
+}
+
+static int add_storages(gathering *all, berth_error *error)
+{
+    for (size_t i = 0; i < all->checkpoint->n_storages && error->code == 0; i++) {
+        const berth_storage *storage = berth_tree_storage(all->checkpoint->tree, i);
+        if (!storage->root && is_worth_it(all, storage))
+            (void)add(all, storage->offset, storage->nbytes, error);
+    }
+    return error->code;
+}
+
+/* ---- plan ---- */
+
+/* The way that the options name, as far as the storages have it. */
+static int choose(berth_prefetch *prefetch, const gathering *all, const struct berth_config *config,
+                  berth_error *error)
+{
+    berth_checkpoint *checkpoint = prefetch->checkpoint;
+    bool is_off = config->load_prefetch == BERTH_PREFETCH_OFF;
+    const uint8_t *address = NULL;
+
+    prefetch->kind = is_off ? BERTH_PREFETCH_POPULATE : (int)config->load_prefetch;
+    prefetch->reason = is_off ? "load.prefetch does not say" : "load.prefetch says so";
+    if (all->n == 0) {
+        prefetch->kind = BERTH_PREFETCH_OFF;
+        prefetch->reason = all->reason ? all->reason : "there are no bytes";
+        return 0;
+    }
+    prefetch->readahead_nbytes = berth_readahead_nbytes(checkpoint->reader.fd, "");
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    if (all->any_mapped)
+        (void)berth_need_map(checkpoint, all->ranges[0].offset, &address, error);
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    if (address)
+        prefetch->map = &checkpoint->map;
+    else if (prefetch->kind != BERTH_PREFETCH_READ) {
+        prefetch->kind = BERTH_PREFETCH_READ;
+        prefetch->reason = all->any_mapped ? "the file cannot be mapped" : all->reason;
+    }
+    return error->code;
+}
+
+/* The first tensor with bytes from this place of the file on. NULL: none, or no memory. */
+static char *name_of_first(berth_checkpoint *checkpoint, uint64_t offset)
+{
+    const berth_names *names;
+    uint64_t least = UINT64_MAX, at, end;
+    size_t found = SIZE_MAX;
+    char *name = NULL, *path = NULL;
+    berth_error unasked;
+
+    berth_error_clear(&unasked);
+    names = berth_checkpoint_names(checkpoint, &unasked);
+    for (size_t i = 0; names && i < berth_names_count(names); i++) {
+        const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+        if (!tensor || !tensor->storage || !berth_prefetch_place(tensor, &at, &end))
+            continue;
+        if (end > offset && at < least) {
+            least = at;
+            found = i;
+        }
+    }
+    if (found != SIZE_MAX && berth_names_text(names, found, &name, &path, &unasked) == 0)
+        berth_release(path);
+    return name;
+}
+
+static int fail_budget(const berth_prefetch *prefetch, const struct berth_config *config,
+                       uint64_t offset, uint64_t missing_nbytes, berth_error *error)
+{
+    char *name = name_of_first(prefetch->checkpoint, offset);
+
+    (void)berth_fail(error, BERTH_E_MEMORY, NULL, offset,
+                     "the first window of a prefetch, of tensor %s, does not fit into "
+                     "io.memory_nbytes=%llu (%llu bytes missing)",
+                     name ? name : "?", (ull)config->io_memory_nbytes, (ull)missing_nbytes);
+    berth_release(name);
+    return error->code;
+}
+
+/*
+ * Pages that are waited for bring as much around them as the device reads ahead. Where that is a
+ * window or more, it is the fastest way: in large pages. But it goes beyond the window, which short
+ * passes have no room for; and where it is less, a window would take many turns of waiting.
+ */
+static void choose_requests(berth_prefetch *prefetch)
+{
+    const berth_prefetch_plan *all = &prefetch->plan;
+
+    prefetch->is_short = prefetch->readahead_nbytes > all->pass_nbytes / LEAST_PASS_READAHEADS;
+    prefetch->is_announced =
+        prefetch->kind != BERTH_PREFETCH_ADVISE &&
+        (prefetch->is_short || prefetch->readahead_nbytes < all->window_nbytes);
+}
+
+/* Takes the ranges over, and divides them into passes. */
+static int plan(berth_prefetch *prefetch, const gathering *all, const struct berth_config *config,
+                berth_error *error)
+{
+    bool is_advice = prefetch->kind == BERTH_PREFETCH_ADVISE;
+    uint64_t file_nbytes = prefetch->checkpoint->reader.nbytes;
+    uint64_t first_offset = UINT64_MAX, missing_nbytes;
+    const berth_prefetch_limits limits = {
+        .page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
+        .n_passes = (uint64_t)config->load_prefetch_passes,
+        .min_pass_nbytes = (uint64_t)config->load_prefetch_min_pass_nbytes,
+        .window_nbytes = (uint64_t)config->load_prefetch_window_nbytes,
+        .natural_window_nbytes =
+            is_advice ? prefetch->readahead_nbytes : berth_chunk_nbytes(config),
+        .memory_nbytes = (uint64_t)config->io_memory_nbytes,
+        .available_nbytes = berth_free_memory("")};
+
+    for (size_t i = 0; i < all->n; i++)
+        if (all->ranges[i].nbytes > 0 && all->ranges[i].offset < first_offset)
+            first_offset = all->ranges[i].offset;
+    berth_prefetch_line_up(&prefetch->plan, all->ranges, all->n, limits.page_nbytes, file_nbytes);
+    if (!berth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
+        return fail_budget(prefetch, config, first_offset, missing_nbytes, error);
+    choose_requests(prefetch);
+    return 0;
+}
+
+static unsigned count_helpers(const berth_prefetch *prefetch, const struct berth_config *config)
+{
+    uint64_t n = (uint64_t)config->io_threads;
+    uint64_t n_windows;
+
+    if (prefetch->plan.nbytes == 0)
+        return 0;
+    if (n == 0)
+        n = berth_pool_measure();
+    if (config->io_threads == 0 && n > MOST_MEASURED_HELPERS)
+        n = MOST_MEASURED_HELPERS;
+    n_windows = (prefetch->plan.nbytes - 1) / prefetch->plan.window_nbytes + 1;
+    return (unsigned)(n < n_windows ? n : n_windows);
+}
+
+/* ---- what holds for all of a prefetch's pages ---- */
+
+static void advise_all(const berth_prefetch *prefetch, int advice)
+{
+    const berth_prefetch_plan *all = &prefetch->plan;
+
+    for (size_t i = 0; prefetch->map && i < all->n_ranges; i++)
+        (void)berth_map_advise(prefetch->map, all->ranges[i].offset, all->ranges[i].nbytes, advice);
+}
+
+static void unlock(const berth_prefetch *prefetch, size_t n_ranges)
+{
+    for (size_t i = 0; i < n_ranges; i++)
+        (void)berth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
+                                   prefetch->plan.ranges[i].nbytes);
+}
+
+/* Pages are locked when they come: what cannot be is told before anything is brought. */
+static int lock(berth_prefetch *prefetch, berth_error *error)
+{
+    struct rlimit limit = {0};
+
+    if (prefetch->kind != BERTH_PREFETCH_POPULATE)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "only what is mapped and populated can be locked: %s", prefetch->reason);
+    for (size_t i = 0; i < prefetch->plan.n_ranges; i++) {
+        const berth_prefetch_range *range = &prefetch->plan.ranges[i];
+        uint8_t *address = (uint8_t *)prefetch->map->base + range->offset;
+        if (berth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
+            continue;
+        int failure = errno;
+        unlock(prefetch, i);
+        (void)berth_system.getrlimit(RLIMIT_MEMLOCK, &limit);
+        return berth_fail_errno(error, failure, NULL, range->offset,
+                                "%llu bytes cannot be locked in memory, RLIMIT_MEMLOCK is %llu",
+                                (ull)range->nbytes, (ull)limit.rlim_cur);
+    }
+    return 0;
+}
+
+/* ---- begin and end ---- */
+
+static void enlist(berth_prefetch *prefetch)
+{
+    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+
+    (void)pthread_mutex_lock(&all->lock);
+    prefetch->next = all->first;
+    all->first = prefetch;
+    (void)pthread_mutex_unlock(&all->lock);
+}
+
+static void delist(berth_prefetch *prefetch)
+{
+    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+    berth_prefetch **at = &all->first;
+
+    (void)pthread_mutex_lock(&all->lock);
+    while (*at && *at != prefetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = prefetch->next;
+    (void)pthread_mutex_unlock(&all->lock);
+}
+
+static void release(berth_prefetch *prefetch)
+{
+    berth_release(prefetch->helpers);
+    berth_release(prefetch->plan.ranges);
+    berth_release(prefetch);
+}
+
+/* The ranges are taken over, also on failure: NULL. */
+static berth_prefetch *begin(const gathering *all, const struct berth_config *config,
+                             uint32_t flags, berth_error *error)
+{
+    berth_prefetch *prefetch = berth_allocate_zeroed(sizeof *prefetch);
+
+    if (!prefetch) {
+        berth_release(all->ranges);
+        (void)berth_fail_memory(error, sizeof *prefetch);
+        return NULL;
+    }
+    prefetch->checkpoint = all->checkpoint;
+    prefetch->flags = flags;
+    prefetch->plan.ranges = all->ranges;
+    berth_error_clear(&prefetch->error);
+    if (choose(prefetch, all, config, error) < 0 || plan(prefetch, all, config, error) < 0 ||
+        (flags & BERTH_PREFETCH_LOCK && lock(prefetch, error) < 0)) {
+        release(prefetch);
+        return NULL;
+    }
+    if (flags & BERTH_PREFETCH_SWEEP)
+        advise_all(prefetch, MADV_SEQUENTIAL);
+    enlist(prefetch);
+    if (berth_prefetch_start(prefetch, count_helpers(prefetch, config), error) < 0) {
+        berth_prefetch_free(prefetch);
+        return NULL;
+    }
+    return prefetch;
+}
+
+/* ---- selections ---- */
+
+static berth_prefetch *begin_selected(berth_checkpoint *checkpoint, const berth_selection *what,
+                                      uint32_t flags, const struct berth_config *config,
+                                      berth_error *error)
+{
+    bool is_everything = !what || (!what->pattern && what->n_tensors == 0);
+    gathering all = {.checkpoint = checkpoint};
+
+    if (is_everything)
+        (void)add_storages(&all, error);
+    else
+        (void)berth_selection_visit(checkpoint, what, add_tensor, &all, error);
+    if (error->code == 0)
+        return begin(&all, config, flags, error);
+    berth_release(all.ranges);
+    return NULL;
+}
+int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
+                         const berth_call *call, berth_prefetch **prefetch, berth_error *error)
+{
+    struct berth_config config;
+
+    BERTH_ERROR_BEGIN(error);
+    if (prefetch)
+        *prefetch = NULL;
+    if (!checkpoint || !prefetch)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "berth_prefetch_begin needs a checkpoint and a place for the prefetch");
+    if (flags & ~(BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SWEEP))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
+                          flags & ~(BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SWEEP));
+    if (berth_config_resolve(call, &config, error) < 0)
+        return error->code;
+    *prefetch = begin_selected(checkpoint, what, flags, &config, error);
+    return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
+}
+
+int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
+{
+    if (checkpoint->config.load_prefetch == BERTH_PREFETCH_OFF)
+        return 0;
+    checkpoint->prefetches.own = begin_selected(checkpoint, NULL, 0, &checkpoint->config, error);
+    return error->code;
+}
+
+void berth_prefetch_free(berth_prefetch *prefetch)
+{
+    if (!prefetch)
+        return;
+    berth_prefetch_stop(prefetch);
+    delist(prefetch);
+    if (prefetch->flags & BERTH_PREFETCH_SWEEP)
+        advise_all(prefetch, MADV_NORMAL);
+    if (prefetch->flags & BERTH_PREFETCH_LOCK)
+        unlock(prefetch, prefetch->plan.n_ranges);
+    /* A failure that nobody has heard of. */
+    if (!prefetch->is_told && prefetch->error.code != BERTH_OK)
+        berth_log("%s", prefetch->error.message);
+    release(prefetch);
+}

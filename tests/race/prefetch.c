@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Prefetches under the thread sanitizer: several of one checkpoint at once, each with consumers on
+ * threads of their own, one that asks what is done, and one that cancels; beside the checkpoint's
+ * own (load.prefetch).
+ */
+#include <berth.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+#define N_TENSORS 40
+#define N_ELEMENTS 20000
+#define N_PREFETCHES 3
+#define N_CONSUMERS 3
+#define N_ROUNDS 6
+
+static char *path;
+static berth_checkpoint *checkpoint;
+
+struct player {
+    berth_prefetch *prefetch;
+    bool is_cancelled;
+    pthread_t threads[N_CONSUMERS + 2];
+};
+
+static void expect(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "tests/race/prefetch: %s\n", what);
+    exit(1);
+}
+
+static void save(void)
+{
+    static const int64_t shape[] = {N_ELEMENTS};
+    static float elements[N_ELEMENTS];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    berth_error error;
+    char name[16];
+
+    for (int k = 0; k < N_ELEMENTS; k++)
+        elements[k] = (float)k;
+    for (int i = 0; i < N_TENSORS; i++) {
+        berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
+        (void)snprintf(name, sizeof name, "t%d", i);
+        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+    }
+    expect(berth_save(path, root, NULL, &error) == 0, error.message);
+    berth_tree_free(tree);
+}
+
+static bool may_be(const struct player *player, int status)
+{
+    return status == 0 || (player->is_cancelled && status == BERTH_E_CANCELLED);
+}
+
+/* Goes through all tensors, in parts of them, and uses each. */
+static void *consume(void *context)
+{
+    struct player *player = context;
+    berth_error error;
+    char name[16];
+
+    for (int i = 0; i < N_TENSORS; i++) {
+        (void)snprintf(name, sizeof name, "t%d", i);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        int status = i % 2 ? berth_prefetch_advance(player->prefetch, tensor, &error)
+                           : berth_prefetch_advance_part(player->prefetch, tensor, 5000,
+                                                         N_ELEMENTS - 5000, &error);
+        expect(may_be(player, status), error.message);
+        const float *data = berth_tensor_data(checkpoint, tensor, &error);
+        expect(data != NULL, error.message);
+        expect(data[N_ELEMENTS - 1] == (float)(N_ELEMENTS - 1), "an element");
+    }
+    return NULL;
+}
+
+static void *ask(void *context)
+{
+    struct player *player = context;
+    berth_prefetch_stats stats = {0};
+    berth_error error;
+
+    for (int i = 0; i < 50; i++) {
+        berth_prefetch_stats_of(player->prefetch, &stats);
+        expect(stats.n_passes_done <= stats.n_passes_begun, "more passes done than begun");
+        expect(stats.n_passes_begun <= stats.n_passes, "more passes begun than planned");
+        expect(stats.peak_ahead_nbytes <= stats.pass_nbytes, "more than a pass ahead");
+        (void)usleep(100);
+    }
+    expect(may_be(player, berth_prefetch_wait(player->prefetch, &error)), error.message);
+    return NULL;
+}
+
+static void *maybe_cancel(void *context)
+{
+    struct player *player = context;
+
+    (void)usleep(1000);
+    if (player->is_cancelled)
+        berth_prefetch_cancel(player->prefetch);
+    return NULL;
+}
+
+static void begin(struct player *player, const char *options, int round)
+{
+    const berth_selection what = {.pattern = round % 2 ? "t*" : NULL};
+    berth_error error;
+
+    expect(berth_config_patch(options, &error) == 0, error.message);
+    expect(berth_prefetch_begin(checkpoint, &what, round % 3 == 2 ? BERTH_PREFETCH_SWEEP : 0, NULL,
+                                &player->prefetch, &error) == 0,
+           error.message);
+    expect(berth_config_unpatch(&error) == 0, error.message);
+    for (int i = 0; i < N_CONSUMERS + 2; i++) {
+        void *(*function)(void *) = i == 0 ? ask : i == 1 ? maybe_cancel : consume;
+        expect(pthread_create(&player->threads[i], NULL, function, player) == 0, "no thread");
+    }
+}
+
+static void end(struct player *player)
+{
+    for (int i = 0; i < N_CONSUMERS + 2; i++)
+        (void)pthread_join(player->threads[i], NULL);
+    berth_prefetch_free(player->prefetch);
+}
+
+/* One is freed while others go on. */
+static void play(const char *options, int round)
+{
+    struct player players[N_PREFETCHES] = {0};
+    berth_prefetch *short_lived;
+    berth_error error;
+
+    expect(berth_config_patch(round % 2 ? "load.prefetch=populate load.prefetch_passes=5 "
+                                          "load.prefetch_window_nbytes=16KiB"
+                                        : "load.prefetch=off",
+                              &error) == 0,
+           error.message);
+    expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
+    expect(berth_config_unpatch(&error) == 0, error.message);
+    for (int i = 0; i < N_PREFETCHES; i++) {
+        players[i].is_cancelled = (i + round) % 3 == 0;
+        begin(&players[i], options, round);
+    }
+    for (int i = 0; i < 5; i++) {
+        expect(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &short_lived, &error) == 0,
+               error.message);
+        berth_prefetch_free(short_lived);
+    }
+    for (int i = 0; i < N_PREFETCHES; i++)
+        end(&players[i]);
+    berth_close(checkpoint);
+}
+
+int main(void)
+{
+    static const char *const options[] = {
+        "load.prefetch=populate load.prefetch_passes=7 load.prefetch_window_nbytes=32KiB "
+        "io.threads=3",
+        "load.prefetch=read load.prefetch_passes=3 load.prefetch_window_nbytes=16KiB io.threads=2",
+        "load.prefetch=advise load.prefetch_passes=2 load.prefetch_window_nbytes=8KiB io.threads=4",
+    };
+    char *folder = test_folder_new();
+
+    path = test_path(folder, "model.pt");
+    save();
+    for (int round = 0; round < N_ROUNDS; round++)
+        play(options[round % 3], round);
+    free(path);
+    test_folder_remove(folder);
+    return 0;
+}
