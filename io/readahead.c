@@ -20,9 +20,11 @@ static bool read_number(const char *path, uint64_t *number)
         return false;
     ssize_t n = berth_system.pread(fd, text, sizeof text - 1, 0);
     berth_file_close(fd);
-    text[n > 0 ? n : 0] = '\0';
+    if (n <= 0 || *text < '0' || *text > '9')
+        return false;
+    text[n] = '\0';
     *number = strtoull(text, NULL, 10);
-    return n > 0;
+    return true;
 }
 
 uint64_t berth_readahead_nbytes(int fd, const char *root)

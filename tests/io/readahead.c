@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The device's window: found for disks, partitions and what has no disk. */
+#include "io/readahead.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+#define NBYTES 100
+
+#include "tests/io/small_file.h"
+
+static int fd;
+
+static void open_a_file(void)
+{
+    make_a_file();
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static void close_the_file(void)
+{
+    (void)close(fd);
+    remove_the_file();
+}
+
+TestSuite(readahead, .init = open_a_file, .fini = close_the_file);
+
+/* A partition 259:3, or what the test wants. */
+static int on_a_partition(int of, struct stat *status)
+{
+    int result = fstat(of, status);
+
+    status->st_dev = makedev(259, 3);
+    return result;
+}
+
+static int nowhere(int of, struct stat *status)
+{
+    (void)of, (void)status;
+    errno = EIO;
+    return -1;
+}
+
+/* Makes "folder/name" with all the folders in between. */
+static void write_below(const char *name, const char *text)
+{
+    char *file = test_path(folder, name);
+
+    for (char *at = file + strlen(folder) + 1; (at = strchr(at, '/')); at++) {
+        *at = '\0';
+        (void)mkdir(file, 0777);
+        *at = '/';
+    }
+    test_write_file(file, text, strlen(text));
+    free(file);
+}
+
+Test(readahead, is_of_the_disk)
+{
+    berth_system.fstat = on_a_partition;
+    write_below("sys/dev/block/259:3/queue/read_ahead_kb", "512\n");
+    write_below("sys/class/bdi/259:3/read_ahead_kb", "64\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 512 << 10);
+}
+
+Test(readahead, of_a_partition_is_of_its_disk)
+{
+    berth_system.fstat = on_a_partition;
+    write_below("sys/dev/block/259:3/partition", "3\n");
+    write_below("sys/dev/block/queue/read_ahead_kb", "8192\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 8192 << 10);
+}
+
+Test(readahead, without_a_disk_is_of_the_file_system)
+{
+    berth_system.fstat = on_a_partition;
+    write_below("sys/class/bdi/259:3/read_ahead_kb", "1024\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 1024 << 10);
+}
+
+Test(readahead, that_nobody_tells_is_what_linux_has_by_itself)
+{
+    berth_system.fstat = on_a_partition;
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 128 << 10);
+    write_below("sys/dev/block/259:3/queue/read_ahead_kb", "");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 128 << 10);
+    berth_system.fstat = nowhere;
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 128 << 10);
+}
+
+Test(readahead, is_whole_pages_and_within_reason)
+{
+    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    berth_system.fstat = on_a_partition;
+    write_below("sys/dev/block/259:3/queue/read_ahead_kb", "0\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), page_nbytes);
+    write_below("sys/dev/block/259:3/queue/read_ahead_kb", "129\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), (129 << 10) / page_nbytes * page_nbytes);
+    write_below("sys/dev/block/259:3/queue/read_ahead_kb", "18446744073709551615\n");
+    cr_expect_eq(berth_readahead_nbytes(fd, folder), 1 << 30);
+}
