@@ -1322,6 +1322,39 @@ typedef struct berth_prefetch_stats {
 
 BERTH_API void berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats);
 
+/* ===================================================================== */
+/*  Devices                                                              */
+/* ===================================================================== */
+
+/*
+ * Memory that is not the host's: a GPU's, through CUDA's driver, which is looked for when it is
+ * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
+ * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
+ * calling thread keeps the context it has. "simulated:0" and "simulated:1" are there everywhere:
+ * memory that the host cannot touch and copies that come late, for tests. Device addresses are
+ * numbers: what CUdeviceptr and a tensor's data_ptr() are.
+ *
+ * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
+ * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
+ * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ */
+
+/*
+ * Like berth_storage_new, for bytes on a device: nbytes bytes from `address` on, which stay the
+ * caller's. `location`: the device, "cuda:0"; "cuda" is the first one, and is saved as "cuda:0".
+ * `ready`: an event (CUevent, cudaEvent_t) of that device, recorded behind the kernels that write
+ * the bytes: whoever copies them lets the device wait for it. NULL: they are there. The event must
+ * live as long as the bytes must. NULL, and berth_tree_error tells, also if the device cannot be
+ * opened or the first or last byte is not its memory.
+ *
+ * Saves read the bytes by asynchronous copies on streams of their own, and look again whether they
+ * are the device's. For a job they must stay as they are until it is staged: from then on they may
+ * be overwritten or freed, while the copy is still on its way to the file.
+ */
+BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype,
+                                                  uintptr_t address, uint64_t nbytes,
+                                                  const char *location, void *ready);
+
 #ifdef __cplusplus
 }
 #endif

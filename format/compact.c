@@ -42,14 +42,6 @@ typedef struct copying {
 
 /* ---- storages ---- */
 
-/* Where the bytes of a storage are: in memory, or to be read, or (of a mere pickle) nowhere. */
-static const berth_storage *bottom_of(const berth_storage *storage, uint64_t *offset)
-{
-    for (; !storage->data && !storage->read && storage->root; storage = storage->root)
-        *offset += storage->root_offset;
-    return storage;
-}
-
 static int read_view(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                      berth_error *error)
 {
@@ -68,11 +60,15 @@ static struct use *use_of(copying *copy, const berth_storage *storage)
     use->made = berth_storage_new(copy->tree, storage->dtype, NULL, 0, storage->location);
     if (!use->made)
         return NULL;
-    const berth_storage *bottom = bottom_of(storage, &offset);
+    const berth_storage *bottom = berth_storage_bottom(storage, &offset);
     use->made->nbytes = storage->nbytes;
     use->made->root_offset = offset;
     if (bottom->data) {
         use->made->data = (const uint8_t *)bottom->data + offset;
+    } else if (bottom->device) {
+        use->made->read = bottom->read;
+        use->made->device = bottom->device;
+        use->made->root_offset += bottom->root_offset;
     } else if (bottom->read) {
         use->made->read = read_view;
         use->made->context = (void *)(uintptr_t)bottom;

@@ -92,8 +92,8 @@ static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_
     return storage;
 }
 
-berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
-                                 uint64_t nbytes, const char *location)
+berth_storage *berth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
+                                           const char *location)
 {
     if (!tree)
         return NULL;
@@ -106,18 +106,26 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
                         nbytes, berth_dtype_name(dtype));
         return NULL;
     }
-    if (!data && nbytes) {
-        berth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes without data",
-                        nbytes);
-        return NULL;
-    }
     location = location ? location : "cpu";
     berth_storage *storage = add_storage(tree, "", 0, location, strlen(location));
     if (!storage)
         return NULL;
     storage->dtype = dtype;
-    storage->data = data;
     storage->nbytes = nbytes;
+    return storage;
+}
+
+berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
+                                 uint64_t nbytes, const char *location)
+{
+    if (tree && !data && nbytes) {
+        berth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes without data",
+                        nbytes);
+        return NULL;
+    }
+    berth_storage *storage = berth_storage_new_elsewhere(tree, dtype, nbytes, location);
+    if (storage)
+        storage->data = data;
     return storage;
 }
 
@@ -253,6 +261,13 @@ berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, 
 }
 
 /* ---- asking ---- */
+
+const berth_storage *berth_storage_bottom(const berth_storage *storage, uint64_t *offset)
+{
+    for (; !storage->data && !storage->read && storage->root; storage = storage->root)
+        *offset += storage->root_offset;
+    return storage;
+}
 
 const char *berth_storage_key(const berth_storage *storage)
 {

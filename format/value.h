@@ -31,6 +31,8 @@ struct berth_storage {
     /* A view of another storage (streams from before 1.6): root and byte offset in it. */
     const berth_storage *root;
     uint64_t root_offset;
+    /* On a device: where (io/device.h), from root_offset on. */
+    const struct berth_device_memory *device;
     berth_dtype element; /* first dtype a tensor viewed it as: how an untyped one is swapped */
 };
 
@@ -49,6 +51,16 @@ void *berth_tree_allocate(berth_tree *tree, size_t nbytes);
  * become; it must live as long as the tree. Once a tree.
  */
 void berth_tree_give(berth_tree *tree, void *memory, size_t nbytes);
+
+/* Like berth_storage_new, but the caller says how the bytes are read. */
+berth_storage *berth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
+                                           const char *location);
+
+/*
+ * Where the bytes of a storage are: in memory, to be read, or (of a mere pickle) nowhere. Adds to
+ * *offset how far into it.
+ */
+const berth_storage *berth_storage_bottom(const berth_storage *storage, uint64_t *offset);
 
 /* All storages, in the order of first meeting. */
 size_t berth_tree_n_storages(const berth_tree *tree);

@@ -53,6 +53,13 @@ typedef struct berth_memory_place {
     unsigned ordinal; /* of the device, if it is one's */
 } berth_memory_place;
 
+/* Bytes on a device, and when they are there. */
+typedef struct berth_device_memory {
+    berth_device_handle *device;
+    uintptr_t address;
+    void *ready; /* an event as the driver knows it, behind which they are; NULL: they are */
+} berth_device_memory;
+
 /* Whose memory an address is, among all devices of this one's kind. */
 int berth_device_find(berth_device_handle *device, uintptr_t address, berth_memory_place *place,
                       berth_error *error);

@@ -10,16 +10,15 @@
 static int fetch_storage(const berth_storage *storage, uint8_t *out, size_t nbytes, uint64_t at,
                          const char *name, berth_error *error)
 {
-    while (!storage->data && !storage->read && storage->root) {
-        at += storage->root_offset;
-        storage = storage->root;
-    }
+    storage = berth_storage_bottom(storage, &at);
     if (storage->data) {
         memcpy(out, (const uint8_t *)storage->data + at, nbytes);
         return 0;
     }
+    if (storage->read && storage->read(storage, out, nbytes, at, error) < 0)
+        return berth_error_in(error, name);
     if (storage->read)
-        return storage->read(storage, out, nbytes, at, error);
+        return 0;
     return berth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
 }
 
@@ -80,10 +79,7 @@ const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t a
         return (const uint8_t *)record->data + at;
     if (!storage)
         return NULL;
-    while (!storage->data && !storage->read && storage->root) {
-        at += storage->root_offset;
-        storage = storage->root;
-    }
+    storage = berth_storage_bottom(storage, &at);
     return storage->data ? (const uint8_t *)storage->data + at : NULL;
 }
 

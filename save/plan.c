@@ -58,6 +58,7 @@ void berth_plan_free(berth_plan *plan)
     berth_release(plan->records);
     berth_release(plan->names);
     berth_release(plan->archive);
+    berth_release(plan->devices);
     berth_release(plan);
 }
 

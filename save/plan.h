@@ -26,6 +26,7 @@ typedef struct berth_planned {
     void *context;       /* of read */
     uint8_t swap_nbytes; /* each unit of this many bytes is reversed; 1: none */
     bool no_crc32;       /* its CRC is written as 0 */
+    uint8_t device;      /* of the storage: devices[device - 1] of the plan; 0: none */
 } berth_planned;
 
 struct berth_plan {
@@ -48,6 +49,8 @@ struct berth_plan {
     size_t n_storages;         /* records named data/… */
     size_t most_header_nbytes; /* of the longest header or directory entry */
     char alignment_text[8];
+    struct berth_device_handle **devices; /* on which storages lie */
+    uint8_t n_devices;
     berth_pickled pickled; /* of berth_plan_value */
 };
 

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/memory.h"
 #include "format/tensor.h"
 #include "format/value.h"
+#include "io/device.h"
 #include "save/plan.h"
 
 #define NAME_PICKLE "data.pkl"
@@ -170,18 +172,56 @@ static uint8_t swap_nbytes(berth_dtype class)
     return class == BERTH_DTYPE_NONE ? 1 : (uint8_t)berth_dtype_swap_nbytes(class);
 }
 
+/* The number of a device in the plan, beginning at 1. */
+static int add_device(berth_plan *plan, berth_device_handle *device, uint8_t *number,
+                      berth_error *error)
+{
+    *number = 0;
+    while (*number < plan->n_devices)
+        if (plan->devices[(*number)++] == device)
+            return 0;
+    size_t nbytes = (*number + 1u) * sizeof *plan->devices;
+    berth_device_handle **devices =
+        *number < UINT8_MAX ? berth_reallocate(plan->devices, nbytes) : NULL;
+    if (!devices)
+        return berth_fail_memory(error, nbytes);
+    plan->devices = devices;
+    devices[plan->n_devices++] = device;
+    *number = plan->n_devices;
+    return 0;
+}
+
+/* What lies on a device must still be there. */
+static int find_device(berth_plan *plan, const berth_storage *storage, uint8_t *number,
+                       berth_error *error)
+{
+    uint64_t at = 0;
+    const berth_storage *bottom = berth_storage_bottom(storage, &at);
+
+    *number = 0;
+    if (!bottom->device || storage->nbytes == 0)
+        return 0;
+    if (berth_device_check(bottom->device->device,
+                           bottom->device->address + (uintptr_t)(bottom->root_offset + at),
+                           (size_t)storage->nbytes, error) < 0)
+        return error->code;
+    return add_device(plan, bottom->device->device, number, error);
+}
+
 static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
 {
     for (size_t i = 0; i < plan->pickled.n_storages; i++) {
         const berth_storage *storage = plan->pickled.storages[i];
-        const berth_planned content = {
-            .storage = storage, .swap_nbytes = foreign ? swap_nbytes(plan->pickled.dtypes[i]) : 1};
+        berth_planned content = {.storage = storage,
+                                 .swap_nbytes = foreign ? swap_nbytes(plan->pickled.dtypes[i]) : 1};
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
             return berth_fail(error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
                               "%llu bytes are no whole elements, their byte order cannot be turned",
                               (unsigned long long)storage->nbytes);
+        if (find_device(plan, storage, &content.device, error) < 0)
+            return berth_error_in(error, name);
         if (berth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
             return error->code;
     }

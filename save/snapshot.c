@@ -136,8 +136,10 @@ static void use_copy(const berth_snapshot *snapshot, berth_plan *plan)
         record->read = NULL;
         record->context = NULL;
         record->storage = NULL;
+        record->device = 0;
         record->swap_nbytes = 1;
     }
+    plan->n_devices = 0; /* all of theirs is copied */
 }
 
 int berth_snapshot_take(berth_snapshot *snapshot, berth_plan *plan,

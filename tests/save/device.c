@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saves from devices, on simulated ones: the same file as from main memory, whatever goes late. */
+#include <criterion/criterion.h>
+
+#include "config/error.h"
+#include "io/staging.h"
+#include "tests/save/device_scene.h"
+
+static device_scene scene;
+static char *folder, *path;
+static berth_error error;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "archive.pt");
+    berth_simulated_set(NULL);
+    scene_begin(&scene);
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(save_device, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* At the end of each test, not behind it: what fails there fails no test. */
+#define DEVICE_TEST(name)                                                                          \
+    static void name(void);                                                                        \
+    Test(save_device, name)                                                                        \
+    {                                                                                              \
+        name();                                                                                    \
+        scene_end(&scene);                                                                         \
+        berth_staging_trim();                                                                      \
+        const berth_simulated_live live = berth_simulated_seen();                                  \
+        cr_expect_eq(live.memory_nbytes, 0);                                                       \
+        cr_expect_eq(live.pinned_nbytes, 0);                                                       \
+        cr_expect_eq(live.n_streams + live.n_events, 0);                                           \
+        berth_simulated_set(NULL);                                                                 \
+    }                                                                                              \
+    static void name(void)
+
+static void patch(const char *assignments)
+{
+    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+}
+
+static void check_bytes(const void *bytes, size_t nbytes, const char *what)
+{
+    const uint8_t *at = bytes;
+
+    cr_assert_eq(nbytes, scene.expected_nbytes, "%s", what);
+    for (size_t i = 0; i < nbytes; i++)
+        cr_assert_eq(at[i], scene.expected[i], "byte %zu of %zu with %s", i, nbytes, what);
+}
+
+static void check_file(const char *what)
+{
+    size_t nbytes;
+    uint8_t *file = test_read_file(path, &nbytes);
+
+    check_bytes(file, nbytes, what);
+    free(file);
+}
+
+static void check_save(const char *options)
+{
+    patch(options);
+    scene_expect(&scene);
+    cr_assert_eq(berth_save(path, scene.state, NULL, &error), 0, "%s", error.message);
+    check_file(options);
+    berth_config_unpatch(NULL);
+}
+
+static const char *const many_options[] = {
+    "io.threads=1",
+    "io.threads=4",
+    "debug=on",
+    "io.threads=4 io.chunk_nbytes=1000",
+    "io.threads=3 io.chunk_nbytes=4096 save.method=direct",
+    "io.threads=1 io.chunk_nbytes=65536 save.method=direct",
+    "io.threads=4 io.chunk_nbytes=65536 save.method=direct save.storage_alignment=4096",
+    "io.threads=4 io.chunk_nbytes=1001 save.byteorder=big",
+    "io.threads=4 io.chunk_nbytes=1000 save.byteorder=big save.storage_alignment=1",
+    "save.byteorder=big save.method=direct",
+    "save.compute_crc32=off io.chunk_nbytes=3000",
+    "save.method=buffered save.durability=none",
+};
+#define N_OPTIONS (sizeof many_options / sizeof *many_options)
+
+DEVICE_TEST(a_file_is_the_same_as_from_main_memory)
+{
+    for (size_t i = 0; i < N_OPTIONS; i++)
+        check_save(many_options[i]);
+}
+
+DEVICE_TEST(late_copies_in_any_order_are_waited_for)
+{
+    const berth_simulated_machine late = {.n_devices = 2,
+                                          .memory_nbytes = UINT64_MAX,
+                                          .pinned_nbytes = UINT64_MAX,
+                                          .latest_nanoseconds = 300000,
+                                          .seed = 7};
+
+    berth_simulated_set(&late);
+    check_save("io.threads=4 io.chunk_nbytes=16384");
+    check_save("io.threads=1 io.chunk_nbytes=16384 save.method=direct");
+    check_save("io.threads=4 io.chunk_nbytes=8192 save.method=direct");
+    berth_simulated_set(NULL);
+}
+
+DEVICE_TEST(memory_and_sinks_get_the_same_bytes)
+{
+    void *bytes;
+    size_t nbytes;
+
+    cr_assert_eq(berth_save_memory(&bytes, &nbytes, "archive", scene.state, NULL, &error), 0, "%s",
+                 error.message);
+    check_bytes(bytes, nbytes, "memory");
+    berth_free(bytes);
+}
+
+DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
+{
+    static const float early[1000];
+    void *pinned;
+    const int64_t n = 1000;
+    berth_device_stream kernels;
+    berth_device_event ready;
+    uintptr_t address;
+    berth_job *job;
+    uint8_t *file;
+    size_t nbytes;
+
+    cr_assert_eq(berth_pinned_allocate(scene.device[0], sizeof early, &pinned, &error), 0);
+    float *late = pinned;
+    for (size_t i = 0; i < 1000; i++)
+        late[i] = (float)i;
+    cr_assert_eq(berth_device_allocate(scene.device[0], sizeof early, &address, &error), 0);
+    scene_put(scene.device[0], address, early, sizeof early);
+    cr_assert_eq(berth_device_stream_open(scene.device[0], &kernels, &error), 0);
+    cr_assert_eq(berth_device_event_open(scene.device[0], &ready, &error), 0);
+    berth_simulated_hold(&kernels, true); /* the kernels that make the bytes */
+    cr_assert_eq(berth_device_copy_to_device(&kernels, address, late, sizeof early, &error), 0);
+    cr_assert_eq(berth_device_event_record(&ready, &kernels, &error), 0);
+    berth_storage *storage = berth_device_storage_new(scene.tree, BERTH_FLOAT32, address,
+                                                      sizeof early, "simulated", ready.native);
+    berth_value *tensor = berth_tensor_value(
+        scene.tree,
+        &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
+    cr_assert_eq(berth_save_begin(path, tensor, 0, NULL, &job, &error), 0, "%s", error.message);
+    cr_expect_not(berth_job_is_staged(job));
+    berth_simulated_hold(&kernels, false);
+    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    berth_job_free(job);
+    file = test_read_file(path, &nbytes);
+    cr_expect_not_null(memmem(file, nbytes, late, sizeof early), "the bytes behind the event");
+    cr_expect_not_null(memmem(file, nbytes, "simulated:0", 11), "\"simulated\" is the first one");
+    berth_device_event_close(&ready);
+    berth_device_stream_close(&kernels);
+    berth_device_release(scene.device[0], address);
+    berth_pinned_release(scene.device[0], pinned);
+    free(file);
+}
+
+DEVICE_TEST(views_are_compacted_on_the_device)
+{
+    const int64_t n = 100;
+    const berth_tensor *whole = berth_value_tensor(berth_dict_get(scene.state, "part1"));
+    berth_tensor view = *whole;
+    void *bytes[2];
+    size_t nbytes[2];
+
+    view.shape = &n;
+    view.stride = NULL;
+    view.storage_offset = 60001;
+    berth_tree *tree = berth_tree_new(&error), *again = berth_tree_new(&error);
+    berth_value *compact = berth_value_compact(tree, berth_tensor_value(scene.tree, &view));
+    /* A view of what is one already. */
+    berth_value *twice = berth_value_compact(again, compact);
+    cr_assert_eq(berth_save_memory(&bytes[0], &nbytes[0], NULL, compact, NULL, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(berth_save_memory(&bytes[1], &nbytes[1], NULL, twice, NULL, &error), 0, "%s",
+                 error.message);
+    cr_assert_lt(nbytes[0], 4096);
+    cr_expect_not_null(memmem(bytes[0], nbytes[0], scene.host[1] + 60001, 400));
+    cr_expect_eq(nbytes[1], nbytes[0]);
+    cr_expect_eq(memcmp(bytes[0], bytes[1], nbytes[0]), 0);
+    berth_free(bytes[0]);
+    berth_free(bytes[1]);
+    berth_tree_free(again);
+    berth_tree_free(tree);
+}
+
+/* ---- jobs ---- */
+
+DEVICE_TEST(a_snapshot_is_of_the_devices_too)
+{
+    berth_job *job;
+    static const char *const options[] = {"io.threads=4 io.chunk_nbytes=4096",
+                                          "save.byteorder=big io.chunk_nbytes=1001"};
+
+    for (size_t i = 0; i < 2; i++) {
+        patch(options[i]);
+        scene_expect(&scene);
+        cr_assert_eq(berth_save_begin(path, scene.state, BERTH_SAVE_SNAPSHOT, NULL, &job, &error),
+                     0, "%s", error.message);
+        cr_assert(berth_job_is_staged(job));
+        if (i == 1)
+            scene_release(&scene);
+        cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+        berth_job_free(job);
+        check_file(options[i]);
+        berth_config_unpatch(NULL);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void check_refused(uintptr_t address, uint64_t nbytes, const char *location, int code,
+                          const char *message)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+
+    cr_expect_null(berth_device_storage_new(tree, BERTH_FLOAT32, address, nbytes, location, NULL));
+    cr_expect_eq(berth_tree_error(tree, &error), code, "%s", error.message);
+    cr_expect_str_eq(error.message, message);
+    /* And so is a save of what such a tree makes. */
+    cr_expect_eq(berth_save(path, berth_none(tree), NULL, &error), code);
+    cr_expect_eq(test_folder_count(folder), 0);
+    berth_tree_free(tree);
+}
+
+DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
+{
+    char message[200];
+
+    check_refused(0, 4, "simulated:7", BERTH_E_DEVICE,
+                  "simulated:7: there is no such device, the driver has 2");
+    check_refused(0, 4, "cpu", BERTH_E_ARGUMENT,
+                  "cpu: names no device; such do: cuda:0, simulated:0");
+    check_refused(0, 4, NULL, BERTH_E_ARGUMENT, "a storage on a device without the device's name");
+    snprintf(message, sizeof message,
+             "simulated:0: 4 bytes at 0x%zx are not this device's memory, "
+             "or not any more",
+             (size_t)(uintptr_t)scene.host[1]);
+    check_refused((uintptr_t)scene.host[1], 4, "simulated:0", BERTH_E_ARGUMENT, message);
+    snprintf(message, sizeof message, "simulated:0: 20 bytes at 0x%zx are memory of simulated:1",
+             (size_t)scene.address[6]);
+    check_refused(scene.address[6], 20, "simulated:0", BERTH_E_ARGUMENT, message);
+    check_refused(scene.address[1], 6, "simulated:0", BERTH_E_ARGUMENT,
+                  "a storage of 6 bytes holds no whole float32");
+    cr_expect_null(berth_device_storage_new(NULL, BERTH_FLOAT32, 0, 0, "simulated", NULL));
+}
+
+DEVICE_TEST(memory_that_was_freed_fails_the_save_before_anything_is_written)
+{
+    char message[300];
+
+    test_write_file(path, "old", 3);
+    snprintf(message, sizeof message,
+             "%s: data/1: simulated:0: 280000 bytes at 0x%zx are not this device's memory, or not "
+             "any more",
+             path, (size_t)scene.address[1]);
+    berth_device_release(scene.device[1], scene.address[1]);
+    scene.address[1] = 0;
+    cr_expect_eq(berth_save(path, scene.state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, message);
+    cr_expect_str_eq(error.record, "data/1");
+    cr_expect_eq(test_folder_count(folder), 1);
+    size_t nbytes;
+    uint8_t *file = test_read_file(path, &nbytes);
+    cr_expect_str_eq((char *)file, "old");
+    free(file);
+}

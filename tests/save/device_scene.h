@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What tests of saves from devices share: storages on two simulated devices and in main memory, and
+ * the file that they must become.
+ */
+#ifndef TESTS_SAVE_DEVICE_SCENE_H
+#define TESTS_SAVE_DEVICE_SCENE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/simulated.h"
+#include "tests/support/support.h"
+
+enum { SCENE_N = 7 };
+
+/* Elements of float32, and where they lie. */
+static const struct {
+    size_t n;
+    const char *location;
+} scene_parts[SCENE_N] = {{1, "simulated:0"},     {70000, "simulated:0"}, {300, "cpu"},
+                          {33333, "simulated:1"}, {0, "simulated:1"},     {20000, "cpu"},
+                          {5, "simulated:1"}};
+
+typedef struct device_scene {
+    float *host[SCENE_N];
+    uintptr_t address[SCENE_N];
+    berth_device_handle *device[SCENE_N]; /* NULL: the host */
+    berth_tree *tree;
+    berth_value *state; /* from the devices */
+    uint8_t *expected;  /* saved from the host, with the same locations */
+    size_t expected_nbytes;
+} device_scene;
+
+static inline void scene_must(int status, const berth_error *error)
+{
+    if (status < 0)
+        test_give_up("%s", error->message);
+}
+
+/* Copies, and waits. */
+static inline void scene_put(berth_device_handle *device, uintptr_t to, const void *bytes,
+                             size_t nbytes)
+{
+    berth_device_stream stream;
+    berth_error error;
+
+    berth_error_clear(&error);
+    scene_must(berth_device_stream_open(device, &stream, &error), &error);
+    scene_must(berth_device_copy_to_device(&stream, to, bytes, nbytes, &error), &error);
+    scene_must(berth_device_stream_wait(&stream, &error), &error);
+    berth_device_stream_close(&stream);
+}
+
+static inline size_t scene_nbytes(size_t i)
+{
+    return scene_parts[i].n * sizeof(float);
+}
+
+static inline void scene_fill(device_scene *scene, size_t i)
+{
+    berth_error error;
+
+    berth_error_clear(&error);
+    scene->host[i] = malloc(scene_nbytes(i) + 1);
+    for (size_t j = 0; j < scene_parts[i].n; j++)
+        scene->host[i][j] = (float)(j * 7 + i) * 0.37f;
+    if (strcmp(scene_parts[i].location, "cpu") == 0)
+        return;
+    scene_must(berth_device_open(scene_parts[i].location, &scene->device[i], &error), &error);
+    scene_must(berth_device_allocate(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
+               &error);
+    scene_put(scene->device[i], scene->address[i], scene->host[i], scene_nbytes(i));
+}
+
+/* A state_dict over the devices' memory, or over the host's with the same locations. */
+static inline berth_value *scene_value(const device_scene *scene, berth_tree *tree, bool on_devices,
+                                       void *ready)
+{
+    berth_value *state = berth_ordered_dict(tree);
+
+    for (size_t i = 0; i < SCENE_N; i++) {
+        const int64_t n = (int64_t)scene_parts[i].n;
+        char name[16];
+        berth_storage *storage =
+            on_devices && scene->device[i]
+                ? berth_device_storage_new(tree, BERTH_FLOAT32, scene->address[i], scene_nbytes(i),
+                                           scene_parts[i].location, ready)
+                : berth_storage_new(tree, BERTH_FLOAT32, scene->host[i], scene_nbytes(i),
+                                    scene_parts[i].location);
+        const berth_tensor tensor = {
+            .dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage};
+        (void)snprintf(name, sizeof name, "part%zu", i);
+        berth_dict_set(state, name, berth_tensor_value(tree, &tensor));
+    }
+    return state;
+}
+
+/* What the host's bytes become, under the configuration in force. */
+static inline void scene_expect(device_scene *scene)
+{
+    berth_error error;
+    void *bytes;
+    berth_tree *tree = berth_tree_new(&error);
+
+    berth_free(scene->expected);
+    scene_must(berth_save_memory(&bytes, &scene->expected_nbytes, "archive",
+                                 scene_value(scene, tree, false, NULL), NULL, &error),
+               &error);
+    scene->expected = bytes;
+    berth_tree_free(tree);
+}
+
+static inline void scene_begin(device_scene *scene)
+{
+    berth_error error;
+
+    *scene = (device_scene){0};
+    for (size_t i = 0; i < SCENE_N; i++)
+        scene_fill(scene, i);
+    scene->tree = berth_tree_new(&error);
+    scene->state = scene_value(scene, scene->tree, true, NULL);
+    scene_must(berth_tree_error(scene->tree, &error), &error);
+    scene_expect(scene);
+}
+
+/* Frees the devices' memory. */
+static inline void scene_release(device_scene *scene)
+{
+    for (size_t i = 0; i < SCENE_N; i++) {
+        if (scene->device[i])
+            berth_device_release(scene->device[i], scene->address[i]);
+        scene->address[i] = 0;
+    }
+}
+
+static inline void scene_end(device_scene *scene)
+{
+    scene_release(scene);
+    berth_tree_free(scene->tree);
+    berth_free(scene->expected);
+    for (size_t i = 0; i < SCENE_N; i++)
+        free(scene->host[i]);
+}
+
+#endif
