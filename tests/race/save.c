@@ -63,6 +63,8 @@ static void check_direct(void)
     enum { N = 12, NBYTES = 50001 };
     static uint8_t large[NBYTES + N];
     berth_new_record some[N];
+    berth_storage_stats told[N - 1];
+    const berth_call call = {.storage_stats = told, .n_storage_stats = N - 1};
     berth_error error;
 
     for (size_t i = 0; i < N; i++)
@@ -73,7 +75,9 @@ static void check_direct(void)
                               &error) == 0,
            "patch");
     for (int i = 0; i < 5; i++)
-        expect(berth_save_records(path, NULL, some, N, 0, NULL, &error) == 0, error.message);
+        expect(berth_save_records(path, NULL, some, N, 0, &call, &error) == 0, error.message);
+    for (size_t i = 0; i < N - 1; i++)
+        expect(told[i].moved_nbytes == NBYTES, "some of a storage is not counted");
     berth_config_unpatch(NULL);
 }
 

@@ -135,6 +135,7 @@ Test(tally, of_buffered_writes)
 
     check(BUFFERED, expected);
     check(BUFFERED "io.threads=4 io.chunk_nbytes=300KiB", expected);
+    check(BUFFERED "io.chunk_nbytes=340KiB", expected); /* its last bytes lie in a small share */
 }
 
 Test(tally, of_direct_writes)
@@ -156,6 +157,7 @@ Test(tally, of_direct_writes)
     pages_are_large = true;
     check(DIRECT "save.storage_alignment=4096", expected);
     check(DIRECT "save.storage_alignment=4096 io.threads=4 io.chunk_nbytes=300KiB", expected);
+    check(DIRECT "save.storage_alignment=4096 io.chunk_nbytes=340KiB", expected);
     pages_are_large = false;
     check(DIRECT "save.storage_alignment=4096", copied);
 }
