@@ -142,6 +142,12 @@ class BenchLoad(Case):
             self.assertEqual(seconds["touch"] > seconds["transfer"] / 100, method == "map", seconds)
             self.assertGreaterEqual(report["peak_nbytes"], 60 << 20)
 
+    def test_with_a_prefetch_each_storage_is_asked_for_when_it_is_touched(self):
+        report = self.report("--size", "64MiB", "--rounds", "1", "--cold", "--set",
+                             "load.method=map", "--set", "load.prefetch=populate")
+        self.assertEqual((report["method"], report["prefetch"]), ("map", "populate"))
+        self.assertGreater(report["phases"]["touch"], report["phases"]["transfer"] * 10)
+
     def test_cold_is_counted(self):
         report = self.report("--size", "32MiB", "--cold", "--set", "load.method=read")
         self.assertLess(report["resident_before"], 1)
@@ -356,7 +362,8 @@ class BenchLoadTool(Case):
         report = json.loads(self.read("j"))
         self.assertEqual(self.entries(), sorted(before + ["j"]))
         self.assertEqual([each["case"] for each in report["sections"]],
-                         ["open", "open", "cold", "warm", "map", "rows", "rows", "verify", "parse"])
+                         ["open", "open", "cold", "warm", "map", "passes", "rows",
+                          "rows", "verify", "parse"])
         for each in report["sections"]:
             self.assertIn(each["what"], out)
             for ratio in each["ratios"]:

@@ -116,6 +116,7 @@ def structure(name):
 
 
 Stats, Call = structure("berth_stats"), structure("berth_call")
+PrefetchStats = structure("berth_prefetch_stats")
 
 WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
@@ -179,6 +180,10 @@ DECLARATIONS = {
     "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
     "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_fetch": (INT, [P, P, P, ERROR]),
+    "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
+    "berth_prefetch_advance_part": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
+    "berth_prefetch_stats_of": (None, [P, c.POINTER(PrefetchStats)]),
+    "berth_prefetch_free": (None, [P]),
     "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
     "berth_verify": (INT, [TEXT, P, P, ERROR]),
 }

@@ -138,7 +138,7 @@ def consume(checkpoint, ahead):
                 n = min(part, numel - first)
                 b.check(b.berth_prefetch_advance_part, prefetch, tensor, first, n)
                 if ahead:
-                    ahead(offset + first * item)
+                    ahead(offset + (first + n) * item)  # behind what is in use
                 touch(address + first * item, n * item)
         b.berth_prefetch_stats_of(prefetch, c.byref(stats))
     finally:
