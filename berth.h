@@ -845,7 +845,7 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
  * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
  * where storages are mapped; else when a storage, or a range of it, is first asked for.
  * With load.prefetch=populate, advise or read, what berth_prefetch_begin does goes on behind, until
- * berth_close: asking for a tensor's data is the consumer's step, and waits for nothing.
+ * berth_close: asking for a tensor's bytes is the consumer's step, and waits for nothing.
  * Truncating a file while it is mapped makes the kernel kill the process
  * (SIGBUS) on the next touch: where that may happen, set load.mmap=off, and
  * bytes are read into memory instead. Replacing it by rename, as berth_save
@@ -1250,8 +1250,9 @@ BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *rec
  * Bytes that are in memory already, or being brought by another prefetch of the same checkpoint,
  * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
  * system needs the memory, as pages of any file do, and what was written to a copy-on-write map
- * stays. Of a checkpoint from memory or a berth_source there is nothing to bring: that is no error,
- * and everything returns at once.
+ * stays. Storages that are memory of their own already, or read past the page cache (direct), are
+ * left out; of a checkpoint from memory or a berth_source nothing is left: that is no error, and
+ * everything returns at once.
  *
  * All functions may be called from any threads at once, but for berth_prefetch_free, which is the
  * last; it must come before berth_close.

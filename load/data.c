@@ -67,18 +67,27 @@ static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_erro
                       berth_dtype_name(tensor->dtype));
 }
 
+/* The checkpoint's own prefetch may go on behind elements [first, first + n). */
+static void pass_by(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n)
+{
+    uint64_t offset, end;
+
+    if (checkpoint->prefetches.own && berth_prefetch_place_part(tensor, first, n, &offset, &end))
+        berth_prefetch_pass_by(checkpoint, end);
+}
+
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               berth_error *error)
 {
     const uint8_t *memory = NULL;
-    uint64_t offset = 0, end;
+    uint64_t offset = 0;
     bool whole;
 
     BERTH_ERROR_BEGIN(error);
     if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         offset = first_byte(tensor, &whole);
-        if (berth_tensor_extent(tensor, &end))
-            berth_prefetch_pass_by(checkpoint, tensor->storage, end);
+        pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (!whole)
             (void)fail_subbyte(tensor, "no address has an element within a byte", error);
         else if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
@@ -91,6 +100,13 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     return NULL;
 }
 
+static uint64_t end_in_file(const berth_storage *storage)
+{
+    uint64_t begin = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
+
+    return begin + storage->nbytes;
+}
+
 const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
                                berth_error *error)
 {
@@ -98,7 +114,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
     BERTH_ERROR_BEGIN(error);
     if (berth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
-        berth_prefetch_pass_by(checkpoint, storage, storage->nbytes);
+        berth_prefetch_pass_by(checkpoint, end_in_file(storage));
         (void)berth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
@@ -203,6 +219,7 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
 
     if (n == 0)
         return 0;
+    pass_by(checkpoint, tensor, first, n);
     if (berth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
     bool at_hand = berth_storage_is_at_hand(checkpoint, tensor->storage);

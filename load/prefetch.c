@@ -7,21 +7,6 @@
 #include "io/clock.h"
 #include "load/checkpoint.h"
 
-/* Those of elements [first, first + n), where they lie together; else of the whole tensor. */
-static bool place_of_part(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
-                          uint64_t *end)
-{
-    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-
-    if (n == 0 || !berth_prefetch_place(tensor, offset, end))
-        return false;
-    if (!berth_tensor_is_contiguous(tensor) || berth_dtype_elements(tensor->dtype) > 1)
-        return true;
-    *offset += (uint64_t)first * item_nbytes;
-    *end = *offset + (uint64_t)n * item_nbytes;
-    return true;
-}
-
 /* ---- from any thread ---- */
 
 /* Where the page ends that holds the last byte before `end`. */
@@ -114,7 +99,9 @@ int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *te
     if (berth_checkpoint_check_tensor(prefetch->checkpoint, tensor, error) < 0 ||
         check_part(tensor, first, n, error) < 0)
         return berth_error_prefix(error, prefetch->checkpoint->reader.name);
-    return place_of_part(tensor, first, n, &offset, &end) ? advance_to(prefetch, end, error) : 0;
+    return berth_prefetch_place_part(tensor, first, n, &offset, &end)
+               ? advance_to(prefetch, end, error)
+               : 0;
 }
 
 int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
@@ -191,14 +178,12 @@ void berth_prefetches_end(berth_prefetches *prefetches)
     prefetches->is_ready = false;
 }
 
-void berth_prefetch_pass_by(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint64_t end)
+void berth_prefetch_pass_by(berth_checkpoint *checkpoint, uint64_t end)
 {
     berth_prefetch *own = checkpoint->prefetches.own;
 
     if (!own)
         return;
-    end += storage->root ? storage->root->offset + storage->root_offset : storage->offset;
     (void)pthread_mutex_lock(&checkpoint->prefetches.lock);
     let_go_on(own, position_of(own, end));
     (void)pthread_mutex_unlock(&checkpoint->prefetches.lock);

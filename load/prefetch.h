@@ -64,6 +64,9 @@ uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch);
 
 /* Where a tensor's bytes lie in the file; false: it has none there. */
 bool berth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end);
+/* Where elements [first, first + n) lie, if they lie together; else the whole tensor. */
+bool berth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t n,
+                               uint64_t *offset, uint64_t *end);
 /* load.prefetch: begins to bring all storages. */
 int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
 
@@ -73,10 +76,9 @@ void berth_prefetches_begin(berth_prefetches *prefetches);
 /* Ends load.prefetch's own. The caller's are his to free, before. */
 void berth_prefetches_end(berth_prefetches *prefetches);
 /*
- * The storage is used up to this byte of it: lets the checkpoint's own prefetch go on. Waits for
+ * What ends at this byte of the file is used: lets the checkpoint's own prefetch go on. Waits for
  * nothing. Thread-safe.
  */
-void berth_prefetch_pass_by(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint64_t end);
+void berth_prefetch_pass_by(berth_checkpoint *checkpoint, uint64_t end);
 
 #endif

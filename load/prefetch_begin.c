@@ -35,6 +35,20 @@ bool berth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t
     return true;
 }
 
+bool berth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t n,
+                               uint64_t *offset, uint64_t *end)
+{
+    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+
+    if (n == 0 || !berth_prefetch_place(tensor, offset, end))
+        return false;
+    if (!berth_tensor_is_contiguous(tensor) || berth_dtype_elements(tensor->dtype) > 1)
+        return true;
+    *offset += (uint64_t)first * item_nbytes;
+    *end = *offset + (uint64_t)n * item_nbytes;
+    return true;
+}
+
 typedef struct gathering {
     berth_checkpoint *checkpoint;
     berth_prefetch_range *ranges;

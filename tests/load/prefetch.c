@@ -4,6 +4,7 @@
  */
 #include "tests/load/prefetch_scene.h"
 
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 TestSuite(prefetch, .init = make_file, .fini = tear_down);
@@ -242,10 +243,16 @@ Test(prefetch, without_room_for_a_window_names_the_tensor_and_the_bytes_missing)
 
 /* ---- several ---- */
 
+/* Whichever comes first for a window. */
+static int slow_fadvise(int fd, off_t offset, off_t nbytes, int advice)
+{
+    (void)usleep(20000);
+    return posix_fadvise(fd, offset, nbytes, advice);
+}
+
 static int slow_madvise(void *address, size_t nbytes, int advice)
 {
-    if (advice == 22) /* MADV_POPULATE_READ */
-        (void)usleep(20000);
+    (void)usleep(20000);
     return madvise(address, nbytes, advice);
 }
 
@@ -271,6 +278,7 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     evict();
     open_file("");
     uint64_t before_nbytes = device_nbytes();
+    berth_system.posix_fadvise = slow_fadvise;
     berth_system.madvise = slow_madvise;
     begin("load.prefetch=populate io.threads=2");
     cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
@@ -510,6 +518,36 @@ Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
     cr_expect_eq(cached(0, all / 2), all / 2);
     (void)usleep(50000);
     cr_expect_leq(cached(0, all), all / 2 + all / 12 + 131072);
+}
+
+static _Atomic uintptr_t furthest;
+
+static int following_madvise(void *address, size_t nbytes, int advice)
+{
+    uintptr_t end = (uintptr_t)address + nbytes;
+
+    for (uintptr_t seen = furthest; advice == MADV_WILLNEED && end > seen;)
+        if (atomic_compare_exchange_weak(&furthest, &seen, end))
+            break;
+    return 0;
+}
+
+Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
+{
+    const uint64_t slack = 3 * 131072; /* windows */
+    float element;
+
+    evict();
+    berth_system.madvise = following_madvise;
+    open_file("load.prefetch=advise load.prefetch_passes=12");
+    (void)usleep(100000);
+    uintptr_t before = furthest;
+    cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(10), 7, 1, &element, &error), 0);
+    for (int k = 0; k < 500 && furthest < before + 10 * TENSOR_NBYTES - slack; k++)
+        (void)usleep(10000);
+    (void)usleep(50000);
+    cr_expect_geq(furthest, before + 10 * TENSOR_NBYTES - slack);
+    cr_expect_leq(furthest, before + 10 * TENSOR_NBYTES + slack);
 }
 
 Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
