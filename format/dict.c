@@ -7,14 +7,23 @@
 /* Up to so many entries are scanned, without a table of slots. */
 enum { SCANNED = 8 };
 
+static berth_value *dict_new(berth_tree *tree, berth_kind kind)
+{
+    struct dict_node *node = tree ? berth_node_raw(tree, kind, sizeof(*node)) : NULL;
+    if (!node)
+        return NULL;
+    node->table = NULL;
+    return &node->head;
+}
+
 berth_value *berth_dict(berth_tree *tree)
 {
-    return berth_node_new(tree, BERTH_KIND_DICT, sizeof(struct dict_node));
+    return dict_new(tree, BERTH_KIND_DICT);
 }
 
 berth_value *berth_ordered_dict(berth_tree *tree)
 {
-    return berth_node_new(tree, BERTH_KIND_ORDERED_DICT, sizeof(struct dict_node));
+    return dict_new(tree, BERTH_KIND_ORDERED_DICT);
 }
 
 berth_value *berth_counter(berth_tree *tree)

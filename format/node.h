@@ -192,6 +192,8 @@ struct key_table {
 };
 
 struct storage_table {
+    berth_storage *next; /* room for n_room more, side by side: they are walked again and again */
+    size_t n_room;
     berth_storage **items;
     size_t count;
     size_t capacity;
@@ -252,6 +254,19 @@ static inline void *berth_node_raw(berth_tree *tree, berth_kind kind, size_t nby
     return node;
 }
 
+/* berth_tree_allocate, in line. */
+static inline void *berth_tree_take(berth_tree *tree, size_t nbytes)
+{
+    size_t rounded = (nbytes + BERTH_BLOCK_UNIT - 1) & ~(size_t)(BERTH_BLOCK_UNIT - 1);
+    if (rounded > BERTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at)
+        return berth_tree_allocate(tree, nbytes);
+    void *memory = (char *)tree->chunk + tree->chunk_at;
+    tree->chunk_at += rounded;
+    return memory;
+}
+
+/* Memory for some n items, side by side, *n >= 1 of them: what wastes little. Never discarded. */
+void *berth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n);
 /*
  * A larger copy of memory of berth_tree_allocate. The old block stays valid when NULL comes
  * back; else it is gone (big ones are given back at once).

@@ -9,21 +9,27 @@
 
 #include "format/value.h"
 
+/* What a look over a pickle tells before anything is built. Begins as zeros. */
+typedef struct berth_pickle_survey {
+    size_t extent; /* bytes up to and with STOP; until that is there, where to go on */
+    size_t n_memo; /* one more than the largest memo index that is fetched */
+} berth_pickle_survey;
+
 typedef struct berth_pickle_rules {
-    bool inert;           /* load.unknown_globals = inert */
-    bool stream;          /* from before 1.6: persistent ids have a sixth item */
-    const char *record;   /* for errors: "data.pkl" */
-    uint64_t base_offset; /* of bytes[0] in the file, for errors */
+    bool inert;                        /* load.unknown_globals = inert */
+    bool stream;                       /* from before 1.6: persistent ids have a sixth item */
+    const char *record;                /* for errors: "data.pkl" */
+    uint64_t base_offset;              /* of bytes[0] in the file, for errors */
+    const berth_pickle_survey *survey; /* of these bytes; NULL: the reader makes it */
 } berth_pickle_rules;
 
 /*
- * Finds the end of a pickle: *extent = bytes up to and with STOP. BERTH_E_TRUNCATED if
- * the bytes end before (the caller then brings more), other codes if it can be none. *extent is
- * where it begins: 0, or what an earlier call left of fewer of these bytes. Linear; allocates
+ * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before (the caller then brings
+ * more, and calls again with the same survey), other codes if it can be none. Linear; allocates
  * nothing.
  */
-int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
-                        size_t *extent, berth_error *error);
+int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
+                      berth_pickle_survey *survey, berth_error *error);
 
 /*
  * Reads one pickle of exactly nbytes bytes into the tree, storages included. Text is copied:

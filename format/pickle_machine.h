@@ -189,10 +189,15 @@ struct berth_unpickler {
     berth_value **stack;
     size_t depth;
     size_t capacity;
-    size_t floor; /* first slot above the last MARK */
-    berth_value **memo;
+    size_t floor;       /* first slot above the last MARK */
+    berth_value **memo; /* of indices that are fetched */
     size_t n_memo;
     bool has_pending;
+    /* Arguments that nothing refers to after the opcode they are for: berth_unpickle_arguments. */
+    union {
+        struct tuple_node tuple;
+        char room[sizeof(struct tuple_node) + 8 * sizeof(berth_value *)];
+    } arguments;
 
     berth_value *small_ints[256];            /* made once */
     berth_value *globals[BERTH_MAX_GLOBALS]; /* the node of each, once it was named */
@@ -250,17 +255,21 @@ static inline berth_value *berth_unpickle_peek(berth_unpickler *unpickler, size_
 int berth_unpickle_push_mark(berth_unpickler *unpickler);
 /* The items above the last MARK, which are taken away with it; valid until the next push. */
 int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **items, size_t *n);
-/* Room in the memo for an index. */
-int berth_unpickle_grow_memo(berth_unpickler *unpickler, uint64_t index);
+/* Room in the memo for what is fetched. */
+int berth_unpickle_begin_memo(berth_unpickler *unpickler, size_t n_memo);
+/* P2, P3: an index beyond those that are fetched. */
+int berth_unpickle_skip_put(berth_unpickler *unpickler, uint64_t index);
 
 static inline int berth_unpickle_put(berth_unpickler *unpickler, uint64_t index)
 {
-    if (index >= unpickler->n_memo && berth_unpickle_grow_memo(unpickler, index) < 0)
-        return unpickler->error->code;
+    if (index >= unpickler->n_memo)
+        return berth_unpickle_skip_put(unpickler, index);
     unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     return 0;
 }
 
+/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. */
+berth_value *berth_unpickle_tuple(berth_unpickler *unpickler, berth_value *const *items, size_t n);
 int berth_unpickle_get(berth_unpickler *unpickler, uint64_t index);
 void berth_unpickle_free_stack(berth_unpickler *unpickler);
 

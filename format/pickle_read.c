@@ -161,7 +161,7 @@ HANDLER(TUPLE)
     size_t n;
     int code = berth_unpickle_pop_mark(unpickler, &items, &n);
     return code < 0 ? code
-                    : berth_unpickle_push(unpickler, berth_tuple_of(unpickler->tree, items, n));
+                    : berth_unpickle_push(unpickler, berth_unpickle_tuple(unpickler, items, n));
 }
 
 static int make_tuple(berth_unpickler *unpickler, size_t n)
@@ -172,7 +172,7 @@ static int make_tuple(berth_unpickler *unpickler, size_t n)
         items[i] = berth_unpickle_peek(unpickler, n - 1 - i);
         code = unpickler->error->code;
     }
-    return code < 0 ? code : replace(unpickler, n, berth_tuple_of(unpickler->tree, items, n));
+    return code < 0 ? code : replace(unpickler, n, berth_unpickle_tuple(unpickler, items, n));
 }
 
 HANDLER(TUPLE1)
@@ -434,12 +434,27 @@ static int run(berth_unpickler *unpickler)
     return code;
 }
 
+/* What the memo must hold. A pickle that is no good is told by who runs it. */
+static size_t n_fetched(const berth_unpickler *unpickler)
+{
+    const berth_pickle_rules *rules = unpickler->rules;
+    berth_pickle_survey survey = {0};
+    berth_error unasked;
+    if (rules->survey)
+        return rules->survey->n_memo;
+    berth_error_clear(&unasked);
+    (void)berth_pickle_look(unpickler->bytes, unpickler->nbytes, rules, &survey, &unasked);
+    return survey.n_memo;
+}
+
 int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                       berth_tree *tree, berth_value **root, berth_error *error)
 {
     berth_unpickler unpickler = {
         .bytes = bytes, .nbytes = nbytes, .rules = rules, .tree = tree, .error = error};
-    int code = run(&unpickler);
+    int code = berth_unpickle_begin_memo(&unpickler, n_fetched(&unpickler));
+    if (code == 0)
+        code = run(&unpickler);
     if (code == 0) {
         *root = berth_unpickle_peek(&unpickler, 0);
         code = error->code;

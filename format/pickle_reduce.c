@@ -11,71 +11,47 @@
 
 /* ---- argument shapes ---- */
 
-static bool is_tensor_like(berth_kind kind)
-{
-    return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED ||
-           kind == BERTH_KIND_SUBCLASS;
-}
-
 bool berth_is_no_hooks(const berth_value *value)
 {
     berth_kind kind = berth_node_kind(value);
     return kind == BERTH_KIND_NONE ||
+           (kind == BERTH_KIND_ORDERED_DICT && !((const struct dict_node *)value)->table) ||
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
 }
 
-static bool is_int(const berth_value *value)
-{
-    return value->kind == BERTH_KIND_INT && !(value->flags & BERTH_NODE_BIG);
-}
-
-/*
- * What a letter of pickle_globals.def stands for: words, and whether the value is that. In line: a
- * tensor has some ten arguments.
- */
-#define BERTH_LETTERS(LETTER)                                                                      \
-    LETTER('S', "a storage", kind == BERTH_KIND_STORAGE)                                           \
-    LETTER('i', "an int of 64 bits", is_int(value))                                                \
-    LETTER('h', "a tuple of ints", kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SIZE)            \
-    LETTER('b', "a bool", kind == BERTH_KIND_BOOL)                                                 \
-    LETTER('f', "a float", kind == BERTH_KIND_FLOAT || is_int(value))                              \
-    LETTER('D', "a dtype", kind == BERTH_KIND_DTYPE)                                               \
-    LETTER('o', "an empty OrderedDict", berth_is_no_hooks(value))                                  \
-    LETTER('m', "a dict", kind == BERTH_KIND_DICT || kind == BERTH_KIND_NONE)                      \
-    LETTER('s', "a str", kind == BERTH_KIND_STR)                                                   \
-    LETTER('Y', "bytes", kind == BERTH_KIND_BYTES || kind == BERTH_KIND_STR)                       \
-    LETTER('l', "a list", kind == BERTH_KIND_LIST)                                                 \
-    LETTER('d', "a dict", kind == BERTH_KIND_DICT)                                                 \
-    LETTER('u', "a tuple", kind == BERTH_KIND_TUPLE)                                               \
-    LETTER('L', "a layout", kind == BERTH_KIND_LAYOUT)                                             \
-    LETTER('t', "a tensor", kind == BERTH_KIND_TENSOR)                                             \
-    LETTER('T', "a tensor", is_tensor_like(kind))
+/* What a letter of pickle_globals.def stands for. */
+static const struct letter {
+    uint32_t kinds; /* bits; 0: any */
+    const char *words;
+} letters[128] = {
+#define KIND(name) (UINT32_C(1) << BERTH_KIND_##name)
+    ['S'] = {KIND(STORAGE), "a storage"},
+    ['i'] = {KIND(INT), "an int of 64 bits"},
+    ['h'] = {KIND(TUPLE) | KIND(SIZE), "a tuple of ints"},
+    ['b'] = {KIND(BOOL), "a bool"},
+    ['f'] = {KIND(FLOAT) | KIND(INT), "a float"},
+    ['D'] = {KIND(DTYPE), "a dtype"},
+    ['o'] = {KIND(NONE) | KIND(ORDERED_DICT), "an empty OrderedDict"},
+    ['m'] = {KIND(DICT) | KIND(NONE), "a dict"},
+    ['s'] = {KIND(STR), "a str"},
+    ['Y'] = {KIND(BYTES) | KIND(STR), "bytes"},
+    ['l'] = {KIND(LIST), "a list"},
+    ['d'] = {KIND(DICT), "a dict"},
+    ['u'] = {KIND(TUPLE), "a tuple"},
+    ['L'] = {KIND(LAYOUT), "a layout"},
+    ['t'] = {KIND(TENSOR), "a tensor"},
+    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED) | KIND(SUBCLASS), "a tensor"},
+#undef KIND
+};
 
 static bool fits(char letter, const berth_value *value)
 {
-    berth_kind kind = (berth_kind)value->kind;
-#define BERTH_LETTER(character, words, condition)                                                  \
-    case character:                                                                                \
-        return condition;
-    switch (letter) {
-        BERTH_LETTERS(BERTH_LETTER)
-    default: /* '*' */
-        return true;
-    }
-#undef BERTH_LETTER
-}
-
-static const char *words_of(char letter)
-{
-#define BERTH_LETTER(character, words, condition)                                                  \
-    case character:                                                                                \
-        return words;
-    switch (letter) {
-        BERTH_LETTERS(BERTH_LETTER)
-    default:
-        return "";
-    }
-#undef BERTH_LETTER
+    uint32_t kinds = letters[(unsigned char)letter].kinds;
+    if (kinds && !(kinds >> value->kind & 1))
+        return false;
+    if (value->kind == BERTH_KIND_INT && kinds)
+        return !(value->flags & BERTH_NODE_BIG);
+    return letter != 'o' || berth_is_no_hooks(value);
 }
 
 static int fail_count(berth_unpickler *unpickler, const berth_known *known, size_t n)
@@ -93,14 +69,14 @@ static int fail_count(berth_unpickler *unpickler, const berth_known *known, size
 static int check_arguments(berth_unpickler *unpickler, const berth_known *known,
                            berth_value *const *items, size_t n)
 {
-    const char *letters = known->arguments;
+    const char *wanted = known->arguments;
     if (n < known->least || n > known->most)
         return fail_count(unpickler, known, n);
     for (size_t i = 0; i < n; i++)
-        if (!fits(letters[i], items[i]))
+        if (!fits(wanted[i], items[i]))
             return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                        "%s %s wants %s as argument %zu, got %s", known->module,
-                                       known->name, words_of(letters[i]), i + 1,
+                                       known->name, letters[(unsigned char)wanted[i]].words, i + 1,
                                        berth_kind_name(berth_node_kind(items[i])));
     return 0;
 }

@@ -48,30 +48,34 @@ int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, 
                       byte);
 }
 
-int berth_pickle_extent(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
-                        size_t *extent, berth_error *error)
+int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
+                      berth_pickle_survey *survey, berth_error *error)
 {
-    size_t at = *extent;
-    while (at < nbytes) {
-        uint8_t byte = bytes[at];
+    size_t at = survey->extent, n_memo = survey->n_memo;
+    bool ended = false;
+    while (at < nbytes && !ended) {
         size_t used;
         berth_argument argument;
-        switch (byte) {
+        switch (bytes[at]) {
 #define BERTH_OPCODE(name, opcode, form)                                                           \
     case opcode:                                                                                   \
         used = berth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                      \
+        if ((opcode == 'h' || opcode == 'j') && used != SIZE_MAX &&                                \
+            (uint64_t)argument.number >= n_memo)                                                   \
+            n_memo = (size_t)argument.number + 1;                                                  \
+        ended = opcode == '.';                                                                     \
         break;
 #include "format/pickle_opcodes.def"
         default:
-            return berth_fail_opcode(byte, rules, at, error);
+            return berth_fail_opcode(bytes[at], rules, at, error);
         }
         if (used == SIZE_MAX)
             break;
         at += 1 + used;
-        *extent = at;
-        if (byte == '.')
-            return 0;
     }
+    *survey = (berth_pickle_survey){.extent = at, .n_memo = n_memo};
+    if (ended)
+        return 0;
     return berth_fail(error, BERTH_E_TRUNCATED, rules->record, rules->base_offset + nbytes,
                       "the pickle does not end here: no STOP yet");
 }

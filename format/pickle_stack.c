@@ -63,23 +63,58 @@ int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **ite
 }
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
-int berth_unpickle_grow_memo(berth_unpickler *unpickler, uint64_t index)
+int berth_unpickle_begin_memo(berth_unpickler *unpickler, size_t n_memo)
 {
-    if (index >= unpickler->nbytes)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                   "memo index %llu in a pickle of %zu bytes",
-                                   (unsigned long long)index, unpickler->nbytes);
-    size_t n = unpickler->n_memo + unpickler->n_memo / 2 + 16;
-    n = n > index ? n : (size_t)index + 1;
-    n = n < unpickler->nbytes ? n : unpickler->nbytes;
-    berth_value **memo = berth_reallocate(unpickler->memo, n * sizeof *memo);
-    if (!memo)
-        return berth_fail_memory(unpickler->error, n * sizeof *memo);
-    for (size_t i = unpickler->n_memo; i < n; i++)
-        memo[i] = NULL;
-    unpickler->memo = memo;
+    size_t n = n_memo < unpickler->nbytes ? n_memo : unpickler->nbytes;
+    if (n == 0)
+        return 0;
+    unpickler->memo = berth_allocate_zeroed(n * sizeof *unpickler->memo);
+    if (!unpickler->memo)
+        return berth_fail_memory(unpickler->error, n * sizeof *unpickler->memo);
     unpickler->n_memo = n;
     return 0;
+}
+
+int berth_unpickle_skip_put(berth_unpickler *unpickler, uint64_t index)
+{
+    if (index < unpickler->nbytes)
+        return 0;
+    return berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                               "memo index %llu in a pickle of %zu bytes",
+                               (unsigned long long)index, unpickler->nbytes);
+}
+
+/*
+ * Whether what the opcode at hand makes goes straight to REDUCE or BINPERSID, maybe by way of a
+ * memo index that is not fetched.
+ */
+static bool is_used_once(const berth_unpickler *unpickler)
+{
+    const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
+    size_t left = unpickler->nbytes - unpickler->op_at - 1;
+    if (left > 5 && at[0] == 'r' && berth_little_u32(at + 1) >= unpickler->n_memo)
+        at += 5;
+    else if (left > 2 && at[0] == 'q' && at[1] >= unpickler->n_memo)
+        at += 2;
+    else if (left == 0)
+        return false;
+    return at[0] == 'R' || at[0] == 'Q';
+}
+
+/*
+ * Most tuples are the arguments of one call, and not fetched again: they need no node of their own.
+ * Inert objects keep theirs.
+ */
+berth_value *berth_unpickle_tuple(berth_unpickler *unpickler, berth_value *const *items, size_t n)
+{
+    struct tuple_node *tuple = &unpickler->arguments.tuple;
+    if (n == 0 || n > 8 || unpickler->rules->inert || !is_used_once(unpickler))
+        return berth_tuple_of(unpickler->tree, items, n);
+    *tuple = (struct tuple_node){
+        .key = {.head = {.kind = BERTH_KIND_TUPLE, .id = BERTH_NO_ID}, .count = (uint32_t)n}};
+    for (size_t i = 0; i < n; i++)
+        tuple->items[i] = items[i];
+    return &tuple->key.head;
 }
 
 int berth_unpickle_get(berth_unpickler *unpickler, uint64_t index)

@@ -183,8 +183,10 @@ static berth_value *const *items_of(const berth_value *value, size_t *n)
 
 static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
 {
-    if (berth_value_int(item, integer))
+    if (item->kind == BERTH_KIND_INT && !(item->flags & BERTH_NODE_BIG)) {
+        *integer = ((const struct int_node *)item)->value;
         return true;
+    }
     if (item->kind == BERTH_KIND_INT)
         berth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
     else
@@ -228,7 +230,7 @@ bool berth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *ra
         return true;
     int64_t **place = shape_place(value);
     if (!*place) {
-        int64_t *made = berth_tree_allocate(tree, n * sizeof(*made));
+        int64_t *made = berth_tree_take(tree, n * sizeof(*made));
         for (size_t i = 0; made && i < n; i++)
             if (!check_int(tree, items[i], i, &made[i]))
                 return false;

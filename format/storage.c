@@ -67,6 +67,30 @@ static bool reserve_item(berth_tree *tree)
     return true;
 }
 
+/* A zeroed one. */
+static berth_storage *next_storage(berth_tree *tree)
+{
+    struct storage_table *table = &tree->storages;
+    if (table->n_room == 0)
+        table->next = berth_tree_allocate_some(tree, sizeof(*table->next), &table->n_room);
+    if (!table->next) {
+        table->n_room = 0;
+        return NULL;
+    }
+    table->n_room--;
+    return memset(table->next++, 0, sizeof(berth_storage));
+}
+
+static const char *keep_key(berth_tree *tree, berth_storage *storage, const char *key,
+                            size_t nbytes)
+{
+    if (nbytes >= sizeof(storage->short_key))
+        return copy_text(tree, key, nbytes);
+    for (size_t i = 0; i < nbytes; i++)
+        storage->short_key[i] = key[i];
+    return storage->short_key;
+}
+
 static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                   const char *location, size_t location_nbytes)
 {
@@ -76,18 +100,16 @@ static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_
                         location_nbytes, LONGEST_LOCATION);
         return NULL;
     }
-    if (!reserve_item(tree))
-        return NULL;
-    berth_storage *storage = berth_tree_allocate(tree, sizeof(*storage));
-    const char *own_key = key_nbytes ? copy_text(tree, key, key_nbytes) : "";
+    berth_storage *storage = reserve_item(tree) ? next_storage(tree) : NULL;
+    const char *own_key = storage ? keep_key(tree, storage, key, key_nbytes) : NULL;
     const char *own_location = keep_location(tree, location, location_nbytes);
-    if (!storage || !own_key || !own_location)
+    if (!own_key || !own_location)
         return NULL;
-    *storage = (berth_storage){.tree = tree,
-                               .key = own_key,
-                               .location = own_location,
-                               .index = tree->storages.count,
-                               .offset = BERTH_NO_OFFSET};
+    storage->tree = tree;
+    storage->key = own_key;
+    storage->location = own_location;
+    storage->index = tree->storages.count;
+    storage->offset = BERTH_NO_OFFSET;
     tree->storages.items[tree->storages.count++] = storage;
     return storage;
 }

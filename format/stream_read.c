@@ -116,11 +116,11 @@ static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKL
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
         berth_pickle_rules rules = {.record = names[i], .base_offset = at};
-        size_t extent = 0;
-        int code = berth_pickle_extent(bytes + at, nbytes - at, &rules, &extent, error);
+        berth_pickle_survey survey = {0};
+        int code = berth_pickle_look(bytes + at, nbytes - at, &rules, &survey, error);
         if (code < 0)
             return code;
-        at += extent;
+        at += survey.extent;
         ends[i] = at;
     }
     return 0;

@@ -35,6 +35,8 @@ static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
         while (nbytes - at >= sizeof(word) &&
                (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
             at += sizeof(word);
+        while (at < nbytes && text[at] < 0x80)
+            at++;
         if (at == nbytes)
             break;
         int n = n_following(text[at]);

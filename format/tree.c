@@ -96,6 +96,21 @@ void *berth_tree_allocate(berth_tree *tree, size_t nbytes)
     return allocate(tree, nbytes, &block);
 }
 
+void *berth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n)
+{
+    /* Within a sixteenth of a chunk, as single nodes are. */
+    *n = (tree->chunk_nbytes - tree->chunk_at) / 2 / nbytes;
+    size_t most = tree->chunk_nbytes / 16 / nbytes;
+    *n = *n < most ? *n : most;
+    if (*n * nbytes <= BERTH_LARGEST_IN_CHUNK) {
+        *n = *n ? *n : 1;
+        return berth_tree_allocate(tree, *n * nbytes);
+    }
+    void *memory = (char *)tree->chunk + tree->chunk_at;
+    tree->chunk_at += rounded(*n * nbytes);
+    return memory;
+}
+
 /* Takes a block out of the tree's list. */
 static void unlink_block(berth_tree *tree, const struct block *block)
 {

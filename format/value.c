@@ -195,7 +195,7 @@ berth_value *berth_storage_value_as(berth_tree *tree, berth_storage *storage, be
                         storage ? "the storage is of another tree" : "the storage is NULL");
         return NULL;
     }
-    struct storage_node *node = berth_node_new(tree, BERTH_KIND_STORAGE, sizeof(*node));
+    struct storage_node *node = berth_node_raw(tree, BERTH_KIND_STORAGE, sizeof(*node));
     if (!node)
         return NULL;
     node->storage = storage;

@@ -34,6 +34,7 @@ struct berth_storage {
     /* On a device: where (io/device.h), from root_offset on. */
     const struct berth_device_memory *device;
     berth_dtype element; /* first dtype a tensor viewed it as: how an untyped one is swapped */
+    char short_key[12];  /* what `key` points to, if it fits */
 };
 
 /* Remembers and tells a failure of the tree (first one wins). Returns its code. */

@@ -8,6 +8,7 @@
 
 #include "config/options.h"
 #include "format/names.h"
+#include "format/pickle.h"
 #include "format/value.h"
 #include "io/direct.h"
 #include "io/map.h"
@@ -64,7 +65,8 @@ typedef struct berth_kept_region {
 struct berth_checkpoint {
     berth_reader reader;
     struct berth_config config;
-    berth_region values; /* memory of the tree */
+    berth_pickle_survey survey; /* of data.pkl in the head */
+    berth_region values;        /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
     bool is_stream;

@@ -209,7 +209,7 @@ static int take_archive(const met_record *record, char **archive, berth_error *e
 }
 
 /* The pickle's own end, with as much of the head as that takes. 0 bytes: it has none here. */
-static int find_extent(const berth_checkpoint *checkpoint, berth_window *window,
+static int find_extent(berth_checkpoint *checkpoint, berth_window *window,
                        const berth_zip_local *local, size_t *extent, berth_error *error)
 {
     berth_pickle_rules rules = {.inert =
@@ -219,21 +219,23 @@ static int find_extent(const berth_checkpoint *checkpoint, berth_window *window,
     uint64_t file_nbytes = window->reader->nbytes;
 
     *extent = 0;
+    checkpoint->survey = (berth_pickle_survey){0};
     for (;;) {
         int result = BERTH_E_TRUNCATED;
         if (window->head_nbytes > local->data_offset)
-            result = berth_pickle_extent(window->head + local->data_offset,
-                                         window->head_nbytes - local->data_offset, &rules, extent,
-                                         error);
-        if (result == 0)
+            result = berth_pickle_look(window->head + local->data_offset,
+                                       window->head_nbytes - local->data_offset, &rules,
+                                       &checkpoint->survey, error);
+        if (result == 0) {
+            *extent = checkpoint->survey.extent;
             return 0;
+        }
         berth_error_clear(error);
         if (result == BERTH_E_TRUNCATED && window->head_nbytes < file_nbytes) {
             if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
                 return error->code;
             continue;
         }
-        *extent = 0;
         return 0;
     }
 }

@@ -103,9 +103,10 @@ static void give_memory(berth_checkpoint *checkpoint, size_t pickle_nbytes)
 }
 
 static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
-                       uint64_t offset, berth_error *error)
+                       uint64_t offset, const berth_pickle_survey *survey, berth_error *error)
 {
-    berth_pickle_rules rules = {.inert =
+    berth_pickle_rules rules = {.survey = survey,
+                                .inert =
                                     checkpoint->config.load_unknown_globals == BERTH_UNKNOWN_INERT,
                                 .record = berth_small_names[BERTH_DATA_PKL],
                                 .base_offset = offset};
@@ -207,7 +208,7 @@ static int read_computed(berth_checkpoint *checkpoint, berth_window *window, uin
 
     if (berth_check_small_layout(checkpoint, error) < 0 ||
         read_values(checkpoint, window->head + pickle->data_offset, pickle->nbytes,
-                    pickle->data_offset, error) < 0 ||
+                    pickle->data_offset, &checkpoint->survey, error) < 0 ||
         berth_compute_offsets(checkpoint, cursor, error) < 0)
         return error->code;
     checkpoint->calculated_offsets = true;
@@ -240,7 +241,7 @@ static int take_small(berth_checkpoint *checkpoint, berth_window *window, int wh
                                              .nbytes = entry->nbytes,
                                              .crc32 = entry->crc32};
     if (which == BERTH_DATA_PKL)
-        (void)read_values(checkpoint, bytes, entry->nbytes, entry->data_offset, error);
+        (void)read_values(checkpoint, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else
         (void)berth_small_take(checkpoint, which, bytes, entry->nbytes, entry->data_offset, error);
     berth_release(owned);

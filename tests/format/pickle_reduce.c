@@ -268,6 +268,28 @@ Test(pickle_reduce, complex_numbers_and_layouts)
             BERTH_E_PICKLE, "torch.serialization _get_layout of an unknown layout");
 }
 
+/* Tuples that only REDUCE sees are no nodes; those that are fetched again are. */
+Test(pickle_reduce, arguments_are_kept_where_they_are_fetched_again)
+{
+    ACCEPTS(read, "GLOBAL torch device BINPUT 0 'cuda' 1 TUPLE2 BINPUT 1 REDUCE "
+                  "BINGET 0 'cpu' 2 TUPLE2 BINPUT 7 REDUCE "
+                  "BINGET 0 'xla' 3 TUPLE2 LONG_BINPUT 8 REDUCE BINGET 0 'mps' TUPLE1 REDUCE "
+                  "MARK BINGET 1 BINGET 1 TUPLE BINPUT 2 TUPLE3 TUPLE3 STOP");
+    const berth_value *inner = berth_value_item(read.root, 2);
+    const berth_value *pair = berth_value_item(inner, 2), *kept = berth_value_item(pair, 0);
+    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 0), NULL), "cuda:1");
+    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), NULL), "cpu:2");
+    cr_expect_str_eq(berth_value_text(berth_value_item(inner, 0), NULL), "xla:3");
+    cr_expect_str_eq(berth_value_text(berth_value_item(inner, 1), NULL), "mps");
+    cr_assert_eq(berth_value_kind(kept), BERTH_KIND_TUPLE);
+    cr_expect_eq(berth_value_item(pair, 1), kept, "one node");
+    cr_assert_eq(berth_value_count(kept), 2);
+    cr_expect_str_eq(berth_value_text(berth_value_item(kept, 0), NULL), "cuda");
+    free_reading(&read);
+    refuses("GLOBAL torch device 'cuda' 1 TUPLE2 !LONG_BINPUT 70000 REDUCE STOP", BERTH_E_PICKLE,
+            "memo index 70000 in a pickle of 36 bytes");
+}
+
 Test(pickle_reduce, a_mutable_argument_is_used_once)
 {
     refuses("GLOBAL __builtin__ set BINPUT 0 EMPTY_LIST TUPLE1 BINPUT 1 REDUCE BINGET 0 BINGET 1 "

@@ -317,6 +317,39 @@ Test(tree, storages_are_met_by_key_in_order)
     berth_tree_free(tree);
 }
 
+/* Keys that are positions need no table; the first other one makes it of all. */
+Test(tree, keys_that_are_positions_and_others_are_told_apart)
+{
+    static const char *const keys[] = {"0", "1", "2",          "02",         "3", "5",
+                                       "x", "7", "4294967295", "4294967296", "-1"};
+    static const char *const never[] = {"00", "01", "4", "6", "8", "10", "18446744073709551616"};
+    size_t n = sizeof(keys) / sizeof(*keys);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_storage *storages[sizeof(keys) / sizeof(*keys)];
+    for (size_t i = 0; i < n; i++) {
+        storages[i] = meet(tree, keys[i], BERTH_FLOAT32, 4);
+        for (size_t j = 0; j < n; j++)
+            cr_expect_eq(berth_tree_find_storage(tree, keys[j], strlen(keys[j])),
+                         j <= i ? storages[j] : NULL, "%s after %s", keys[j], keys[i]);
+        for (size_t j = 0; j < sizeof(never) / sizeof(*never); j++)
+            cr_expect_null(berth_tree_find_storage(tree, never[j], strlen(never[j])), "%s",
+                           never[j]);
+    }
+    for (size_t i = 0; i < n; i++)
+        cr_expect_eq(meet(tree, keys[i], BERTH_FLOAT32, 4), storages[i], "%s", keys[i]);
+    cr_expect_eq(berth_tree_n_storages(tree), n);
+    berth_tree_free(tree);
+    /* A storage that the caller made has no key, and is at no position. */
+    tree = berth_tree_new(NULL);
+    berth_storage_new(tree, BERTH_UINT8, "a", 1, NULL);
+    cr_expect_null(berth_tree_find_storage(tree, "0", 1));
+    berth_storage *first = meet(tree, "0", BERTH_FLOAT32, 4);
+    cr_expect_eq(first->index, 1);
+    cr_expect_eq(berth_tree_find_storage(tree, "0", 1), first);
+    cr_expect_null(berth_tree_find_storage(tree, "1", 1));
+    berth_tree_free(tree);
+}
+
 struct conflict {
     berth_dtype first, second;
     uint64_t first_nbytes, second_nbytes;

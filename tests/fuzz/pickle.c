@@ -68,7 +68,8 @@ static bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree,
 static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
 {
     berth_pickle_rules rules = {.inert = inert, .record = "data.pkl"};
-    size_t before_nbytes, extent = 0;
+    berth_pickle_survey survey = {0};
+    size_t before_nbytes;
     berth_value *root = NULL;
     berth_error error;
 
@@ -80,8 +81,9 @@ static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
          "P3: %zu bytes of memory for a pickle of %zu", most_nbytes - before_nbytes, nbytes);
     MUST((result < 0) == (error.message[0] != 0) && (result < 0 || root), "%s", error.message);
     if (result == 0) {
-        MUST(berth_pickle_extent(bytes, nbytes, &rules, &extent, &error) == 0 && extent == nbytes,
-             "its end is at %zu of %zu: %s", extent, nbytes, error.message);
+        MUST(berth_pickle_look(bytes, nbytes, &rules, &survey, &error) == 0 &&
+                 survey.extent == nbytes,
+             "its end is at %zu of %zu: %s", survey.extent, nbytes, error.message);
         return tree;
     }
     berth_tree_free(tree);
