@@ -15,7 +15,7 @@ static void set_up(void)
     static const int64_t shape[] = {N_ELEMENTS};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_dict(tree);
-    char name[8];
+    char name[16];
 
     scene_set_up();
     elements = malloc(N_ELEMENTS * sizeof *elements);
@@ -80,7 +80,7 @@ static const struct {
 static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, berth_error *error)
 {
     berth_error unasked;
-    char name[8];
+    char name[16];
 
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
