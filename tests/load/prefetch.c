@@ -241,6 +241,62 @@ Test(prefetch, without_room_for_a_window_names_the_tensor_and_the_bytes_missing)
     cr_expect_null(prefetch);
 }
 
+/* ---- how windows are asked for ---- */
+
+static char *readahead_path;
+static _Atomic int n_announced;
+
+static int open_readahead(const char *name, int flags, mode_t mode)
+{
+    return open(strstr(name, "read_ahead_kb") ? readahead_path : name, flags, mode);
+}
+
+static int counted_fadvise(int fd, off_t offset, off_t nbytes, int advice)
+{
+    n_announced += advice == POSIX_FADV_WILLNEED;
+    return posix_fadvise(fd, offset, nbytes, advice);
+}
+
+/* On a device that reads so much ahead; options with three passes of 2 MiB. */
+static void bring_on_device(const char *readahead_kib, const char *options)
+{
+    readahead_path = test_path(folder, "read_ahead_kb");
+    test_write_file(readahead_path, readahead_kib, strlen(readahead_kib));
+    berth_system.open = open_readahead;
+    berth_system.posix_fadvise = counted_fadvise;
+    evict();
+    open_file("");
+    begin(options);
+    for (int i = 0; i < N_TENSORS; i++) {
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
+        if (i % 8 == 0)
+            wait_until_idle();
+    }
+    wait_for_all();
+    free(readahead_path);
+    cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
+    cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes / 2);
+    cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
+}
+
+Test(prefetch, announces_windows_to_a_device_that_reads_little_ahead)
+{
+    bring_on_device("64", "load.prefetch_passes=3");
+    cr_expect_geq(n_announced, stats.brought_nbytes / 65536);
+}
+
+Test(prefetch, leaves_windows_to_a_device_that_reads_more_ahead)
+{
+    bring_on_device("256", "load.prefetch_passes=3 load.prefetch_window_nbytes=128KiB");
+    cr_expect_eq(n_announced, 0);
+}
+
+Test(prefetch, announces_windows_where_a_pass_has_no_room_for_reading_ahead)
+{
+    bring_on_device("1024", "load.prefetch_passes=3 load.prefetch_window_nbytes=128KiB");
+    cr_expect_gt(n_announced, 0);
+}
+
 /* ---- several ---- */
 
 /* Whichever comes first for a window. */
@@ -423,6 +479,31 @@ Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.mmap=off");
     cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+}
+
+Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
+{
+    const berth_method_rule rules[] = {{.pattern = "t1?", .method = BERTH_LOAD_DIRECT},
+                                       {.pattern = "t2?", .method = BERTH_LOAD_READ}};
+
+    open_file("");
+    if (berth_choose_methods(checkpoint, rules, 2, &error) < 0)
+        cr_assert_fail("%s", error.message);
+    begin("");
+    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_free(prefetch);
+    uint64_t nbytes = stats.asked_nbytes;
+    berth_storage_stats direct;
+    cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(12), &error));
+    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(12)->storage, &direct, &error), 0);
+    if (strcmp(direct.method, "direct") != 0)
+        cr_skip_test("no direct reads here");
+    cr_expect_leq(nbytes, 14 * TENSOR_NBYTES + 3 * 8192);
+    cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(20), &error));
+    begin("");
+    wait_for_all();
+    cr_expect_leq(stats.asked_nbytes, nbytes - TENSOR_NBYTES + 8192);
+    cr_expect_str_eq(stats.method, "populate");
 }
 
 static void expect_none(const char *reason)
