@@ -2,6 +2,8 @@
 /*
  * Many storages at once, or none: cancelled, failing, cut short, with wrong sums, without memory.
  */
+#include <pthread.h>
+
 #include "tests/load/fetch_scene.h"
 
 TestSuite(fetch_failures, .init = set_up, .fini = tear_down);
@@ -150,6 +152,65 @@ Test(fetch_failures, without_crcs_in_the_file_says_so)
     fetched(NULL);
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);
     expect_elements();
+}
+
+/* ---- two who want the same ---- */
+
+struct slow {
+    const uint8_t *bytes;
+    pthread_t other;
+    bool has_other;
+    atomic_uint n_reads;
+    int fails; /* so many reads */
+};
+
+/* Asks for what is being fetched: it waits, or brings it when the fetch has failed. */
+static void *ask(void *context)
+{
+    (void)context;
+    return (void *)(uintptr_t)berth_tensor_data(checkpoint, tensor_at(3), NULL);
+}
+
+static int slow_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct slow *slow = context;
+
+    if (checkpoint && !slow->has_other) {
+        slow->has_other = true;
+        cr_assert_eq(pthread_create(&slow->other, NULL, ask, NULL), 0);
+        (void)usleep(50000); /* long enough for it to ask, most of the time */
+    }
+    slow->n_reads += checkpoint != NULL;
+    if (checkpoint && slow->fails-- > 0)
+        return EIO;
+    memcpy(buffer, slow->bytes + offset, nbytes);
+    return 0;
+}
+
+Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did_not_come)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+
+    for (int fails = 0; fails < 2; fails++) {
+        struct slow slow = {.bytes = bytes, .fails = fails};
+        berth_source source = {.nbytes = nbytes, .read = slow_read, .context = &slow};
+        void *got;
+        cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=128MiB", NULL), 0);
+        cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_config_unpatch(NULL), 0);
+        int code = berth_fetch(checkpoint, NULL, NULL, &error);
+        cr_expect_eq(code, fails ? BERTH_E_CALLBACK : 0);
+        cr_assert_eq(pthread_join(slow.other, &got), 0);
+        cr_expect_eq(got, berth_tensor_data(checkpoint, tensor_at(3), &error));
+        cr_assert_not_null(got);
+        cr_expect_arr_eq(got, elements[3], lengths[3] * 4);
+        cr_expect_eq(slow.n_reads, fails ? 2 : 1, "none is read twice");
+        cr_expect_eq(is_memory(5), !fails);
+        berth_close(checkpoint);
+        checkpoint = NULL;
+    }
+    free(bytes);
 }
 
 /* ---- memory ---- */
