@@ -1034,127 +1034,6 @@ typedef struct berth_info {
 BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
                                     berth_error *error);
 
-/* ---- rows ---- */
-
-/*
- * A cache of rows, for tables larger than memory: embeddings. Rows of 2-dimensional tensors are
- * asked for by the batch and ahead of their use; those that are not in memory are read by threads
- * of the cache, neighbours together:
- *
- *     berth_rows_limits limits = {.cache_nbytes = 1 << 30};
- *     berth_rows_new(&limits, NULL, &rows, &error);
- *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight"), &table, &error);
- *     berth_rows_prefetch(rows, table, ids, n, &ticket, &error);
- *     ...                                                        // the batch before this one
- *     berth_rows_lookup(rows, ticket, pointers, &error);         // waits
- *     ...                                                        // pointers[i] is row ids[i]
- *     berth_rows_release(rows, ticket, NULL);
- *
- * A row that a live ticket was given for stays where it is until that ticket is released; of the
- * others, those that were asked for longest ago make room. A row can lie in `ways` lines of the
- * cache; where tickets hold all of these, it is read into the scratch, for its ticket alone.
- *
- * Rows are bytes in this machine's order, to be read, not written: many tickets may share them.
- * They are aligned to 64 bytes; where no table has rows as long, to their length. All lines are as
- * long as the longest row of all tables: tables of very different rows have better caches each.
- * Where a storage is in memory already (berth_tensor_data), its rows are copied from there; what is
- * written to it afterwards is not seen by rows that the cache has.
- *
- * All functions but berth_rows_free may be called from any threads at once, also with one ticket;
- * who releases it must know that nobody uses its rows any more.
- */
-typedef struct berth_rows berth_rows;
-
-/* A request for rows, until it is released. Never 0, and never the same twice in a cache. */
-typedef uint64_t berth_ticket;
-
-/*
- * Bytes of memory, all taken when the cache is made, and lines that a row can lie in. Beside them
- * is only what live tickets note: 20 bytes an id, and a kilobyte.
- */
-typedef struct berth_rows_limits {
-    uint64_t cache_nbytes;   /* lines, each with 20 bytes that are noted of it */
-    uint64_t scratch_nbytes; /* rows that found no line, and, up to a half, what neighbours are read
-                                through. 0: an eighth of cache_nbytes, besides it */
-    unsigned ways;           /* 1 to 64; 0: 16 */
-} berth_rows_limits;
-
-/*
- * Makes an empty cache, the caller's to free. It has io.threads threads, which read, or, with
- * io.threads=0, 16, as they mostly wait; of what comes at once, no more than processors read. With
- * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
- * io.memory_nbytes is less than both limits; the message tells the bytes missing.
- */
-BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_call *call,
-                             berth_rows **rows, berth_error *error);
-
-/*
- * Ends all reading and frees the cache. Live tickets end with it, their pointers too. No other
- * thread may be in a function of it. NULL: nothing.
- */
-BERTH_API void berth_rows_free(berth_rows *rows);
-
-/*
- * Adds a table: *table is its number, 0 for the first. The tensor has two dimensions, is contiguous
- * and not of a sub-byte kind; the struct may be a part of one that was handed out. The checkpoint
- * must live as long as the cache. BERTH_E_MEMORY: the limits leave no room for `ways` of its rows,
- * or for one in the scratch; the message names the tensor and the bytes missing. A table whose rows
- * are longer than all before it empties the cache: BERTH_E_BUSY where tickets are live.
- */
-BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
-                             const berth_tensor *tensor, size_t *table, berth_error *error);
-
-/*
- * Asks for n rows of a table, in any order, also repeated, and does not wait: reading has begun, as
- * far as there are threads. *ticket is live until berth_rows_release; the ids are not needed any
- * more. On failure it is 0, nothing is held, and nothing was evicted:
- *   BERTH_E_ARGUMENT  an id is no row of the table; the message names it
- *   BERTH_E_BUSY      live tickets hold too many rows; the message tells the bytes missing
- *   BERTH_E_MEMORY    the rows would not even find room without any other ticket
- */
-BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
-                                  berth_ticket *ticket, berth_error *error);
-
-/*
- * Waits until all rows of a ticket are there, and helps to read them. An error of reading names
- * record and byte. A row that two tickets ask for is read once, and fails for both; rows that were
- * not read are not kept: who asks again, reads again. BERTH_E_ARGUMENT: no live ticket.
- */
-BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error);
-
-/* Waits like berth_rows_wait; then pointers[i] is row ids[i], until the ticket is released. */
-BERTH_API int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointers,
-                                berth_error *error);
-
-/*
- * Ends a ticket: its rows may be evicted. What is still to be read for it is read first.
- * BERTH_E_ARGUMENT: no live ticket; nothing is done.
- */
-BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error);
-
-/* What a cache has done so far. */
-typedef struct berth_rows_stats {
-    uint64_t n_requests;   /* that got a ticket */
-    uint64_t n_refused;    /* that found no room */
-    uint64_t n_tickets;    /* live now */
-    uint64_t n_ids;        /* asked for */
-    uint64_t n_unique;     /* distinct ones of each request: n_hits + n_misses */
-    uint64_t n_hits;       /* found in a line */
-    uint64_t n_awaited;    /* of these: while another ticket was reading them */
-    uint64_t n_misses;     /* to be read */
-    uint64_t n_conflicts;  /* of these: into the scratch */
-    uint64_t n_evictions;  /* rows that made room */
-    uint64_t n_reads;      /* requests of reading */
-    uint64_t n_merged;     /* of these: for more than one row */
-    uint64_t asked_nbytes; /* of rows to be read */
-    uint64_t read_nbytes;  /* the same with what lies between neighbours */
-    uint64_t n_lines;      /* the cache has */
-    uint64_t line_nbytes;
-} berth_rows_stats;
-
-/* Copies them as they are now. */
-BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
-
 /* ---- verification ---- */
 
 typedef struct berth_verdict {
@@ -1321,7 +1200,130 @@ typedef struct berth_prefetch_stats {
     const char *reason; /* why that one. Static */
 } berth_prefetch_stats;
 
-BERTH_API void berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats);
+/* Copies them as they are now. */
+BERTH_API int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                                      berth_error *error);
+
+/* ---- rows ---- */
+
+/*
+ * A cache of rows, for tables larger than memory: embeddings. Rows of 2-dimensional tensors are
+ * asked for by the batch and ahead of their use; those that are not in memory are read by threads
+ * of the cache, neighbours together:
+ *
+ *     berth_rows_limits limits = {.cache_nbytes = 1 << 30};
+ *     berth_rows_new(&limits, NULL, &rows, &error);
+ *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight"), &table, &error);
+ *     berth_rows_prefetch(rows, table, ids, n, &ticket, &error);
+ *     ...                                                        // the batch before this one
+ *     berth_rows_lookup(rows, ticket, pointers, &error);         // waits
+ *     ...                                                        // pointers[i] is row ids[i]
+ *     berth_rows_release(rows, ticket, NULL);
+ *
+ * A row that a live ticket was given for stays where it is until that ticket is released; of the
+ * others, those that were asked for longest ago make room. A row can lie in `ways` lines of the
+ * cache; where tickets hold all of these, it is read into the scratch, for its ticket alone.
+ *
+ * Rows are bytes in this machine's order, to be read, not written: many tickets may share them.
+ * They are aligned to 64 bytes; where no table has rows as long, to their length. All lines are as
+ * long as the longest row of all tables: tables of very different rows have better caches each.
+ * Where a storage is in memory already (berth_tensor_data), its rows are copied from there; what is
+ * written to it afterwards is not seen by rows that the cache has.
+ *
+ * All functions but berth_rows_free may be called from any threads at once, also with one ticket;
+ * who releases it must know that nobody uses its rows any more.
+ */
+typedef struct berth_rows berth_rows;
+
+/* A request for rows, until it is released. Never 0, and never the same twice in a cache. */
+typedef uint64_t berth_ticket;
+
+/*
+ * Bytes of memory, all taken when the cache is made, and lines that a row can lie in. Beside them
+ * is only what live tickets note: 20 bytes an id, and a kilobyte.
+ */
+typedef struct berth_rows_limits {
+    uint64_t cache_nbytes;   /* lines, each with 20 bytes that are noted of it */
+    uint64_t scratch_nbytes; /* rows that found no line, and, up to a half, what neighbours are read
+                                through. 0: an eighth of cache_nbytes, besides it */
+    unsigned ways;           /* 1 to 64; 0: 16 */
+} berth_rows_limits;
+
+/*
+ * Makes an empty cache, the caller's to free. It has io.threads threads, which read, or, with
+ * io.threads=0, 16, as they mostly wait; of what comes at once, no more than processors read. With
+ * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
+ * io.memory_nbytes is less than both limits; the message tells the bytes missing.
+ */
+BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_call *call,
+                             berth_rows **rows, berth_error *error);
+
+/*
+ * Ends all reading and frees the cache. Live tickets end with it, their pointers too. No other
+ * thread may be in a function of it. NULL: nothing.
+ */
+BERTH_API void berth_rows_free(berth_rows *rows);
+
+/*
+ * Adds a table: *table is its number, 0 for the first. The tensor has two dimensions, is contiguous
+ * and not of a sub-byte kind; the struct may be a part of one that was handed out. The checkpoint
+ * must live as long as the cache. BERTH_E_MEMORY: the limits leave no room for `ways` of its rows,
+ * or for one in the scratch; the message names the tensor and the bytes missing. A table whose rows
+ * are longer than all before it empties the cache: BERTH_E_BUSY where tickets are live.
+ */
+BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
+                             const berth_tensor *tensor, size_t *table, berth_error *error);
+
+/*
+ * Asks for n rows of a table, in any order, also repeated, and does not wait: reading has begun, as
+ * far as there are threads. *ticket is live until berth_rows_release; the ids are not needed any
+ * more. On failure it is 0, nothing is held, and nothing was evicted:
+ *   BERTH_E_ARGUMENT  an id is no row of the table; the message names it
+ *   BERTH_E_BUSY      live tickets hold too many rows; the message tells the bytes missing
+ *   BERTH_E_MEMORY    the rows would not even find room without any other ticket
+ */
+BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
+                                  berth_ticket *ticket, berth_error *error);
+
+/*
+ * Waits until all rows of a ticket are there, and helps to read them. An error of reading names
+ * record and byte. A row that two tickets ask for is read once, and fails for both; rows that were
+ * not read are not kept: who asks again, reads again. BERTH_E_ARGUMENT: no live ticket.
+ */
+BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error);
+
+/* Waits like berth_rows_wait; then pointers[i] is row ids[i], until the ticket is released. */
+BERTH_API int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointers,
+                                berth_error *error);
+
+/*
+ * Ends a ticket: its rows may be evicted. What is still to be read for it is read first.
+ * BERTH_E_ARGUMENT: no live ticket; nothing is done.
+ */
+BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error);
+
+/* What a cache has done so far. */
+typedef struct berth_rows_stats {
+    uint64_t n_requests;   /* that got a ticket */
+    uint64_t n_refused;    /* that found no room */
+    uint64_t n_tickets;    /* live now */
+    uint64_t n_ids;        /* asked for */
+    uint64_t n_unique;     /* distinct ones of each request: n_hits + n_misses */
+    uint64_t n_hits;       /* found in a line */
+    uint64_t n_awaited;    /* of these: while another ticket was reading them */
+    uint64_t n_misses;     /* to be read */
+    uint64_t n_conflicts;  /* of these: into the scratch */
+    uint64_t n_evictions;  /* rows that made room */
+    uint64_t n_reads;      /* requests of reading */
+    uint64_t n_merged;     /* of these: for more than one row */
+    uint64_t asked_nbytes; /* of rows to be read */
+    uint64_t read_nbytes;  /* the same with what lies between neighbours */
+    uint64_t n_lines;      /* the cache has */
+    uint64_t line_nbytes;
+} berth_rows_stats;
+
+/* Copies them as they are now. */
+BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
 
 /* ===================================================================== */
 /*  Devices                                                              */

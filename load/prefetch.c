@@ -135,11 +135,15 @@ static const char *method_of(const berth_prefetch *prefetch)
     return names[prefetch->kind][prefetch->has_fallen_back];
 }
 
-void berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats)
+int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                            berth_error *error)
 {
+    BERTH_ERROR_BEGIN(error);
+    if (!prefetch || !stats)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                          "there is no prefetch, or no place for its statistics");
     const berth_prefetch_plan *all = &prefetch->plan;
     pthread_mutex_t *lock_of_all = &prefetch->checkpoint->prefetches.lock;
-
     (void)pthread_mutex_lock(lock_of_all);
     uint64_t begun = prefetch->begun, done = berth_prefetch_frontier(prefetch);
     *stats = prefetch->stats;
@@ -154,9 +158,10 @@ void berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->asked_nbytes = all->nbytes;
     stats->n_threads = prefetch->n_helpers;
     if (all->pass_nbytes == 0)
-        return;
+        return 0;
     stats->n_passes_begun = (begun + all->pass_nbytes - 1) / all->pass_nbytes;
     stats->n_passes_done = done == all->nbytes ? all->n_passes : done / all->pass_nbytes;
+    return 0;
 }
 
 /* ---- load.prefetch ---- */

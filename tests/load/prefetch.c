@@ -71,7 +71,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     open_file("");
     const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_geq(stats.asked_nbytes, 10 * TENSOR_NBYTES);
     cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
     berth_prefetch_free(prefetch);
@@ -139,7 +139,7 @@ Test(prefetch, never_goes_further_ahead_than_a_pass)
             if (k % 7 == 0)
                 wait_until_idle(); /* as far as they may go */
         }
-        berth_prefetch_stats_of(prefetch, &stats);
+        berth_prefetch_stats_of(prefetch, &stats, NULL);
         cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes, "%d passes", (int)n);
         wait_for_all();
         cr_expect_eq(stats.n_passes_begun, n);
@@ -178,7 +178,7 @@ Test(prefetch, waits_for_the_tensor_that_the_consumer_is_at)
         uint64_t page = named.offset - named.offset % 4096;
         cr_expect_eq(cached(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
     }
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
 }
 
@@ -192,7 +192,7 @@ Test(prefetch, goes_through_a_long_tensor_in_parts)
         cr_assert_eq(berth_prefetch_advance_part(prefetch, listed[0], i * TENSOR_NBYTES / 64,
                                                  TENSOR_NBYTES / 64, &error),
                      0);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
     cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
     cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 0, &error), 0);
@@ -205,7 +205,7 @@ Test(prefetch, makes_no_pass_shorter_than_the_least)
 {
     open_file("");
     begin("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_eq(stats.pass_nbytes, 2 << 20);
     cr_expect_eq(stats.n_passes, 4);
 }
@@ -340,7 +340,7 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
     wait_for_all();
     cr_assert_eq(berth_prefetch_wait(second, &error), 0);
-    berth_prefetch_stats_of(second, &others);
+    berth_prefetch_stats_of(second, &others, NULL);
     berth_prefetch_free(second);
     cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
     cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.brought_nbytes,
@@ -366,7 +366,7 @@ Test(prefetch, can_be_cancelled_in_the_middle)
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_CANCELLED);
     /* What is there stays there. */
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), &error), 0);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, 6);
     cr_expect_lt(stats.brought_nbytes, stats.asked_nbytes);
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(23), &error));
@@ -490,7 +490,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     if (berth_choose_methods(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
     begin("");
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     berth_prefetch_free(prefetch);
     uint64_t nbytes = stats.asked_nbytes;
     berth_storage_stats direct;
@@ -567,6 +567,8 @@ Test(prefetch, refuses_what_makes_no_sense)
     cr_expect_eq(berth_prefetch_advance(NULL, tensor, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the prefetch is NULL");
+    cr_expect_eq(berth_prefetch_stats_of(NULL, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "there is no prefetch, or no place for its statistics");
     open_file("");
     begin("");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor, &error), BERTH_E_ARGUMENT);

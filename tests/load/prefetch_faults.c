@@ -89,7 +89,7 @@ static void expect_error(const char *options, int code, const char *sentence)
     cr_expect(strncmp(error.message, path, strlen(path)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, sentence), "%s", error.message);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error), code);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, stats.n_passes);
 }
 

@@ -139,7 +139,7 @@ static inline void sweep(void)
     for (int i = 0; i < N_TENSORS; i++)
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0, "%s",
                      error.message);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
 }
 
 /* What is brought without a consumer, and no more. */
@@ -149,7 +149,7 @@ static inline void wait_until_idle(void)
 
     for (int quiet = 0; quiet < 5; quiet++) {
         (void)usleep(10000);
-        berth_prefetch_stats_of(prefetch, &stats);
+        berth_prefetch_stats_of(prefetch, &stats, NULL);
         if (stats.n_requests != n_requests)
             quiet = 0;
         n_requests = stats.n_requests;
@@ -159,7 +159,7 @@ static inline void wait_until_idle(void)
 static inline void wait_for_all(void)
 {
     cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
-    berth_prefetch_stats_of(prefetch, &stats);
+    berth_prefetch_stats_of(prefetch, &stats, NULL);
 }
 
 #endif

@@ -89,7 +89,7 @@ static void *ask(void *context)
     berth_error error;
 
     for (int i = 0; i < 50; i++) {
-        berth_prefetch_stats_of(player->prefetch, &stats);
+        berth_prefetch_stats_of(player->prefetch, &stats, NULL);
         expect(stats.n_passes_done <= stats.n_passes_begun, "more passes done than begun");
         expect(stats.n_passes_begun <= stats.n_passes, "more passes begun than planned");
         expect(stats.peak_ahead_nbytes <= stats.pass_nbytes, "more than a pass ahead");
