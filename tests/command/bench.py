@@ -355,8 +355,12 @@ class BenchLoadTool(Case):
             self.skipTest("BERTH_PYTHON names no Python with PyTorch")
 
     def test_a_quick_run_measures_every_case_and_leaves_nothing(self):
+        # A folder that looks like a memory cgroup: to be in it changes nothing.
+        os.mkdir(self.path("cgroup"))
+        self.write("cgroup/memory.max", b"8388608\n")
         before = self.entries()
-        job = self.start("--quick", "--size", "16MiB", "--shape", "llama", "--json", "j")
+        job = self.start("--quick", "--size", "16MiB", "--shape", "llama", "--json", "j", "--cgroup",
+                         self.path("cgroup"))
         out, err = job.communicate(timeout=300)
         self.assertEqual(job.returncode, 0, err)
         report = json.loads(self.read("j"))
@@ -370,6 +374,8 @@ class BenchLoadTool(Case):
                 self.assertTrue(0 < ratio["min"] <= ratio["median"] <= ratio["max"], ratio)
             for name, figure in each["figures"].items():
                 self.assertTrue(1 <= len(figure["seconds"]) <= 2, (name, figure))
+        self.assertEqual(out.count("all in a memory cgroup of 8 MiB"), 2)
+        self.assertEqual(self.read("cgroup/cgroup.procs"), b"0")
         for each in report["sections"][:2]:
             self.assertTrue(all(cost["value"] <= cost["at_most"] for cost in each["costs"]), each)
         warm = report["sections"][3]
