@@ -267,6 +267,68 @@ static void check_saves_again(berth_checkpoint *checkpoint)
     berth_free(twice);
 }
 
+/* Bytes of memory that a compact value may cost per byte of the file: shared ints are made anew. */
+#define COMPACT_MEMORY_PER_BYTE 256
+
+/* The first elements of a tensor; false: its bytes cannot be had. */
+static bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor, uint8_t *buffer,
+                       size_t *nbytes)
+{
+    int64_t numel = berth_tensor_numel(tensor);
+    int64_t n = numel < MOST_ELEMENTS || is_subbyte(tensor) ? numel : MOST_ELEMENTS;
+
+    *nbytes = (size_t)n * berth_dtype_nbytes(tensor->dtype);
+    return !(tensor->flags & BERTH_META) && *nbytes <= MOST_ELEMENTS * 16 &&
+           berth_tensor_read(checkpoint, tensor, 0, n, buffer, NULL) == 0;
+}
+
+static void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
+{
+    static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
+    berth_named_tensor our, their;
+    size_t n = berth_tensor_count(a), nbytes, other_nbytes;
+
+    MUST(n == berth_tensor_count(b), "%zu tensors, compact %zu", n, berth_tensor_count(b));
+    for (size_t i = 0; i < n; i++) {
+        if (berth_tensor_at(a, i, &our, NULL) < 0 || berth_tensor_at(b, i, &their, NULL) < 0 ||
+            !read_first(a, our.tensor, ours, &nbytes))
+            continue;
+        MUST(strcmp(our.path, their.path) == 0, "%s and %s", our.path, their.path);
+        MUST(read_first(b, their.tensor, theirs, &other_nbytes) && nbytes == other_nbytes &&
+                 memcmp(ours, theirs, nbytes) == 0,
+             "%s has other elements", our.path);
+    }
+}
+
+/* A compact value can be made of everything, and saved wherever the whole one can. */
+static void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
+{
+    void *whole = NULL, *bytes = NULL;
+    size_t whole_nbytes = 0, compact_nbytes = 0, before_nbytes = live_nbytes;
+    berth_checkpoint *reopened;
+    berth_error error;
+
+    most_nbytes = live_nbytes;
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *compact = berth_value_compact(tree, berth_root(checkpoint));
+    MUST(compact, "%s", (berth_tree_error(tree, &error), error.message));
+    MUST(most_nbytes - before_nbytes <= COMPACT_MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
+         "P3: %zu bytes of memory for a compact value of %zu", most_nbytes - before_nbytes, nbytes);
+    if (berth_save_memory(&whole, &whole_nbytes, "a", berth_root(checkpoint), NULL, NULL) == 0) {
+        MUST(berth_save_memory(&bytes, &compact_nbytes, "a", compact, NULL, &error) == 0, "%s",
+             error.message);
+        MUST(compact_nbytes <= whole_nbytes, "%zu bytes became %zu", whole_nbytes, compact_nbytes);
+        MUST(open_with(bytes, compact_nbytes, "load.check=data load.unknown_globals=inert",
+                       &reopened, &error) == 0,
+             "%s", error.message);
+        check_same_elements(checkpoint, reopened);
+        berth_close(reopened);
+    }
+    berth_free(whole);
+    berth_free(bytes);
+    berth_tree_free(tree);
+}
+
 /* ---- all of it ---- */
 
 /* Opens with options, and if that goes, asks for everything. True: it opened. */
@@ -338,6 +400,7 @@ static void check_readings(const uint8_t *bytes, size_t nbytes, const char *opti
         berth_close(other);
     }
     check_saves_again(computed);
+    check_compact(computed, nbytes);
     berth_close(computed);
 }
 
