@@ -182,7 +182,7 @@ DECLARATIONS = {
     "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_fetch": (INT, [P, P, P, ERROR]),
     "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
     "berth_prefetch_advance_part": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
-    "berth_prefetch_stats_of": (None, [P, c.POINTER(PrefetchStats)]),
+    "berth_prefetch_stats_of": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
     "berth_prefetch_free": (None, [P]),
     "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
     "berth_verify": (INT, [TEXT, P, P, ERROR]),

@@ -140,7 +140,7 @@ def consume(checkpoint, ahead):
                 if ahead:
                     ahead(offset + (first + n) * item)  # behind what is in use
                 touch(address + first * item, n * item)
-        b.berth_prefetch_stats_of(prefetch, c.byref(stats))
+        b.check(b.berth_prefetch_stats_of, prefetch, c.byref(stats))
     finally:
         b.berth_prefetch_free(prefetch)
     return stats
