@@ -44,7 +44,7 @@ struct berth_names {
     struct names_key *keys;
     size_t n_keys;
     size_t keys_mask;
-    uint64_t base; /* of the hash */
+    uint64_t powers[9]; /* of the hash's base */
 };
 
 /* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */

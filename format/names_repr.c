@@ -177,6 +177,12 @@ static char quote_for(const void *text, size_t nbytes)
     return memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes) ? '"' : '\'';
 }
 
+/* ASCII that repr writes as itself, whatever the quotes. */
+static bool is_plain(char c)
+{
+    return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'' && c != '"';
+}
+
 static void out_str(struct names_out *out, const berth_value *key)
 {
     size_t nbytes;
@@ -185,6 +191,10 @@ static void out_str(struct names_out *out, const berth_value *key)
     berth_out_bytes(out, &quote, 1);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
+        while (at < nbytes && is_plain(text[at]))
+            at++;
+        if (at == nbytes)
+            break;
         uint32_t point;
         size_t n = code_point((const uint8_t *)text + at, &point);
         if (!is_printable(point) || point == '\\' || point == (uint32_t)quote) {

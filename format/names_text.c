@@ -19,7 +19,7 @@ void berth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
         return;
     }
     if (nbytes >= out->capacity - out->nbytes) {
-        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 32;
+        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 96;
         char *grown = berth_reallocate(out->text, capacity);
         if (!grown) {
             out->failed = true;

@@ -41,6 +41,9 @@ static int check_characters(const uint8_t *name, size_t name_nbytes, bool marked
     size_t length;
 
     for (size_t i = 0; i < name_nbytes; i += length) {
+        length = 1;
+        if (name[i] >= 0x20 && name[i] < 0x7F && name[i] != '\\')
+            continue;
         length = utf8_sequence(name, name_nbytes, i);
         if (length == 0)
             return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
