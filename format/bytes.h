@@ -50,14 +50,19 @@ static inline uint64_t berth_cursor_integer(berth_cursor *cursor, size_t n)
     return value;
 }
 
+/* Spelled out, so that each is one load. */
 static inline uint16_t berth_cursor_u16(berth_cursor *cursor)
 {
-    return (uint16_t)berth_cursor_integer(cursor, 2);
+    const uint8_t *taken = berth_cursor_take(cursor, 2);
+    return taken ? (uint16_t)(taken[0] | taken[1] << 8) : 0;
 }
 
 static inline uint32_t berth_cursor_u32(berth_cursor *cursor)
 {
-    return (uint32_t)berth_cursor_integer(cursor, 4);
+    const uint8_t *taken = berth_cursor_take(cursor, 4);
+    return taken ? taken[0] | (uint32_t)taken[1] << 8 | (uint32_t)taken[2] << 16 |
+                       (uint32_t)taken[3] << 24
+                 : 0;
 }
 
 static inline uint64_t berth_cursor_u64(berth_cursor *cursor)

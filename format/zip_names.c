@@ -35,14 +35,31 @@ static bool is_control(const uint8_t *sequence, size_t length)
            (length == 2 && sequence[0] == 0xC2 && sequence[1] < 0xA0);
 }
 
+/* How many bytes of printable ASCII other than a backslash stand there, eight at a time or one. */
+static size_t plain_run(const uint8_t *name, size_t nbytes)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
+    uint64_t word, backslash, delete;
+    if (nbytes < sizeof(word))
+        return name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\';
+    memcpy(&word, name, sizeof(word));
+    /* A byte below x has a borrow in word - ones * x; one that is y is below 1 in word ^ ones * y.
+     */
+    backslash = word ^ ones * '\\';
+    delete = word ^ ones * 0x7F;
+    uint64_t odd = word | ((word - ones * 0x20) & ~word) | ((backslash - ones) & ~backslash) |
+                   ((delete - ones) & ~delete);
+    return odd & tops ? name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\' : sizeof(word);
+}
+
 static int check_characters(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
                             berth_error *error)
 {
     size_t length;
 
     for (size_t i = 0; i < name_nbytes; i += length) {
-        length = 1;
-        if (name[i] >= 0x20 && name[i] < 0x7F && name[i] != '\\')
+        length = plain_run(name + i, name_nbytes - i);
+        if (length > 0)
             continue;
         length = utf8_sequence(name, name_nbytes, i);
         if (length == 0)
