@@ -54,7 +54,7 @@ static inline uint64_t berth_cursor_integer(berth_cursor *cursor, size_t n)
 static inline uint16_t berth_cursor_u16(berth_cursor *cursor)
 {
     const uint8_t *taken = berth_cursor_take(cursor, 2);
-    return taken ? (uint16_t)(taken[0] | taken[1] << 8) : 0;
+    return taken ? (uint16_t)((unsigned)taken[0] | (unsigned)taken[1] << 8) : 0;
 }
 
 static inline uint32_t berth_cursor_u32(berth_cursor *cursor)

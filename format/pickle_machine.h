@@ -193,14 +193,16 @@ struct berth_unpickler {
     berth_value **memo; /* of indices that are fetched */
     size_t n_memo;
     bool has_pending;
-    /* Arguments that nothing refers to after the opcode they are for: berth_unpickle_arguments. */
+
+    berth_value *small_ints[256];            /* made once */
+    berth_value *globals[BERTH_MAX_GLOBALS]; /* the node of each, once it was named */
+
+    /* Arguments that nothing refers to after the opcode they are for: berth_unpickle_arguments.
+     * Last, as a tuple is open-ended. */
     union {
         struct tuple_node tuple;
         char room[sizeof(struct tuple_node) + 8 * sizeof(berth_value *)];
     } arguments;
-
-    berth_value *small_ints[256];            /* made once */
-    berth_value *globals[BERTH_MAX_GLOBALS]; /* the node of each, once it was named */
 };
 
 /* Sets the error with record and byte of the opcode at hand; returns its code. */

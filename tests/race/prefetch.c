@@ -163,8 +163,7 @@ static void play(const char *options, int round)
 int main(void)
 {
     static const char *const options[] = {
-        "load.prefetch=populate load.prefetch_passes=7 load.prefetch_window_nbytes=32KiB "
-        "io.threads=3",
+        "load.prefetch=populate load.prefetch_passes=7 load.prefetch_window_nbytes=8KiB",
         "load.prefetch=read load.prefetch_passes=3 load.prefetch_window_nbytes=16KiB io.threads=2",
         "load.prefetch=advise load.prefetch_passes=2 load.prefetch_window_nbytes=8KiB io.threads=4",
     };
