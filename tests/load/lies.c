@@ -361,6 +361,29 @@ Test(lies, a_local_header_of_the_first_storage)
                  "memory: data/0 at byte 854: the local header's size is 1, the directory's 24");
 }
 
+/*
+ * Z5: load.check=directory does not read the local headers of later storages: nobody here goes by
+ * them. From load.check=headers upwards, by verification and in debug mode they are compared.
+ */
+Test(lies, a_local_header_of_a_later_storage)
+{
+    enum { SECOND_HEADER = 1000 };
+    static const char sentence[] =
+        "memory: data/1 at byte 1000: the local header's size is 1, the directory's 24";
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    file[SECOND_HEADER + 22] = 1;
+    expect_sample(file, nbytes, "load.check=none");
+    expect_sample(file, nbytes, "load.check=directory");
+    expect_sample(file, nbytes, "load.check=directory load.method=read");
+    free(file);
+    expect_field(SECOND_HEADER, 22, 1, "load.check=headers", BERTH_E_ARCHIVE, sentence);
+    expect_field(SECOND_HEADER, 22, 1, "load.check=data", BERTH_E_ARCHIVE, sentence);
+    expect_field(SECOND_HEADER, 22, 1, OFF, BERTH_E_ARCHIVE, sentence);
+    expect_field(SECOND_HEADER, 22, 1, DEBUG, BERTH_E_ARCHIVE, sentence);
+}
+
 /* Z7: behind a record without a descriptor nothing else tells where it ends. */
 Test(lies, a_gap_behind_an_empty_record)
 {
