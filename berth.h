@@ -1358,6 +1358,27 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
                                                   uintptr_t address, uint64_t nbytes,
                                                   const char *location, void *ready);
 
+/*
+ * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
+ * aligned for anything (256 bytes at least), what is in them is not told; 0 bytes are at address 0.
+ * They are the caller's until berth_device_memory_free, which takes their first address (0:
+ * nothing). BERTH_E_MEMORY: the device has no room. Any thread may call all of these.
+ */
+BERTH_API int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
+                                      berth_error *error);
+BERTH_API void berth_device_memory_free(const char *device, uintptr_t address);
+
+/*
+ * Copies bytes into a device's memory, or from there; of whoever made it, at any address in it.
+ * When this comes back they are there. It waits for no kernel and for no other copy. Slower than
+ * saves and loads: one copy, through ordinary memory. BERTH_E_ARGUMENT: the first or last byte is
+ * not that device's memory.
+ */
+BERTH_API int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
+                                        size_t nbytes, berth_error *error);
+BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
+                                       size_t nbytes, berth_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Devices as a program sees them, by the simulated ones, which are there everywhere. */
+#include <berth.h>
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+
+static berth_error error;
+
+#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
+
+static uintptr_t memory_of(const char *device, const void *bytes, size_t nbytes)
+{
+    uintptr_t address;
+
+    expect_good(berth_device_memory_new(device, nbytes, &address, &error));
+    expect_good(berth_device_memory_write(device, address, bytes, nbytes, &error));
+    return address;
+}
+
+Test(api_devices, what_is_written_to_a_device_is_read_back_from_any_place_in_it)
+{
+    uint8_t bytes[1000], back[1000] = {0};
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7 + 1);
+    uintptr_t address = memory_of("simulated", bytes, sizeof bytes);
+    expect_good(berth_device_memory_write("simulated:0", address + 10, bytes, 5, &error));
+    memcpy(bytes + 10, bytes, 5);
+    expect_good(berth_device_memory_read("simulated:0", address + 3, back, 900, &error));
+    cr_expect_arr_eq(back, bytes + 3, 900);
+    berth_device_memory_free("simulated:0", address);
+}
+
+Test(api_devices, no_bytes_are_at_address_0_and_need_no_freeing)
+{
+    uintptr_t address = 1;
+
+    expect_good(berth_device_memory_new("simulated:1", 0, &address, &error));
+    cr_expect_eq(address, 0);
+    expect_good(berth_device_memory_write("simulated:1", 0, NULL, 0, &error));
+    expect_good(berth_device_memory_read("simulated:1", 0, NULL, 0, &error));
+    berth_device_memory_free("simulated:1", 0);
+    berth_device_memory_free(NULL, 0);
+}
+
+Test(api_devices, what_is_not_the_devices_memory_is_refused_before_it_is_touched)
+{
+    char text[] = "of the host", expected[200];
+    uintptr_t address = memory_of("simulated:0", text, sizeof text);
+
+    cr_expect_eq(berth_device_memory_read("simulated:1", address, text, 4, &error),
+                 BERTH_E_ARGUMENT);
+    (void)snprintf(expected, sizeof expected,
+                   "simulated:1: 4 bytes at 0x%zx are memory of simulated:0", (size_t)address);
+    cr_expect_str_eq(error.message, expected);
+    berth_device_memory_free("simulated:0", address);
+    cr_expect_eq(berth_device_memory_write("simulated:0", address, text, 4, &error),
+                 BERTH_E_ARGUMENT);
+    (void)snprintf(expected, sizeof expected,
+                   "simulated:0: 4 bytes at 0x%zx are not this device's memory, or not any more",
+                   (size_t)address);
+    cr_expect_str_eq(error.message, expected);
+    cr_expect_eq(
+        berth_device_memory_read("simulated:0", (uintptr_t)&text, text, sizeof text, &error),
+        BERTH_E_ARGUMENT);
+    cr_expect_str_eq(text, "of the host");
+}
+
+Test(api_devices, a_name_of_no_device_is_refused)
+{
+    uintptr_t address = 1;
+
+    cr_expect_eq(berth_device_memory_new("cpu", 1, &address, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "cpu: names no device; such do: cuda:0, simulated:0");
+    cr_expect_eq(address, 0);
+    cr_expect_eq(berth_device_memory_new("simulated:9", 1, &address, &error), BERTH_E_DEVICE);
+    cr_expect_str_eq(error.message, "simulated:9: there is no such device, the driver has 2");
+    cr_expect_eq(berth_device_memory_new(NULL, 1, &address, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "memory of a device without the device's name");
+    berth_device_memory_free("cpu", 5);
+}
+
+/* What a program does that has tensors on a device and nothing else of this library. */
+Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
+{
+    const float weight[6] = {1, -2, 3.5f, 0, 1e30f, 6};
+    const int64_t shape[2] = {2, 3};
+    void *file;
+    size_t nbytes;
+    berth_checkpoint *checkpoint;
+    uintptr_t address = memory_of("simulated:1", weight, sizeof weight);
+    berth_tree *tree = berth_tree_new(&error);
+    berth_value *state = berth_dict(tree);
+    berth_storage *storage =
+        berth_device_storage_new(tree, BERTH_FLOAT32, address, sizeof weight, "simulated:1", NULL);
+
+    berth_dict_set(state, "weight",
+                   berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                            .rank = 2,
+                                                            .shape = shape,
+                                                            .storage = storage}));
+    expect_good(berth_save_memory(&file, &nbytes, "model", state, NULL, &error));
+    berth_device_memory_free("simulated:1", address);
+    berth_tree_free(tree);
+    expect_good(berth_open_memory(file, nbytes, NULL, &checkpoint, &error));
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight");
+    cr_expect_str_eq(berth_storage_location(tensor->storage), "simulated:1");
+    cr_expect_arr_eq(berth_tensor_data(checkpoint, tensor, &error), weight, sizeof weight);
+    berth_close(checkpoint);
+    berth_free(file);
+}
