@@ -593,9 +593,18 @@ typedef struct berth_stats {
     double transfer_seconds; /* reading or writing */
     double sync_seconds;     /* making it durable */
     double total_seconds;
-    uint64_t asked_nbytes; /* what the caller wanted moved */
-    uint64_t moved_nbytes; /* what was read or written */
-    uint64_t n_requests;   /* reads or writes */
+    /*
+     * Saves, in transfer_seconds, of all workers together: waiting for copies from devices; putting
+     * tiles together, which is copying from main memory and summing; writing. limited_by tells
+     * which of these took most, "device", "processor" or "disk": only a faster one makes such saves
+     * faster. NULL: nothing was moved. Static.
+     */
+    double device_seconds, render_seconds, disk_seconds;
+    const char *limited_by;
+    uint64_t device_nbytes; /* saves: of asked_nbytes, what lay on devices */
+    uint64_t asked_nbytes;  /* what the caller wanted moved */
+    uint64_t moved_nbytes;  /* what was read or written */
+    uint64_t n_requests;    /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
     uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
@@ -619,7 +628,8 @@ typedef enum berth_crc_verdict {
 typedef struct berth_storage_stats {
     /*
      * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
-     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "none". Loads: "map",
+     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "direct, from device",
+     * "buffered, from device": likewise, through a staging buffer; "none". Loads: "map",
      * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
      */
     const char *method;
@@ -764,7 +774,7 @@ typedef struct berth_job berth_job;
  * It counts for io.memory_nbytes: where that is set and leaves too little, begin is BERTH_E_MEMORY
  * and tells the bytes missing. Without this flag nothing is copied but what is being written: the
  * job is staged when its last byte is written, before it is synced, and needs no more than
- * berth_save.
+ * berth_save; if all tensors lie on devices, already when the last of them is copied.
  */
 #define BERTH_SAVE_SNAPSHOT 0x100u
 
@@ -1340,6 +1350,11 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
  * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ *
+ * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
+ * device.staging_buffers), which the first operation pins and the next ones use again. An operation
+ * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
+ * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
  */
 
 /*
