@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "io/pool.h"
 #include "load/bring.h"
+#include "load/to_device.h"
 
 /* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
 #define CHUNK_NBYTES (UINT64_C(4) << 20)
@@ -148,6 +149,16 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
     return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
 }
 
+/* From a device. Memory of the caller's may be freed by now. */
+static int read_placed(const berth_placed *placed, const berth_storage *root, void *buffer,
+                       size_t nbytes, uint64_t offset, berth_error *error)
+{
+    if (berth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
+        return error->code;
+    return berth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
+                             NULL, error);
+}
+
 int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -160,7 +171,14 @@ int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storag
     const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
     if (memory && nbytes > 0)
         memcpy(buffer, memory + offset, nbytes);
-    if (memory || read_root(checkpoint, root, buffer, nbytes, offset, error) == 0)
+    if (memory || nbytes == 0)
+        return 0;
+    berth_placed placed = berth_storage_placed(checkpoint, root);
+    if (placed.is_there)
+        (void)read_placed(&placed, root, buffer, nbytes, offset, error);
+    else
+        (void)read_root(checkpoint, root, buffer, nbytes, offset, error);
+    if (error->code == 0)
         return 0;
     return berth_error_in_storage(checkpoint, root, error);
 }
@@ -348,6 +366,8 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
 
     if (atomic_load(&checkpoint->stored[root->index].memory))
         return true;
+    if (berth_storage_placed(checkpoint, root).device)
+        return false;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
@@ -384,12 +404,15 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
     if (!stats)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no place for the statistics");
-    *stats = (berth_storage_stats){.method = "none", .reason = "nobody asked for it"};
+    *stats =
+        (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
     if (berth_checkpoint_check_storage(checkpoint, storage, error) < 0)
         return checkpoint ? berth_error_prefix(error, checkpoint->reader.name) : error->code;
     const berth_storage *root = storage->root ? storage->root : storage;
     const berth_stored *stored = &checkpoint->stored[root->index];
+    const berth_device_handle *device = berth_storage_placed(checkpoint, root).device;
     (void)pthread_mutex_lock(&checkpoint->mutex);
+    stats->place = device ? berth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;
@@ -437,6 +460,10 @@ void berth_storages_end(berth_checkpoint *checkpoint)
         berth_kept_region_free(kept);
     }
     checkpoint->regions = NULL;
+    berth_device_memory_list_free(checkpoint->device_memory);
+    checkpoint->device_memory = NULL;
+    berth_release(checkpoint->placed);
+    checkpoint->placed = NULL;
     if (checkpoint->direct_is_tried)
         berth_direct_close(&checkpoint->direct);
     checkpoint->direct_is_tried = false;
