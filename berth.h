@@ -1044,6 +1044,14 @@ typedef struct berth_info {
     bool calculated_offsets;
 } berth_info;
 
+/*
+ * The storages of a checkpoint, one by one, in the order in which its values name them: the first
+ * one after NULL, NULL after the last. Those that are views of another one, which only files from
+ * before 1.6 have, are left out. Any thread may ask.
+ */
+BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
+                                                  const berth_storage *previous);
+
 /* Reads the directory, where load.check=none left it unread. */
 BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
                                     berth_error *error);
