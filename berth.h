@@ -629,7 +629,8 @@ typedef enum berth_crc_verdict {
 typedef struct berth_storage_stats {
     /*
      * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
-     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "none". Loads: "map",
+     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "direct, from device",
+     * "buffered, from device": likewise, through a staging buffer; "none". Loads: "map",
      * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
      */
     const char *method;
@@ -775,7 +776,7 @@ typedef struct berth_job berth_job;
  * It counts for io.memory_nbytes: where that is set and leaves too little, begin is BERTH_E_MEMORY
  * and tells the bytes missing. Without this flag nothing is copied but what is being written: the
  * job is staged when its last byte is written, before it is synced, and needs no more than
- * berth_save.
+ * berth_save; if all tensors lie on devices, already when the last of them is copied.
  */
 #define BERTH_SAVE_SNAPSHOT 0x100u
 
@@ -1362,6 +1363,11 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
  * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ *
+ * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
+ * device.staging_buffers), which the first operation pins and the next ones use again. An operation
+ * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
+ * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
  */
 
 /*
