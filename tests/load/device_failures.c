@@ -245,8 +245,8 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
     expect_nothing();
     open_as("io.memory_nbytes=1MiB");
     place_all(&as_they_were);
-    cr_expect_str_eq(told(fetch()), "a staging buffer of 2097152 bytes is more than the 1048576 "
-                                    "that may be used");
+    cr_expect_str_eq(told(fetch()), "a staging buffer takes 2097152 bytes, io.memory_nbytes "
+                                    "leaves 1048576 (1048576 bytes missing)");
     berth_simulated_set(NULL);
     open_as("");
     place_all(&as_they_were);
