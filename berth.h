@@ -941,7 +941,9 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
 /*
  * Copies elements [first, first + n) of the row-major order into `buffer`
  * (n x item size bytes), whatever the strides. For sub-byte quantized kinds only whole
- * contiguous tensors. From a device, if that is where they are.
+ * contiguous tensors. Of a contiguous tensor no more is read than these; long ranges by io.threads
+ * workers, from the map, or where it is not mapped as its method says: past the page cache through
+ * buffers of io.memory_nbytes at most, or straight into `buffer`. From a device, if that is where they are. Thread-safe.
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);

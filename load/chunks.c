@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/chunks.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -10,11 +9,7 @@
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
-#include "io/syscalls.h"
-
-#ifndef MADV_POPULATE_READ /* Linux 5.14 */
-#define MADV_POPULATE_READ 22
-#endif
+#include "load/range.h"
 
 /* Bytes that are summed or swapped while they are in the cache. */
 #define CACHED_NBYTES 524288
@@ -179,38 +174,15 @@ static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *er
     return 0;
 }
 
-/* F2: a page behind the file's end is EFAULT here, not a signal. */
-static int fail_populate(const berth_chunks *work, const berth_chunk *chunk, berth_error *error)
-{
-    uint64_t nbytes;
-
-    if (berth_file_size(work->checkpoint->reader.fd, &nbytes, error) < 0)
-        return error->code;
-    if (nbytes < chunk->offset + chunk->nbytes)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL,
-                          nbytes > chunk->offset ? nbytes : chunk->offset,
-                          "the file ends here, %llu bytes too early",
-                          (unsigned long long)(chunk->offset + chunk->nbytes - nbytes));
-    return berth_fail_errno(error, EIO, NULL, chunk->offset, "%u mapped bytes not read",
-                            (unsigned)chunk->nbytes);
-}
-
-/* Makes mapped pages present. Where the kernel cannot, they come as they are touched. */
 static int populate(berth_chunks *work, berth_chunk *chunk, berth_error *error)
 {
-    uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t before = (uintptr_t)chunk->memory % page_nbytes;
     struct walk walk = walk_from(work, chunk);
     double begin_seconds = berth_seconds();
-    int result = 0;
 
-    if (work->checkpoint->reader.fd >= 0)
-        do
-            result = berth_system.madvise(chunk->memory - before, chunk->nbytes + before,
-                                          MADV_POPULATE_READ);
-        while (result < 0 && errno == EINTR);
-    if (result < 0 && errno == EFAULT)
-        return fail_populate(work, chunk, error);
+    if (work->checkpoint->reader.fd >= 0 &&
+        berth_make_present(work->checkpoint, chunk->memory, chunk->nbytes, chunk->offset, error) <
+            0)
+        return error->code;
     count_time(&work->disk_nanoseconds, begin_seconds);
     take(&walk, chunk->offset, chunk->offset + chunk->nbytes);
     return 0;

@@ -236,10 +236,23 @@ static int read_through(berth_checkpoint *checkpoint, const berth_tensor *tensor
     return error->code;
 }
 
+/* Of what is neither memory nor mapped only they are read, not all of the storage. */
+static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                           int64_t n, void *buffer, berth_error *error)
+{
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    const uint8_t *memory;
+
+    if (berth_storage_is_at_hand(checkpoint, tensor->storage) &&
+        berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+        return error->code;
+    return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
+                              (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
+}
+
 static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                          int64_t n, void *buffer, berth_error *error)
 {
-    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
     if (n == 0)
@@ -247,11 +260,9 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
     pass_by(checkpoint, tensor, first, n);
     if (berth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
+    if (berth_tensor_is_contiguous(tensor))
+        return read_contiguous(checkpoint, tensor, first, n, buffer, error);
     bool at_hand = berth_storage_is_at_hand(checkpoint, tensor->storage);
-    /* Rows of a table that is not mapped: only they are read, not the table. */
-    if (!at_hand && berth_tensor_is_contiguous(tensor))
-        return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
-                                  (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
     if (!at_hand && is_worth_it(tensor, rows_of(tensor), first, n))
         return read_rows(checkpoint, tensor, first, n, buffer, error);
     if (!at_hand && berth_storage_placed(checkpoint, root_of(tensor)).device)

@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "io/pool.h"
 #include "load/bring.h"
+#include "load/range.h"
 #include "load/to_device.h"
 
 /* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
@@ -98,6 +99,22 @@ int berth_fail_ambiguous(const berth_storage *storage, berth_error *error)
                       "which bytes to swap is not known");
 }
 
+/* As they are in the file. */
+static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *buffer,
+                      size_t nbytes, uint64_t offset, berth_error *error)
+{
+    const berth_stored *stored = &checkpoint->stored[root->index];
+    berth_load_method method = (berth_load_method)checkpoint->config.load_method;
+
+    if (!berth_range_is_long(&checkpoint->config, nbytes))
+        return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    if (stored->chosen_by)
+        method = stored->chosen;
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return berth_range_read(checkpoint, method, buffer, nbytes, root->offset + offset, error);
+}
+
 /* A part of one unit. */
 static int read_part(berth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
@@ -115,16 +132,17 @@ static int read_part(berth_reader *reader, const berth_storage *root, size_t uni
 }
 
 /* Swapped bytes of any range: whole units where they belong, and the parts at its ends. */
-static int read_swapped(berth_reader *reader, const berth_storage *root, size_t unit,
+static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root, size_t unit,
                         uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
+    berth_reader *reader = &checkpoint->reader;
     size_t head = (size_t)((unit - offset % unit) % unit);
 
     head = head < nbytes ? head : nbytes;
     size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
     if (head > 0 && read_part(reader, root, unit, buffer, head, offset, error) < 0)
         return error->code;
-    if (berth_reader_read(reader, buffer + head, middle, root->offset + offset + head, error) < 0)
+    if (read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
         return error->code;
     berth_swap_bytes(buffer + head, buffer + head, middle, unit);
     if (tail == 0)
@@ -145,8 +163,8 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
         berth_verify_storage(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
-        return read_swapped(&checkpoint->reader, root, stored->unit, buffer, nbytes, offset, error);
-    return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+        return read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
+    return read_plain(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 /* From a device. Memory of the caller's may be freed by now. */
@@ -159,6 +177,26 @@ static int read_placed(const berth_placed *placed, const berth_storage *root, vo
                              NULL, error);
 }
 
+/* From what it has become, wherever that is, or else from the file. */
+static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                      size_t nbytes, uint64_t offset, berth_error *error)
+{
+    /* Whoever has its memory may have written to it: then that is what the storage holds. */
+    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
+
+    if (memory && berth_range_is_long(&checkpoint->config, nbytes))
+        return berth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
+                                error);
+    if (memory) {
+        memcpy(buffer, memory + offset, nbytes);
+        return 0;
+    }
+    berth_placed placed = berth_storage_placed(checkpoint, root);
+    if (placed.is_there)
+        return read_placed(&placed, root, buffer, nbytes, offset, error);
+    return read_root(checkpoint, root, buffer, nbytes, offset, error);
+}
+
 int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -167,18 +205,7 @@ int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storag
                           "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
                           (ull)offset, (ull)storage->nbytes);
     const berth_storage *root = root_of(storage, &offset);
-    /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
-    if (memory && nbytes > 0)
-        memcpy(buffer, memory + offset, nbytes);
-    if (memory || nbytes == 0)
-        return 0;
-    berth_placed placed = berth_storage_placed(checkpoint, root);
-    if (placed.is_there)
-        (void)read_placed(&placed, root, buffer, nbytes, offset, error);
-    else
-        (void)read_root(checkpoint, root, buffer, nbytes, offset, error);
-    if (error->code == 0)
+    if (nbytes == 0 || read_there(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
     return berth_error_in_storage(checkpoint, root, error);
 }
