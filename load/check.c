@@ -211,7 +211,7 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
     if (record && step(&walk, record, name.length, storage->nbytes, error) == 0 &&
         walk.place.data_offset <= window->head_nbytes)
         (void)compare_first(&walk, record, storage, window->head + cursor,
-                            walk.place.data_offset - cursor, error);
+                            window->head_nbytes - cursor, error);
     berth_release(name.text);
     return error->code;
 }

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What makers of values are never given by a pickle, but may be by a program: NULL, values of
+ * another tree or another kind, counts that no memory holds. Each is refused by its sentence (F5).
+ */
+#include "format/names.h"
+#include "format/node.h"
+#include "format/pickle.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+static berth_tree *tree, *other;
+static berth_value *foreign_list, *foreign_dict, *foreign_tuple, *foreign_text;
+static const float numbers[64];
+
+static void set_up(void)
+{
+    tree = berth_tree_new(NULL);
+    other = berth_tree_new(NULL);
+    foreign_list = berth_list(other);
+    foreign_dict = berth_dict(other);
+    foreign_tuple = berth_tuple(other, (berth_value *[]){berth_int(other, 1)}, 1);
+    foreign_text = berth_str(other, "a", 1);
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+    berth_tree_free(other);
+}
+
+TestSuite(bad_arguments, .init = set_up, .fini = tear_down);
+
+/* The tree failed with this sentence; the next question gets a new one. */
+static void expect_error(int line, bool refused, int code, const char *message)
+{
+    berth_error error;
+
+    cr_expect(refused, "line %d", line);
+    cr_expect_eq(berth_tree_error(tree, &error), code, "line %d: %s", line, error.message);
+    cr_expect_str_eq(error.message, message, "line %d: %s", line, error.message);
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+}
+
+#define REFUSED(made, code, message) expect_error(__LINE__, (made) == NULL, code, message)
+#define FAILS(result, message)                                                                     \
+    expect_error(__LINE__, (result) == BERTH_E_ARGUMENT, BERTH_E_ARGUMENT, message)
+
+static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
+{
+    return berth_tensor_value(
+        tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+}
+
+static berth_value *floats(int64_t n)
+{
+    return tensor_of(BERTH_FLOAT32, 1, &n);
+}
+
+static berth_value *longs(int64_t n)
+{
+    return tensor_of(BERTH_INT64, 1, &n);
+}
+
+static berth_value *long_table(int64_t rows, int64_t columns)
+{
+    return tensor_of(BERTH_INT64, 2, (const int64_t[]){rows, columns});
+}
+
+Test(bad_arguments, of_nothing_nothing_is_made)
+{
+    int64_t one = 1;
+    cr_expect_null(berth_tuple(NULL, NULL, 0));
+    cr_expect_null(berth_size_from(NULL, foreign_tuple));
+    cr_expect_null(berth_size(NULL, &one, 1));
+    cr_expect_null(berth_bytes_from_latin1(NULL, foreign_text));
+    cr_expect_null(berth_bytearray_from(NULL, NULL));
+    cr_expect_null(berth_global(NULL, "a", 1, "b", 1));
+    cr_expect_null(berth_call_value(NULL, foreign_text, foreign_tuple, false));
+    cr_expect_null(berth_nested(NULL, NULL));
+    cr_expect_null(berth_nested(tree, NULL));
+    cr_expect_null(berth_subclass(NULL, foreign_text, foreign_dict));
+    cr_expect_null(berth_parameter(NULL, foreign_text, true));
+    cr_expect_null(berth_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
+    cr_expect_null(berth_storage_value(NULL, NULL));
+    cr_expect_null(berth_inert_global(NULL, "a", 1, "b", 1));
+    cr_expect_null(berth_storage_key(NULL));
+    cr_expect_null(berth_storage_location(NULL));
+    cr_expect_eq(berth_storage_nbytes(NULL), 0);
+    cr_expect_null(berth_dict_get(foreign_dict, NULL));
+    cr_expect_eq(berth_tensor_numel(NULL), 0);
+    cr_expect_eq(berth_call_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_call_extend(foreign_list, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_call_set_items(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_call_set_items(foreign_dict, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_list_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tree_error(NULL, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
+    cr_expect_str_eq(berth_kind_phrase((berth_kind)99), "unknown");
+}
+
+Test(bad_arguments, no_shape_is_made_of_no_value)
+{
+    const int64_t *shape;
+    int32_t rank = 7;
+
+    cr_expect_not(berth_value_as_shape(NULL, &shape, &rank));
+    cr_expect_eq(rank, 0);
+}
+
+Test(bad_arguments, nothing_added_is_no_failure)
+{
+    berth_value *list = berth_list(tree), *call;
+
+    call = berth_call_value(tree, berth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0),
+                            false);
+    cr_expect_eq(berth_list_extend(list, NULL, 0), 0);
+    cr_expect_eq(berth_call_extend(call, NULL, 0), 0);
+    cr_expect_eq(berth_call_set_items(call, NULL, 0), 0);
+    cr_expect_null(berth_value_list_items(call));
+    cr_expect_null(berth_value_dict_items(call));
+}
+
+Test(bad_arguments, null_pointers_are_refused)
+{
+    int64_t one = 1;
+
+    REFUSED(berth_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
+    REFUSED(berth_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
+    REFUSED(berth_bytes_from_latin1(tree, NULL), BERTH_E_ARGUMENT, "the text is NULL");
+    REFUSED(berth_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
+    REFUSED(berth_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
+            "an integer of 0 bytes (1 to 255)");
+    REFUSED(berth_bigint(tree, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
+            "an integer of 256 bytes (1 to 255)");
+    REFUSED(berth_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    REFUSED(berth_storage_value(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
+    REFUSED(berth_tensor_value(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
+    REFUSED(berth_size(tree, NULL, 1), BERTH_E_ARGUMENT, "a torch.Size of 1 items (0 to 64)");
+    REFUSED(berth_size(tree, &one, -1), BERTH_E_ARGUMENT, "a torch.Size of -1 items (0 to 64)");
+    REFUSED(berth_size(tree, &one, 65), BERTH_E_ARGUMENT, "a torch.Size of 65 items (0 to 64)");
+    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 1, NULL, false), BERTH_E_ARGUMENT,
+            "a sparse tensor of rank 1 without parts or shape");
+    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, NULL, 1, &foreign_text, false), BERTH_E_ARGUMENT,
+            "a sparse tensor of rank 1 without parts or shape");
+    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, -1, &foreign_text, false), BERTH_E_ARGUMENT,
+            "a sparse tensor of rank -1 without parts or shape");
+    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 65, &foreign_text, false), BERTH_E_ARGUMENT,
+            "a sparse tensor of rank 65 without parts or shape");
+    FAILS(berth_dict_set(berth_dict(tree), NULL, NULL), "the key is NULL");
+    FAILS(berth_value_set_state(berth_ordered_dict(tree), NULL), "the state is NULL");
+    FAILS(berth_set_add(berth_set(tree), NULL), "an item of a set is NULL");
+}
+
+Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
+{
+    berth_storage *storage = berth_storage_new(other, BERTH_FLOAT32, numbers, 4, NULL);
+    int64_t one = 1;
+    berth_value *tensor =
+        berth_tensor_value(other, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage});
+
+    REFUSED(berth_counter_from(tree, foreign_dict), BERTH_E_ARGUMENT,
+            "the items of a Counter is of another tree");
+    REFUSED(berth_ordered_dict_from(tree, foreign_list), BERTH_E_ARGUMENT,
+            "the items of an OrderedDict is of another tree");
+    REFUSED(berth_set_from(tree, foreign_list), BERTH_E_ARGUMENT,
+            "the items of a set is of another tree");
+    REFUSED(berth_size_from(tree, foreign_tuple), BERTH_E_ARGUMENT,
+            "the items of a torch.Size is of another tree");
+    REFUSED(berth_bytes_from_latin1(tree, foreign_text), BERTH_E_ARGUMENT,
+            "the text is of another tree");
+    REFUSED(berth_bytearray_from(tree, berth_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
+            "the bytes is of another tree");
+    REFUSED(berth_call_value(tree, foreign_text, foreign_tuple, false), BERTH_E_ARGUMENT,
+            "what is called is of another tree");
+    REFUSED(berth_call_value(tree, berth_str(tree, "a", 1), foreign_tuple, false), BERTH_E_ARGUMENT,
+            "the arguments is of another tree");
+    REFUSED(berth_storage_value(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
+    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
+            BERTH_E_ARGUMENT, "the storage is of another tree");
+    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .scales = tensor}),
+            BERTH_E_ARGUMENT, "scales is of another tree");
+    REFUSED(
+        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .zero_points = tensor}),
+        BERTH_E_ARGUMENT, "zero points is of another tree");
+    REFUSED(berth_parameter(tree, tensor, true), BERTH_E_ARGUMENT,
+            "the tensor of a Parameter is of another tree");
+    REFUSED(berth_subclass(tree, tensor, foreign_dict), BERTH_E_ARGUMENT,
+            "the tensor with attributes is of another tree");
+    REFUSED(berth_subclass(tree, floats(1), foreign_dict), BERTH_E_ARGUMENT,
+            "the attributes of a tensor is of another tree");
+    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){tensor, tensor}, true),
+            BERTH_E_ARGUMENT, "a part of a sparse tensor is of another tree");
+    REFUSED(berth_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}), BERTH_E_ARGUMENT,
+            "a part of a nested tensor is of another tree");
+    FAILS(berth_value_set_state(berth_ordered_dict(tree), foreign_dict),
+          "the state is of another tree");
+    FAILS(berth_dict_set_value(berth_dict(tree), foreign_text, berth_int(tree, 1)),
+          "a dict's key is of another tree");
+    FAILS(berth_set_add(berth_set(tree), foreign_text), "an item of a set is of another tree");
+}
+
+Test(bad_arguments, values_of_another_kind_are_refused)
+{
+    REFUSED(berth_counter_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+            "a Counter made from a list, not a dict");
+    REFUSED(berth_ordered_dict_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+            "an OrderedDict made from a dict, not a list");
+    REFUSED(berth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+            "a set made from a dict, not a list");
+    REFUSED(berth_bytearray_from(tree, berth_str(tree, "a", 1)), BERTH_E_PICKLE,
+            "a bytearray made from a str, not bytes");
+    REFUSED(berth_call_value(tree, berth_str(tree, "a", 1), berth_list(tree), false),
+            BERTH_E_ARGUMENT, "the arguments are a list, not a tuple");
+    REFUSED(berth_subclass(tree, berth_dict(tree), berth_dict(tree)), BERTH_E_ARGUMENT,
+            "a tensor with attributes around a dict");
+    REFUSED(
+        berth_nested(tree, (berth_value *[]){floats(1), berth_int(tree, 1), floats(1), floats(1)}),
+        BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
+    FAILS(berth_list_extend(berth_dict(tree), NULL, 0), "a dict is no list");
+    FAILS(berth_list_append(berth_set(tree), berth_int(tree, 1)), "a set is no list");
+    FAILS(berth_set_add(berth_list(tree), berth_int(tree, 1)), "a list is no set");
+    FAILS(berth_dict_set(berth_list(tree), "a", berth_int(tree, 1)), "a list is no dict");
+    FAILS(berth_value_set_state(berth_list(tree), berth_dict(tree)), "a list has no attributes");
+}
+
+/* P3: what something was built from keeps its items. */
+Test(bad_arguments, a_dict_that_was_used_does_not_grow)
+{
+    berth_value *dict = berth_dict(tree);
+    berth_error error;
+
+    cr_assert_not_null(berth_counter_from(tree, dict));
+    cr_expect_eq(berth_dict_set(dict, "a", dict), BERTH_E_UNSUPPORTED);
+    (void)berth_tree_error(tree, &error);
+    cr_expect_str_eq(error.message, "a dict that something was built from grows afterwards");
+}
+
+Test(bad_arguments, facts_that_are_none_are_refused)
+{
+    REFUSED(berth_dtype_value(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
+    REFUSED(berth_dtype_value(tree, (berth_dtype)-1), BERTH_E_ARGUMENT, "no such dtype: -1");
+    REFUSED(berth_qscheme_value(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+            "no such quantization scheme: 0");
+    REFUSED(berth_qscheme_value(tree, (berth_qscheme)77), BERTH_E_ARGUMENT,
+            "no such quantization scheme: 77");
+    REFUSED(berth_layout_value(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT, "no such layout: 0");
+    REFUSED(berth_layout_value(tree, (berth_layout_kind)99), BERTH_E_ARGUMENT,
+            "no such layout: 99");
+    REFUSED(berth_storage_new(tree, (berth_dtype)99, numbers, 4, NULL), BERTH_E_ARGUMENT,
+            "no such dtype: 99");
+    REFUSED(berth_storage_new(tree, BERTH_UINT8, numbers, UINT64_MAX, NULL), BERTH_E_ARGUMENT,
+            "a storage of 18446744073709551615 bytes holds no whole uint8");
+    REFUSED(berth_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    REFUSED(berth_device(tree, "a_type_of_thirty_two_characters_", 0), BERTH_E_ARGUMENT,
+            "\"a_type_of_thirty_two_characters_\" is no device type");
+}
+
+/* Nothing is allocated, nor looked at, before a count is known to fit. */
+Test(bad_arguments, counts_that_no_memory_holds_are_refused)
+{
+    size_t huge = (size_t)UINT32_MAX + 1;
+    berth_value *list = berth_list(tree), *dict = berth_dict(tree), *item = berth_int(tree, 1);
+
+    REFUSED(berth_tuple_of(tree, &item, huge), BERTH_E_UNSUPPORTED,
+            "a tuple of 4294967296 items (at most 4294967295)");
+    REFUSED(berth_tuple(tree, NULL, huge), BERTH_E_UNSUPPORTED,
+            "a tuple of 4294967296 items (at most 4294967295)");
+    REFUSED(berth_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
+            "bytes of 4294967296 bytes (at most 4294967295)");
+    REFUSED(berth_global(tree, "a", huge, "b", 1), BERTH_E_UNSUPPORTED,
+            "a global's name of 1 bytes");
+    REFUSED(berth_global(tree, "a", 1, "b", huge), BERTH_E_UNSUPPORTED,
+            "a global's name of 4294967296 bytes");
+    list = berth_list(tree);
+    expect_error(__LINE__, berth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
+                 BERTH_E_UNSUPPORTED, "a list of more than 4294967295 items");
+    dict = berth_dict(tree);
+    expect_error(__LINE__,
+                 berth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
+                 BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
+    list = berth_set(tree);
+    expect_error(__LINE__, berth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
+                 BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
+}
+
+/* As if so many values had been made. */
+Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
+{
+    (void)berth_list(tree);
+    tree->n_ids = BERTH_NO_ID;
+    REFUSED(berth_list(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
+    (void)berth_list(tree);
+    tree->n_ids = BERTH_NO_ID;
+    REFUSED(berth_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
+    tree->storages.count = UINT32_MAX - 1;
+    tree->storages.slots = berth_allocate_zeroed(32 * sizeof(uint64_t));
+    tree->storages.slots_mask = 31;
+    berth_storage *storage = berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    tree->storages.count = 0;
+    REFUSED(storage, BERTH_E_UNSUPPORTED, "more than 4294967294 storages");
+}
+
+/* ---- tensors (T1, T2, T4) ---- */
+
+Test(bad_arguments, tensors_without_what_they_need_are_refused)
+{
+    int64_t one = 1;
+
+    REFUSED(tensor_of(BERTH_FLOAT32, 1, NULL), BERTH_E_TENSOR, "a tensor without a shape");
+    REFUSED(tensor_of(BERTH_FLOAT32, -1, &one), BERTH_E_TENSOR, "a tensor of rank -1 (0 to 64)");
+    REFUSED(tensor_of(BERTH_FLOAT32, 65, &one), BERTH_E_TENSOR, "a tensor of rank 65 (0 to 64)");
+    REFUSED(tensor_of(BERTH_DTYPE_NONE, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
+    REFUSED(tensor_of((berth_dtype)99, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
+    REFUSED(
+        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &one}),
+        BERTH_E_ARGUMENT, "a tensor of 4 bytes without data or storage");
+    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_QINT8,
+                                                     .rank = 1,
+                                                     .shape = &one,
+                                                     .data = numbers,
+                                                     .qscheme = (berth_qscheme)77}),
+            BERTH_E_TENSOR, "a tensor with an unknown quantization scheme");
+    berth_value *empty = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &(int64_t){0}});
+    cr_expect_not_null(empty, "without elements, no data are needed");
+}
+
+static berth_value *sparse(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                           berth_value *a, berth_value *b, berth_value *c)
+{
+    return berth_sparse(tree, layout, shape, rank, (berth_value *[]){a, b, c}, false);
+}
+
+#define DO_NOT_FIT "the parts of a sparse tensor do not fit its shape"
+
+Test(bad_arguments, parts_of_coo_tensors_that_do_not_fit_are_refused)
+{
+    const int64_t shape[] = {4, 5}, negative[] = {4, -5};
+    const int64_t huge[] = {INT64_MAX, INT64_MAX};
+    berth_layout_kind coo = BERTH_SPARSE_COO;
+
+    cr_assert_not_null(sparse(coo, shape, 2, long_table(2, 3), floats(3), NULL));
+    REFUSED(sparse((berth_layout_kind)0, shape, 2, NULL, NULL, NULL), BERTH_E_TENSOR,
+            "a sparse tensor of layout 0 and rank 2");
+    REFUSED(sparse(BERTH_STRIDED, shape, 2, NULL, NULL, NULL), BERTH_E_TENSOR,
+            "a sparse tensor of layout 6 and rank 2");
+    REFUSED(berth_sparse_adopt(tree, coo, shape, -1, NULL, false), BERTH_E_TENSOR,
+            "a sparse tensor of layout 1 and rank -1");
+    REFUSED(berth_sparse_adopt(tree, coo, shape, 65, NULL, false), BERTH_E_TENSOR,
+            "a sparse tensor of layout 1 and rank 65");
+    REFUSED(berth_sparse_adopt(tree, coo, NULL, 1, NULL, false), BERTH_E_TENSOR,
+            "a sparse tensor of layout 1 and rank 1");
+    REFUSED(sparse(coo, negative, 2, long_table(2, 3), floats(3), NULL), BERTH_E_TENSOR,
+            "a sparse tensor with the negative size -5");
+    REFUSED(sparse(coo, huge, 2, long_table(2, 3), floats(3), NULL), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, floats(3), floats(3), NULL), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, longs(3), floats(3), NULL), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, long_table(2, 3), tensor_of(BERTH_FLOAT32, 0, NULL), NULL),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, long_table(2, 3), floats(4), NULL), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, long_table(1, 3), floats(3), NULL), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 1, long_table(0, 3),
+                   tensor_of(BERTH_FLOAT32, 3, (const int64_t[]){3, 4, 5}), NULL),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(coo, shape, 2, long_table(1, 3), long_table(3, 6), NULL), BERTH_E_TENSOR,
+            DO_NOT_FIT);
+}
+
+Test(bad_arguments, parts_of_compressed_tensors_that_do_not_fit_are_refused)
+{
+    const int64_t shape[] = {4, 6};
+    berth_layout_kind csr = BERTH_SPARSE_CSR, bsr = BERTH_SPARSE_BSR;
+    const int64_t blocks[] = {3, 2, 3}, no_rows[] = {3, 0, 3}, no_columns[] = {3, 2, 0};
+    const int64_t tall[] = {3, 3, 3}, wide[] = {3, 2, 4};
+
+    cr_assert_not_null(sparse(csr, shape, 2, longs(5), longs(3), floats(3)));
+    cr_assert_not_null(sparse(BERTH_SPARSE_CSC, shape, 2, longs(7), longs(3), floats(3)));
+    cr_assert_not_null(
+        sparse(bsr, shape, 2, longs(3), longs(3), tensor_of(BERTH_FLOAT32, 3, blocks)));
+    cr_assert_not_null(sparse(BERTH_SPARSE_BSC, shape, 2, longs(3), longs(3),
+                              tensor_of(BERTH_FLOAT32, 3, blocks)));
+    REFUSED(sparse(csr, shape, 2, longs(6), longs(3), floats(3)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, longs(0), longs(3), floats(3)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, longs(5), floats(3), floats(3)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, floats(5), longs(3), floats(3)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, longs(5), longs(3), floats(4)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, longs(5), long_table(1, 3), floats(3)), BERTH_E_TENSOR,
+            DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 1, longs(5), longs(3), floats(3)), BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, tensor_of(BERTH_INT64, 0, NULL), longs(3), floats(3)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 2, longs(5), longs(3), tensor_of(BERTH_FLOAT32, 0, NULL)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(bsr, shape, 2, longs(3), longs(3), tensor_of(BERTH_FLOAT32, 3, no_rows)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(bsr, shape, 2, longs(3), longs(3), tensor_of(BERTH_FLOAT32, 3, no_columns)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(bsr, shape, 2, longs(3), longs(3), tensor_of(BERTH_FLOAT32, 3, tall)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(bsr, shape, 2, longs(3), longs(3), tensor_of(BERTH_FLOAT32, 3, wide)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+}
+
+/* Batches: [2, 4, 6] of two matrices each, then dense dimensions. */
+Test(bad_arguments, batches_and_dense_dimensions_must_agree)
+{
+    const int64_t shape[] = {2, 4, 6, 5}, values[] = {2, 3, 5}, other_batch[] = {3, 3, 5};
+    const int64_t other_n[] = {2, 4, 5}, other_dense[] = {2, 3, 6};
+    berth_layout_kind csr = BERTH_SPARSE_CSR;
+
+    cr_assert_not_null(sparse(csr, shape, 4, long_table(2, 5), long_table(2, 3),
+                              tensor_of(BERTH_FLOAT32, 3, values)));
+    REFUSED(sparse(csr, shape, 4, long_table(3, 5), long_table(2, 3),
+                   tensor_of(BERTH_FLOAT32, 3, values)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 4, long_table(2, 5), long_table(3, 3),
+                   tensor_of(BERTH_FLOAT32, 3, values)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 4, long_table(2, 5), long_table(3, 3),
+                   tensor_of(BERTH_FLOAT32, 3, other_batch)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 4, long_table(2, 5), long_table(2, 3),
+                   tensor_of(BERTH_FLOAT32, 3, other_batch)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 4, long_table(2, 5), long_table(2, 3),
+                   tensor_of(BERTH_FLOAT32, 3, other_n)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+    REFUSED(sparse(csr, shape, 4, long_table(2, 5), long_table(2, 3),
+                   tensor_of(BERTH_FLOAT32, 3, other_dense)),
+            BERTH_E_TENSOR, DO_NOT_FIT);
+}
+
+static berth_value *nested(berth_value *sizes, berth_value *strides, berth_value *offsets)
+{
+    return berth_nested(tree, (berth_value *[]){floats(1), sizes, strides, offsets});
+}
+
+Test(bad_arguments, parts_of_nested_tensors_that_do_not_agree_are_refused)
+{
+    static const char sentence[] = "the parts of a nested tensor do not agree";
+    const int64_t cube[] = {2, 1, 1};
+
+    cr_assert_not_null(nested(long_table(2, 1), long_table(2, 1), longs(2)));
+    cr_assert_not_null(nested(longs(0), longs(0), longs(0)));
+    REFUSED(nested(floats(2), long_table(2, 1), longs(2)), BERTH_E_TENSOR, sentence);
+    REFUSED(
+        nested(long_table(2, 1), tensor_of(BERTH_FLOAT32, 2, (const int64_t[]){2, 1}), longs(2)),
+        BERTH_E_TENSOR, sentence);
+    REFUSED(
+        nested(tensor_of(BERTH_FLOAT32, 2, (const int64_t[]){2, 1}), long_table(2, 1), longs(2)),
+        BERTH_E_TENSOR, sentence);
+    REFUSED(nested(long_table(2, 1), long_table(2, 1), floats(2)), BERTH_E_TENSOR, sentence);
+    REFUSED(nested(long_table(2, 1), longs(2), longs(2)), BERTH_E_TENSOR, sentence);
+    REFUSED(nested(tensor_of(BERTH_INT64, 3, cube), tensor_of(BERTH_INT64, 3, cube), longs(2)),
+            BERTH_E_TENSOR, sentence);
+    REFUSED(nested(long_table(2, 1), long_table(2, 2), longs(2)), BERTH_E_TENSOR, sentence);
+    REFUSED(nested(long_table(2, 1), long_table(2, 1), longs(3)), BERTH_E_TENSOR, sentence);
+    REFUSED(nested(long_table(2, 1), long_table(2, 1), long_table(2, 1)), BERTH_E_TENSOR, sentence);
+}
+
+/* ---- names ---- */
+
+Test(bad_arguments, names_of_nothing_are_refused)
+{
+    berth_value *root = berth_dict(tree);
+    berth_names *names;
+    berth_error error;
+    char *name, *path;
+
+    berth_error_clear(&error);
+    cr_expect_eq(berth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "no value to name");
+    cr_expect_null(names);
+    berth_error_clear(&error);
+    cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
+    cr_assert_eq(berth_names_new(root, &names, &error), 0);
+    cr_expect_eq(berth_names_text(names, 1, &name, &path, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "no tensor 1 of 1");
+    berth_error_clear(&error);
+    cr_expect_null(berth_names_value(names, 1));
+    cr_expect_null(berth_names_find(names, NULL, &error));
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "the name is NULL");
+    berth_names_free(names);
+    berth_names_free(NULL);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Names as people ask for them: paths that are none, names with many readings, keys of all kinds.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/names.h"
+#include "format/value.h"
+
+static berth_tree *tree;
+static berth_names *names;
+static berth_error error;
+static const float numbers[4];
+
+static void set_up(void)
+{
+    berth_error_clear(&error);
+    tree = berth_tree_new(NULL);
+    names = NULL;
+}
+
+static void tear_down(void)
+{
+    berth_names_free(names);
+    berth_tree_free(tree);
+}
+
+TestSuite(names_asked, .init = set_up, .fini = tear_down, .timeout = 60);
+
+static berth_value *tensor(void)
+{
+    return berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                    .rank = 1,
+                                                    .shape = (const int64_t[]){1},
+                                                    .data = numbers});
+}
+
+static void walk(const berth_value *root)
+{
+    cr_assert_eq(berth_names_new(root, &names, &error), 0, "%s", error.message);
+}
+
+static const berth_value *find(const char *name)
+{
+    berth_error_clear(&error);
+    return berth_names_find(names, name, &error);
+}
+
+static void expect_none(const char *name)
+{
+    cr_expect_null(find(name), "%s", name);
+    cr_expect_eq(error.code, BERTH_E_NOT_FOUND, "%s: %s", name, error.message);
+}
+
+Test(names_asked, paths_that_are_none_are_not_found)
+{
+    static const char *const paths[] = {
+        "['\\x",
+        "['\\x4",
+        "['\\x4g']",
+        "['\\uZZZZ']",
+        "['\\U00110000']",
+        "['\\q']",
+        "['\\",
+        "['a",
+        "['a'",
+        "['a'x",
+        "['a'].",
+        "['a'].nothing",
+        "['a'].data",
+        "['l'][",
+        "['l'][1]",
+        "['l'][-1]",
+        "['l']['a']",
+        "['l'][01]",
+        "['l'][x]",
+        "[",
+        "['a']]",
+        ".",
+        ".x",
+        "['l'][0",
+        "['a'][0]",
+        "['a'].scales",
+        "['l'].list_items",
+        "['l'].dict_items",
+        "['l'].callable",
+        "['l'].__dict__",
+        "[nan]",
+        "[99]",
+        "['l'][4294967296]",
+        "['\\xA']",
+    };
+    berth_value *root = berth_dict(tree), *list = berth_list(tree);
+
+    berth_dict_set(root, "a", tensor());
+    berth_list_append(list, tensor());
+    berth_dict_set(root, "l", list);
+    walk(root);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        expect_none(paths[i]);
+    cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
+    cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
+    cr_expect_eq(find("['l'][0]"), berth_value_item(list, 0));
+    cr_expect_eq(find(""), root);
+}
+
+/* Brackets of a path are looked for no further than 512 bytes. */
+Test(names_asked, a_path_without_end_is_given_up)
+{
+    berth_value *root = berth_dict(tree);
+    char path[2000];
+
+    berth_dict_set(root, "a", tensor());
+    walk(root);
+    memset(path, 'x', sizeof path);
+    path[0] = '[';
+    path[700] = path[sizeof path - 2] = ']';
+    path[sizeof path - 1] = 0;
+    expect_none(path);
+    memset(path, '9', 200);
+    path[0] = '[';
+    path[30] = 0;
+    expect_none(path);
+}
+
+/* P3: a dict in itself under "a" and "a.a" can be meant in more ways than anyone tries. */
+Test(names_asked, a_name_of_too_many_readings_is_refused)
+{
+    berth_value *root = berth_dict(tree);
+    char name[200];
+
+    berth_dict_set(root, "a", root);
+    berth_dict_set(root, "a.a", root);
+    walk(root);
+    for (size_t i = 0; i < 80; i++)
+        memcpy(name + 2 * i, "a.", 3);
+    strcat(name, "x");
+    cr_expect_null(find(name));
+    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS);
+    cr_expect_not_null(strstr(error.message, "can be read in more than 10000 ways; give its path, "
+                                             "as ['a'][0]"),
+                       "%s", error.message);
+}
+
+/* Between two of one name there may be others. */
+Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
+{
+    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+
+    berth_dict_set(root, "a.b", tensor());
+    berth_dict_set(root, "c", tensor());
+    berth_dict_set(inner, "b", tensor());
+    berth_dict_set(root, "a", inner);
+    walk(root);
+    cr_expect_null(find("a.b"));
+    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS);
+    cr_expect_str_eq(error.message, "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
+}
+
+static void expect_name(berth_value *key, const char *wanted)
+{
+    berth_value *root = berth_dict(tree);
+    char *name, *path;
+
+    cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
+    walk(root);
+    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_expect_str_eq(name, wanted);
+    cr_expect_eq(find(path), berth_value_item(root, 0), "%s", path);
+    berth_release(name);
+    berth_release(path);
+    berth_names_free(names);
+    names = NULL;
+}
+
+Test(names_asked, numbers_as_python_shows_them)
+{
+    static const uint8_t all_ones[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0xff};
+
+    expect_name(berth_float(tree, (double)NAN), "nan");
+    expect_name(berth_float(tree, (double)INFINITY), "inf");
+    expect_name(berth_float(tree, -(double)INFINITY), "-inf");
+    expect_name(berth_float(tree, 1.5e16), "1.5e+16");
+    expect_name(berth_float(tree, 1.5e-7), "1.5e-07");
+    expect_name(berth_float(tree, -0.0), "-0.0");
+    expect_name(berth_float(tree, 5e-324), "5e-324");
+    expect_name(berth_float(tree, 0.1 + 0.2), "0.30000000000000004");
+    expect_name(berth_float(tree, 1234567890123456.0), "1234567890123456.0");
+    expect_name(berth_complex(tree, 1, 2), "(1+2j)");
+    expect_name(berth_complex(tree, -0.0, 2), "(-0+2j)");
+    expect_name(berth_complex(tree, 1, (double)NAN), "(1+nanj)");
+    expect_name(berth_bool(tree, false), "False");
+    expect_name(berth_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
+    expect_name(berth_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
+}
+
+/* P3: a name of more than 16 MiB is told, not made. */
+Test(names_asked, a_name_that_is_too_long_is_told)
+{
+    enum { LONG = 2 << 20 };
+    char *text = malloc(LONG), *name, *path;
+    berth_value *root = berth_dict(tree), *below = root;
+
+    memset(text, 'k', LONG);
+    berth_value *key = berth_str(tree, text, LONG);
+    for (int i = 0; i < 9; i++) {
+        berth_value *next = i < 8 ? berth_dict(tree) : tensor();
+        berth_dict_set_value(below, key, next);
+        below = next;
+    }
+    walk(root);
+    cr_expect_eq(berth_names_text(names, 0, &name, &path, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message, "the name of tensor 0 has more than 16777216 bytes");
+    cr_expect_null(name);
+    cr_expect_null(path);
+    free(text);
+}
+
+/* -2^71 as a float and as an int are one key, as in Python. */
+Test(names_asked, a_large_float_is_the_int_of_its_value)
+{
+    static const uint8_t big[9] = {[8] = 0x80};
+    berth_value *root = berth_dict(tree);
+
+    cr_assert_eq(berth_dict_set_value(root, berth_float(tree, -0x1p71), tensor()), 0);
+    cr_assert_eq(berth_dict_set_value(root, berth_bigint(tree, big, sizeof big), tensor()), 0);
+    cr_expect_eq(berth_value_count(root), 1);
+}
+
+/* Keys that are no positions, after more positions than the first table holds. */
+Test(names_asked, keys_of_storages_after_many_positions)
+{
+    char key[16];
+
+    for (int i = 0; i < 100; i++) {
+        (void)snprintf(key, sizeof key, "%d", i);
+        cr_assert_not_null(
+            berth_tree_meet_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
+    }
+    const berth_storage *named = berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    cr_expect_eq(berth_tree_find_storage(tree, "a", 1), named);
+    cr_expect_eq(berth_tree_find_storage(tree, "99", 2), berth_tree_storage(tree, 99));
+    cr_expect_null(berth_tree_find_storage(tree, "100", 3));
+    cr_expect_null(berth_tree_find_storage(tree, "", 0));
+    cr_expect_null(berth_tree_find_storage(tree, "b", 1));
+}

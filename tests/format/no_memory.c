@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * W6: every maker of values, every pickle, every question for a name, where memory ends at every
+ * place: the chunk that nodes are cut from has some bytes left, and there is no other. Each gives a
+ * value or fails with BERTH_E_MEMORY, and nothing leaks.
+ */
+#include "config/memory.h"
+#include "format/names.h"
+#include "format/node.h"
+#include "tests/format/pickle_assembler.h"
+
+/* ---- makers ---- */
+
+/* What makers make values of. */
+static struct {
+    berth_tree *tree;
+    berth_value *text, *latin, *bytes, *ints, *list, *empty, *pairs, *dict, *ordered, *call;
+    berth_value *tensor, *indices, *sizes, *offsets;
+    berth_storage *storage;
+} with;
+
+static const float numbers[6] = {0, 1, 2, 3, 4, 5};
+
+static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
+{
+    return berth_tensor_value(
+        with.tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+}
+
+static void prepare(void)
+{
+    berth_tree *tree = with.tree = berth_tree_new(NULL);
+    berth_value *two[] = {berth_int(tree, 1), berth_int(tree, 2)};
+    const int64_t one = 1, square[] = {1, 1};
+
+    with.text = berth_str(tree, "text", 4);
+    with.latin = berth_str(tree, "met", 3);
+    (void)berth_bytes_from_latin1(tree, with.latin);
+    with.bytes = berth_bytes(tree, "bytes", 5);
+    with.ints = berth_tuple(tree, two, 2);
+    with.list = berth_list(tree);
+    with.empty = berth_list(tree);
+    with.pairs = berth_list(tree);
+    with.dict = berth_dict(tree);
+    with.ordered = berth_ordered_dict(tree);
+    for (int i = 0; i < 9; i++) { /* more than are kept without a table of slots */
+        two[0] = berth_int(tree, i);
+        berth_list_append(with.list, two[0]);
+        berth_list_append(with.pairs, berth_tuple(tree, two, 2));
+        berth_dict_set_value(with.dict, two[0], two[1]);
+    }
+    with.storage = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
+    with.tensor = tensor_of(BERTH_FLOAT32, 1, &one);
+    with.indices = tensor_of(BERTH_INT64, 2, square);
+    with.sizes = tensor_of(BERTH_INT64, 2, square);
+    with.offsets = tensor_of(BERTH_INT64, 1, &one);
+    with.call = berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
+                                 berth_tuple(tree, NULL, 0), false);
+}
+
+#define MAKERS(X)                                                                                  \
+    X(none, berth_none(with.tree))                                                                 \
+    X(true, berth_bool(with.tree, true))                                                           \
+    X(int, berth_int(with.tree, 7))                                                                \
+    X(bigint, berth_bigint(with.tree, (const uint8_t[16]){[15] = 1}, 16))                          \
+    X(float, berth_float(with.tree, 1.5))                                                          \
+    X(complex, berth_complex(with.tree, 1, 2))                                                     \
+    X(dtype, berth_dtype_value(with.tree, BERTH_INT16))                                            \
+    X(qscheme, berth_qscheme_value(with.tree, BERTH_PER_TENSOR_AFFINE))                            \
+    X(layout, berth_layout_value(with.tree, BERTH_SPARSE_BSC))                                     \
+    X(device, berth_device(with.tree, "cuda", 3))                                                  \
+    X(str, berth_str(with.tree, "a", 1))                                                           \
+    X(long_str, berth_str(with.tree, long_text, sizeof long_text - 1))                             \
+    X(bytes, berth_bytes(with.tree, "a", 1))                                                       \
+    X(latin1, berth_bytes_from_latin1(with.tree, with.text))                                       \
+    X(latin1_again, berth_bytes_from_latin1(with.tree, with.latin))                                \
+    X(bytearray, berth_bytearray(with.tree, "a", 1))                                               \
+    X(empty_bytearray, berth_bytearray_from(with.tree, NULL))                                      \
+    X(bytearray_of, berth_bytearray_from(with.tree, with.bytes))                                   \
+    X(global, berth_global(with.tree, "a", 1, "b", 1))                                             \
+    X(inert_global, berth_inert_global(with.tree, "a", 1, "b", 1))                                 \
+    X(list, berth_list(with.tree))                                                                 \
+    X(tuple, berth_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))                  \
+    X(dict, berth_dict(with.tree))                                                                 \
+    X(ordered_dict, berth_ordered_dict(with.tree))                                                 \
+    X(ordered_dict_of, berth_ordered_dict_from(with.tree, with.pairs))                             \
+    X(counter, berth_counter_from(with.tree, NULL))                                                \
+    X(counter_of, berth_counter_from(with.tree, with.dict))                                        \
+    X(set, berth_set_from(with.tree, NULL))                                                        \
+    X(set_of, berth_set_from(with.tree, with.list))                                                \
+    X(size, berth_size(with.tree, (const int64_t[]){2, 3}, 2))                                     \
+    X(size_of, berth_size_from(with.tree, with.ints))                                              \
+    X(storage_value, berth_storage_value(with.tree, with.storage))                                 \
+    X(tensor, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){3}))                                   \
+    X(parameter, berth_parameter(with.tree, with.tensor, true))                                    \
+    X(subclass, berth_subclass(with.tree, with.tensor, with.dict))                                 \
+    X(sparse, berth_sparse(with.tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,                   \
+                           (berth_value *[]){with.indices, with.tensor}, true))                    \
+    X(nested, berth_nested(with.tree,                                                              \
+                           (berth_value *[]){with.tensor, with.sizes, with.sizes, with.offsets}))  \
+    X(call, berth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))            \
+    X(compact, berth_value_compact(with.tree, with.tensor))                                        \
+    X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
+    /* and what changes one */                                                                     \
+    X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
+    X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
+    X(set_value, berth_dict_set_value(with.dict, with.ints, with.text) == 0 ? with.dict : NULL)    \
+    X(set_state, berth_value_set_state(with.ordered, with.dict) == 0 ? with.ordered : NULL)        \
+    X(call_extend, berth_call_extend(with.call, &with.text, 1) == 0 ? with.call : NULL)            \
+    X(call_set_items,                                                                              \
+      berth_call_set_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0            \
+          ? with.call                                                                              \
+          : NULL)                                                                                  \
+    X(as_shape, berth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)
+
+static char long_text[3000];
+static const int64_t *shape_asked;
+static int32_t rank_asked;
+
+#define DEFINE_MAKER(name, expression)                                                             \
+    static berth_value *make_##name(void)                                                          \
+    {                                                                                              \
+        return expression;                                                                         \
+    }
+MAKERS(DEFINE_MAKER)
+
+#define LIST_MAKER(name, expression) {#name, make_##name},
+static const struct maker {
+    const char *name;
+    berth_value *(*make)(void);
+} makers[] = {MAKERS(LIST_MAKER)};
+
+/* Takes of the tree until the chunk at hand has `left` bytes for nodes. */
+static void leave(berth_tree *tree, size_t left)
+{
+    if (!tree->chunk || tree->chunk_nbytes - tree->chunk_at < left)
+        (void)berth_tree_allocate(tree, tree->chunk_nbytes - tree->chunk_at + 8);
+    while (tree->chunk_nbytes - tree->chunk_at > left)
+        (void)berth_tree_allocate(tree, 8);
+}
+
+/* One maker, with `left` bytes and refusals from the nth allocation on; true: it went. */
+static bool make_with(const struct maker *maker, size_t left, uint64_t nth)
+{
+    berth_error error;
+
+    test_memory_watch();
+    prepare();
+    leave(with.tree, left);
+    test_memory_refuse(nth, true);
+    bool made = maker->make() != NULL;
+    test_memory_refuse(0, false);
+    int code = berth_tree_error(with.tree, &error);
+    cr_assert_eq(code, made ? 0 : BERTH_E_MEMORY, "%s with %zu bytes: %s", maker->name, left,
+                 error.message);
+    berth_tree_free(with.tree);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s with %zu bytes leaks", maker->name, left);
+    test_memory_unwatch();
+    return made;
+}
+
+Test(no_memory, every_maker_of_values_fails_cleanly_wherever_a_chunk_ends, .timeout = 120)
+{
+    size_t n_points = 0;
+
+    memset(long_text, 'a', sizeof long_text - 1);
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        size_t before = n_points;
+        for (uint64_t nth = 1; nth <= 4; nth++)
+            for (size_t left = 0; left <= 512; left += 8)
+                n_points += !make_with(&makers[i], left, nth);
+        cr_expect_gt(n_points, before, "%s needs no memory?", makers[i].name);
+        cr_expect(make_with(&makers[i], 512, 1000), "%s", makers[i].name);
+    }
+    printf("makers of values: %zu places where memory ended\n", n_points);
+}
+
+/* ---- pickles ---- */
+
+#define OLD_TENSOR                                                                                 \
+    " GLOBAL torch FloatTensor EMPTY_TUPLE REDUCE MARK" FLOATS "0 2 3 TUPLE2 3 1 TUPLE2 "          \
+    "TUPLE BUILD "
+#define OLD_PARAMETER " GLOBAL torch.nn.parameter Parameter" TENSOR "NEWTRUE TUPLE2 REDUCE "
+#define TYPED                                                                                      \
+    " GLOBAL torch._tensor _rebuild_from_type_v2 GLOBAL torch._utils _rebuild_tensor_v2 GLOBAL "   \
+    "torch Tensor MARK" FLOATS "0 2 3 TUPLE2 3 1 TUPLE2 NEWFALSE" NO_HOOKS                         \
+    "TUPLE EMPTY_DICT MARK "
+
+static const char *const pickles[] = {
+    "EMPTY_LIST BINPUT 0 MARK" TENSOR LONGS("1", "1") DOUBLES("2", "2") "APPENDS STOP",
+    "EMPTY_LIST" OLD_TENSOR "APPEND STOP",
+    "EMPTY_LIST MARK" OLD_PARAMETER OLD_PARAMETER "APPENDS STOP",
+    OLD_PARAMETER "TUPLE1 STOP",
+    OLD_PARAMETER "MARK NEWFALSE NEWFALSE" NO_HOOKS "TUPLE BUILD TUPLE1 STOP",
+    "EMPTY_DICT" OLD_PARAMETER OLD_PARAMETER "SETITEM STOP",
+    OLD_PARAMETER "NONE APPEND STOP",
+    "GLOBAL torch Size" OLD_PARAMETER "REDUCE STOP",
+    OLD_PARAMETER "BINPERSID STOP",
+    OLD_PARAMETER "BINPUT 0 EMPTY_DICT BUILD STOP",
+    OLD_PARAMETER "MARK NONE APPENDS STOP",
+    OLD_PARAMETER "NONE NONE SETITEM STOP",
+    "EMPTY_LIST" OLD_PARAMETER "TUPLE2 STOP",
+    OLD_PARAMETER "STOP",
+    "GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE BINPUT 1 EMPTY_DICT 'a' 1 SETITEM BUILD "
+    "STOP",
+    "GLOBAL collections Counter EMPTY_DICT 'a' 1 SETITEM TUPLE1 REDUCE STOP",
+    "GLOBAL __builtin__ set EMPTY_LIST 1 APPEND TUPLE1 REDUCE STOP",
+    "GLOBAL __builtin__ bytearray GLOBAL _codecs encode 'abc' 'latin1' TUPLE2 REDUCE TUPLE1 REDUCE "
+    "STOP",
+    "GLOBAL __builtin__ bytearray 'abc' 'latin-1' TUPLE2 REDUCE STOP",
+    "GLOBAL torch device 'cuda' 1 TUPLE2 REDUCE STOP",
+    "GLOBAL torch Size 1 2 TUPLE2 TUPLE1 REDUCE STOP",
+    "EMPTY_LIST MARK 1 2 'three' BINFLOAT 0.5 LONG1 0x0000000000000000ff7f NONE NEWTRUE EMPTY_SET "
+    "APPENDS STOP",
+    "GLOBAL torch._utils _rebuild_sparse_tensor GLOBAL torch.serialization _get_layout "
+    "'torch.sparse_coo' TUPLE1 REDUCE MARK" LONGS("1", "1") "1 TUPLE1 TUPLE TUPLE2 REDUCE STOP",
+    "GLOBAL torch._utils _rebuild_meta_tensor_no_storage MARK GLOBAL torch float32 2 TUPLE1 1 "
+    "TUPLE1 NEWFALSE TUPLE REDUCE STOP",
+};
+
+static const char *const inert_pickles[] = {
+    "GLOBAL a B EMPTY_TUPLE REDUCE 1 APPEND 'k' 2 SETITEM EMPTY_DICT BUILD STOP",
+    "GLOBAL a B EMPTY_TUPLE NEWOBJ MARK 1 2 APPENDS MARK 'k' 2 SETITEMS STOP",
+};
+
+/* Reads with `left` bytes for values and refusals from the nth allocation on; true: no refusal. */
+static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, const char *words,
+                      int wanted, size_t left, uint64_t nth)
+{
+    berth_value *root = NULL;
+    berth_error error;
+
+    rules.record = "data.pkl";
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    leave(tree, left);
+    uint64_t before = test_memory_seen().n_allocations;
+    test_memory_refuse(nth, true);
+    berth_error_clear(&error);
+    int code = berth_pickle_read(pickle->bytes, pickle->nbytes, &rules, tree, &root, &error);
+    bool refused = test_memory_seen().n_allocations >= before + nth;
+    cr_assert_eq(code, refused ? BERTH_E_MEMORY : wanted, "%s with %zu bytes: %s", words, left,
+                 error.message);
+    berth_tree_free(tree);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s with %zu bytes leaks", words, left);
+    test_memory_unwatch();
+    return !refused;
+}
+
+static size_t read_everywhere(const char *words, berth_pickle_rules rules)
+{
+    struct pickle pickle = {0};
+    size_t n_points = 0;
+
+    assemble(&pickle, words);
+    struct reading whole = read_by(&pickle, rules);
+    for (uint64_t nth = 1; nth <= 8; nth++)
+        for (size_t left = 0; left <= 1600; left += 8)
+            n_points += !read_with(&pickle, rules, words, whole.code, left, nth);
+    free_reading(&whole);
+    free(pickle.bytes);
+    return n_points;
+}
+
+Test(no_memory, every_pickle_fails_cleanly_wherever_a_chunk_ends, .timeout = 120)
+{
+    size_t n_points = 0;
+
+    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
+        n_points += read_everywhere(pickles[i], NO_RULES);
+    for (size_t i = 0; i < sizeof inert_pickles / sizeof *inert_pickles; i++)
+        n_points += read_everywhere(inert_pickles[i], INERT);
+    cr_expect_gt(n_points, 1000);
+    printf("pickles: %zu places where memory ended\n", n_points);
+}
+
+/* ---- names ---- */
+
+static void set(berth_value *dict, const char *key, berth_value *value)
+{
+    cr_assert_eq(berth_dict_set(dict, key, value), 0);
+}
+
+/* Long keys, deep levels, attributes, parts, other keys, and a name that two share. */
+static berth_value *make_named(berth_tree *tree)
+{
+    berth_value *root = berth_dict(tree), *deep = berth_dict(tree), *state = berth_dict(tree);
+    char key[400];
+
+    with.tree = tree;
+    berth_value *tensor = tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1});
+    berth_value *indices = tensor_of(BERTH_INT64, 2, (const int64_t[]){1, 1});
+    for (int i = 0; i < 20; i++) {
+        (void)snprintf(key, sizeof key, "%0300d", i);
+        set(root, key, tensor);
+    }
+    set(root, "deep", deep);
+    for (int i = 0; i < 40; i++) {
+        berth_value *below = berth_dict(tree);
+        set(deep, "d", below);
+        deep = below;
+    }
+    set(deep, "tensor", tensor);
+    set(root, "a.b", tensor);
+    set(state, "b", tensor);
+    set(root, "a", state);
+    berth_dict_set_value(root, berth_float(tree, 1.5), tensor);
+    set(root, "subclass", berth_subclass(tree, tensor, state));
+    set(root, "sparse",
+        berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
+                     (berth_value *[]){indices, tensor}, false));
+    set(root, "call",
+        berth_call_value(tree, berth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &state, 1),
+                         false));
+    return root;
+}
+
+/* Every name and path, and by each its value again; 0, or the first failure. */
+static int ask_names(const berth_names *names, berth_error *error)
+{
+    for (size_t i = 0; i < berth_names_count(names); i++) {
+        char *texts[2];
+        if (berth_names_text(names, i, &texts[0], &texts[1], error) < 0)
+            return error->code;
+        for (int k = 0; k < 2; k++) {
+            const berth_value *found =
+                error->code == 0 ? berth_names_find(names, texts[k], error) : NULL;
+            cr_assert(error->code < 0 || found == berth_names_value(names, i), "%s", texts[k]);
+            berth_release(texts[k]);
+        }
+        if (error->code < 0)
+            return error->code;
+    }
+    (void)berth_names_find(names, "1.5", error);
+    if (error->code == 0)
+        (void)berth_names_find(names, "call", error);
+    if (error->code == 0)
+        (void)berth_names_find(names, "a.b", error);
+    return error->code;
+}
+
+Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
+{
+    int code = BERTH_E_MEMORY;
+    uint64_t n_points = 0;
+
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    const berth_value *root = make_named(tree);
+    uint64_t before = test_memory_seen().live_nbytes;
+    while (code == BERTH_E_MEMORY) {
+        berth_names *names;
+        berth_error error;
+        berth_error_clear(&error);
+        n_points++;
+        test_memory_refuse(n_points, n_points % 2 == 0);
+        code = berth_names_new(root, &names, &error);
+        cr_assert_eq(code < 0, names == NULL);
+        if (names)
+            code = ask_names(names, &error);
+        test_memory_refuse(0, false);
+        berth_names_free(names);
+        cr_assert_eq(test_memory_seen().live_nbytes, before, "allocation %d leaks", (int)n_points);
+    }
+    cr_expect_eq(code, BERTH_E_AMBIGUOUS, "%d", code);
+    berth_tree_free(tree);
+    test_memory_unwatch();
+    printf("names: %llu places where memory ended\n", (unsigned long long)n_points);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Argument shapes (P1, P5, T4) at their edges: each item of each shape wrong alone. */
+#include "tests/format/pickle_assembler.h"
+
+/* ---- Parameters and tensors from before 0.4 ---- */
+
+#define PARAMETER_CLASS "GLOBAL torch.nn.parameter Parameter "
+#define OLD_PARAMETER PARAMETER_CLASS TENSOR "TUPLE1 REDUCE "
+#define PARAMETER_WANTS "BUILD of a Parameter wants (requires_grad, volatile, hooks), once"
+#define OLD_TENSOR "GLOBAL torch FloatTensor EMPTY_TUPLE REDUCE "
+#define TENSOR_WANTS "BUILD of a tensor wants (storage, offset, size, stride), once"
+
+Test(pickle_shapes, arguments_of_the_parameter_class)
+{
+    ACCEPTS(one, PARAMETER_CLASS TENSOR "TUPLE1 NEWOBJ STOP");
+    cr_expect(berth_value_requires_grad(one.root));
+    free_reading(&one);
+    ACCEPTS(two, PARAMETER_CLASS TENSOR "NEWFALSE TUPLE2 REDUCE STOP");
+    cr_expect_not(berth_value_requires_grad(two.root));
+    free_reading(&two);
+    ACCEPTS(grad, PARAMETER_CLASS TENSOR "NEWTRUE TUPLE2 REDUCE STOP");
+    cr_expect(berth_value_requires_grad(grad.root));
+    free_reading(&grad);
+    refuses(PARAMETER_CLASS "EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE,
+            "torch.nn.parameter Parameter wants 1 or 2 arguments, got 0");
+    refuses(PARAMETER_CLASS TENSOR "NEWTRUE NEWTRUE TUPLE3 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch.nn.parameter Parameter wants 1 or 2 arguments, got 3");
+    refuses(PARAMETER_CLASS "NONE TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch.nn.parameter Parameter wants a tensor as argument 1, got None");
+    refuses(PARAMETER_CLASS TENSOR "1 TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
+            "torch.nn.parameter Parameter wants a bool as argument 2, got int");
+}
+
+Test(pickle_shapes, the_state_of_an_old_parameter)
+{
+    ACCEPTS(dict, OLD_PARAMETER "NEWFALSE NEWFALSE" NO_HOOKS "TUPLE3 BUILD STOP");
+    cr_expect_not(berth_value_requires_grad(dict.root));
+    free_reading(&dict);
+    refuses(OLD_PARAMETER "NEWFALSE NEWFALSE TUPLE2 !BUILD STOP", BERTH_E_PICKLE, PARAMETER_WANTS);
+    refuses(OLD_PARAMETER "1 NEWFALSE NONE TUPLE3 !BUILD STOP", BERTH_E_PICKLE, PARAMETER_WANTS);
+    refuses(OLD_PARAMETER "NEWFALSE 1 NONE TUPLE3 !BUILD STOP", BERTH_E_PICKLE, PARAMETER_WANTS);
+    refuses(OLD_PARAMETER "NEWFALSE NEWFALSE 1 TUPLE3 !BUILD STOP", BERTH_E_PICKLE,
+            PARAMETER_WANTS);
+    refuses(OLD_PARAMETER "NEWFALSE NEWFALSE" NO_HOOKS "1 1 SETITEM TUPLE3 !BUILD STOP",
+            BERTH_E_PICKLE, PARAMETER_WANTS);
+    refuses(OLD_PARAMETER "BINPUT 0 NEWFALSE NEWFALSE NONE TUPLE3 BUILD NEWFALSE NEWFALSE NONE "
+                          "TUPLE3 !BUILD STOP",
+            BERTH_E_PICKLE, PARAMETER_WANTS);
+}
+
+Test(pickle_shapes, the_state_of_an_old_tensor)
+{
+    refuses(OLD_TENSOR "EMPTY_TUPLE !BUILD STOP", BERTH_E_PICKLE, TENSOR_WANTS);
+    refuses(OLD_TENSOR "MARK 1 0 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP", BERTH_E_PICKLE,
+            TENSOR_WANTS);
+    refuses(OLD_TENSOR "MARK" FLOATS "'a' 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP", BERTH_E_PICKLE,
+            TENSOR_WANTS);
+    refuses(OLD_TENSOR "MARK" FLOATS "0 7 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP", BERTH_E_TENSOR,
+            "BUILD: a tensor of float32, shape [7], stride [1] and storage offset 0 ends at byte "
+            "28 of storage 0, which has 24");
+    refuses(OLD_TENSOR "MARK" FLOATS "0 6 TUPLE1 EMPTY_TUPLE TUPLE !BUILD STOP", BERTH_E_TENSOR,
+            "a tensor of 1 sizes and 0 strides");
+    refuses(OLD_TENSOR "MARK" FLOATS "0 6 TUPLE1 'a' TUPLE1 TUPLE !BUILD STOP", BERTH_E_TENSOR,
+            "BUILD: item 0 of a shape is a str, not an int");
+}
+
+/* ---- what NEWOBJ makes ---- */
+
+Test(pickle_shapes, objects_made_without_arguments)
+{
+    ACCEPTS(counter, "GLOBAL collections Counter EMPTY_TUPLE NEWOBJ STOP");
+    cr_expect_eq(berth_value_kind(counter.root), BERTH_KIND_COUNTER);
+    free_reading(&counter);
+    ACCEPTS(set, "GLOBAL __builtin__ set EMPTY_TUPLE NEWOBJ STOP");
+    cr_expect_eq(berth_value_kind(set.root), BERTH_KIND_SET);
+    free_reading(&set);
+    ACCEPTS(dict, "GLOBAL collections OrderedDict EMPTY_TUPLE NEWOBJ STOP");
+    cr_expect_eq(berth_value_kind(dict.root), BERTH_KIND_ORDERED_DICT);
+    free_reading(&dict);
+    ACCEPTS(tensor, "GLOBAL torch FloatTensor EMPTY_TUPLE NEWOBJ MARK" FLOATS
+                    "0 6 TUPLE1 1 TUPLE1 TUPLE BUILD STOP");
+    cr_expect_eq(berth_value_kind(tensor.root), BERTH_KIND_TENSOR);
+    free_reading(&tensor);
+    refuses("GLOBAL collections Counter EMPTY_DICT TUPLE1 !NEWOBJ STOP", BERTH_E_FORBIDDEN,
+            "NEWOBJ of collections Counter: never made so");
+    refuses("GLOBAL torch device EMPTY_TUPLE !NEWOBJ STOP", BERTH_E_FORBIDDEN,
+            "NEWOBJ of torch device: never made so");
+    ACCEPTS(made, "GLOBAL collections Counter EMPTY_TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_count(made.root), 0);
+    free_reading(&made);
+}
+
+/* ---- attributes, metadata ---- */
+
+#define WITH_STATE(state)                                                                          \
+    "GLOBAL torch._utils _rebuild_parameter_with_state MARK" TENSOR "NEWFALSE" NO_HOOKS state      \
+    " TUPLE !REDUCE STOP"
+
+Test(pickle_shapes, attributes_are_dicts_or_pairs_of_them)
+{
+    static const char sentence[] = "torch._utils _rebuild_parameter_with_state wants a dict as "
+                                   "argument 4, got ";
+    char text[200];
+
+    ACCEPTS(none, WITH_STATE("NONE"));
+    free_reading(&none);
+    ACCEPTS(pair, WITH_STATE("EMPTY_DICT NONE TUPLE2"));
+    free_reading(&pair);
+    ACCEPTS(other, WITH_STATE("NONE EMPTY_DICT TUPLE2"));
+    free_reading(&other);
+    (void)snprintf(text, sizeof text, "%stuple", sentence);
+    refuses(WITH_STATE("EMPTY_DICT TUPLE1"), BERTH_E_PICKLE, text);
+    refuses(WITH_STATE("EMPTY_DICT 1 TUPLE2"), BERTH_E_PICKLE, text);
+    refuses(WITH_STATE("1 EMPTY_DICT TUPLE2"), BERTH_E_PICKLE, text);
+    (void)snprintf(text, sizeof text, "%sint", sentence);
+    refuses(WITH_STATE("1"), BERTH_E_PICKLE, text);
+    refuses("GLOBAL torch._utils _rebuild_parameter_with_state MARK GLOBAL torch._utils "
+            "_rebuild_parameter MARK" TENSOR "NEWFALSE" NO_HOOKS "TUPLE REDUCE NEWFALSE" NO_HOOKS
+            "EMPTY_DICT TUPLE !REDUCE STOP",
+            BERTH_E_PICKLE,
+            "torch._utils _rebuild_parameter_with_state wants a tensor as argument 1, got "
+            "Parameter");
+}
+
+#define METADATA(metadata)                                                                         \
+    "GLOBAL torch._utils _rebuild_tensor_v2 MARK" FLOATS                                           \
+    "0 6 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS metadata " TUPLE !REDUCE STOP"
+#define METADATA_V3(metadata)                                                                      \
+    "GLOBAL torch._utils _rebuild_tensor_v3 MARK" STORAGE(                                         \
+        "torch.storage UntypedStorage", "0", "24") "0 6 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS         \
+                                                   "GLOBAL torch float32 " metadata                \
+                                                   " TUPLE !REDUCE STOP"
+
+Test(pickle_shapes, metadata_is_conj_and_neg)
+{
+    static const char v2[] = "torch._utils _rebuild_tensor_v2 with other metadata than conj and "
+                             "neg";
+    static const char v3[] = "torch._utils _rebuild_tensor_v3 with other metadata than conj and "
+                             "neg";
+
+    ACCEPTS(both, METADATA("EMPTY_DICT MARK 'conj' NEWTRUE 'neg' NEWTRUE SETITEMS"));
+    cr_expect_eq(berth_value_tensor(both.root)->flags, BERTH_CONJ | BERTH_NEG);
+    free_reading(&both);
+    ACCEPTS(none, METADATA("EMPTY_DICT MARK 'conj' NEWFALSE 'neg' NEWFALSE SETITEMS"));
+    cr_expect_eq(berth_value_tensor(none.root)->flags, 0);
+    free_reading(&none);
+    ACCEPTS(third, METADATA_V3("EMPTY_DICT 'neg' NEWTRUE SETITEM"));
+    cr_expect_eq(berth_value_tensor(third.root)->flags, BERTH_NEG);
+    free_reading(&third);
+    refuses(METADATA("EMPTY_DICT 'conj' 1 SETITEM"), BERTH_E_PICKLE, v2);
+    refuses(METADATA("EMPTY_DICT 'other' NEWTRUE SETITEM"), BERTH_E_PICKLE, v2);
+    refuses(METADATA("EMPTY_DICT 1 NEWTRUE SETITEM"), BERTH_E_PICKLE, v2);
+    refuses(METADATA_V3("EMPTY_DICT 'other' NEWTRUE SETITEM"), BERTH_E_PICKLE, v3);
+}
+
+Test(pickle_shapes, a_tensor_of_bytes_may_lie_in_an_untyped_storage)
+{
+    ACCEPTS(read,
+            "GLOBAL torch._utils _rebuild_tensor MARK" STORAGE(
+                "torch.storage UntypedStorage", "0", "6") "0 6 TUPLE1 1 TUPLE1 TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_tensor(read.root)->dtype, BERTH_UINT8);
+    free_reading(&read);
+}
+
+Test(pickle_shapes, a_meta_tensor_has_a_shape)
+{
+    refuses("GLOBAL torch._utils _rebuild_meta_tensor_no_storage MARK GLOBAL torch float32 'a' "
+            "TUPLE1 1 TUPLE1 NEWFALSE TUPLE !REDUCE STOP",
+            BERTH_E_TENSOR,
+            "torch._utils _rebuild_meta_tensor_no_storage: item 0 of a shape is a str, not an int");
+}
+
+/* ---- _rebuild_from_type_v2 ---- */
+
+#define TYPED(function, type)                                                                      \
+    "GLOBAL torch._tensor _rebuild_from_type_v2 MARK " function " " type                           \
+    " EMPTY_TUPLE EMPTY_DICT TUPLE !REDUCE STOP"
+#define WANTS                                                                                      \
+    "torch._tensor _rebuild_from_type_v2 wants a _rebuild function and torch Tensor as first "     \
+    "arguments"
+#define REBUILD "GLOBAL torch._utils _rebuild_tensor"
+
+Test(pickle_shapes, types_and_functions_that_are_something_else)
+{
+    static const char *const others[] = {
+        "GLOBAL torch float32",
+        "GLOBAL torch per_tensor_affine",
+        "EMPTY_LIST",
+        "NONE",
+        "GLOBAL torch.storage TypedStorage",
+        "GLOBAL collections OrderedDict",
+        "GLOBAL torch FloatTensor",
+        "GLOBAL torch FloatStorage",
+    };
+    char text[300];
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        (void)snprintf(text, sizeof text, TYPED("%s", "GLOBAL torch Tensor"), others[i]);
+        refuses(text, BERTH_E_PICKLE, WANTS);
+        (void)snprintf(text, sizeof text, TYPED(REBUILD, "%s"), others[i]);
+        refuses(text, BERTH_E_PICKLE, WANTS);
+    }
+}
+
+/* On request such a call is kept, but one of the wrong count is none (P1). */
+Test(pickle_shapes, inert_calls_of_from_type_have_four_arguments)
+{
+    ACCEPTS_BY(kept, INERT,
+               "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL a b GLOBAL a C EMPTY_TUPLE "
+               "EMPTY_DICT TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_kind(kept.root), BERTH_KIND_CALL);
+    free_reading(&kept);
+    refuses_by(INERT,
+               "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL a b GLOBAL a C EMPTY_TUPLE "
+               "TUPLE !REDUCE STOP",
+               BERTH_E_PICKLE, "torch._tensor _rebuild_from_type_v2 wants 4 arguments, got 3");
+}
+
+/* ---- quantized, sparse ---- */
+
+#define QTENSOR(parameters)                                                                        \
+    "GLOBAL torch._utils _rebuild_qtensor MARK" STORAGE(                                           \
+        "torch QInt8Storage", "0", "6") "0 6 TUPLE1 1 TUPLE1 " parameters " NEWFALSE" NO_HOOKS     \
+                                        "TUPLE !REDUCE STOP"
+#define QTENSOR_WANTS                                                                              \
+    "torch._utils _rebuild_qtensor wants (per_tensor_affine, scale, zero_point) or "               \
+    "(per_channel_affine, scales, zero_points, axis) as argument 5"
+#define PER_TENSOR "GLOBAL torch per_tensor_affine "
+#define PER_CHANNEL "GLOBAL torch per_channel_affine "
+
+Test(pickle_shapes, quantizers)
+{
+    ACCEPTS(good, QTENSOR("MARK " PER_TENSOR "BINFLOAT 0.5 1 TUPLE"));
+    cr_expect_eq(berth_value_tensor(good.root)->zero_point, 1);
+    free_reading(&good);
+    ACCEPTS(whole, QTENSOR("MARK " PER_TENSOR "2 1 TUPLE"));
+    cr_expect_eq(berth_value_tensor(whole.root)->scale, 2);
+    free_reading(&whole);
+    ACCEPTS(channels, QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") LONGS("2", "6") "0 TUPLE"));
+    cr_expect_eq(berth_value_tensor(channels.root)->axis, 0);
+    free_reading(&channels);
+    refuses(QTENSOR("EMPTY_TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK NONE BINFLOAT 0.5 1 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_TENSOR "BINFLOAT 0.5 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_TENSOR "BINFLOAT 0.5 1 1 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_TENSOR "'a' 1 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_TENSOR "BINFLOAT 0.5 'a' TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL "1 1 1 1 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") "1 0 TUPLE"), BERTH_E_PICKLE,
+            QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL "1 " LONGS("2", "6") "0 TUPLE"), BERTH_E_PICKLE,
+            QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") LONGS("2", "6") "TUPLE"), BERTH_E_PICKLE,
+            QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") LONGS("2", "6") "'a' TUPLE"),
+            BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") LONGS("2", "6") "0 0 TUPLE"),
+            BERTH_E_PICKLE, QTENSOR_WANTS);
+    refuses(QTENSOR("MARK GLOBAL torch per_tensor_symmetric BINFLOAT 0.5 1 TUPLE"), BERTH_E_PICKLE,
+            QTENSOR_WANTS);
+}
+
+#define SPARSE(layout, parts)                                                                      \
+    "GLOBAL torch._utils _rebuild_sparse_tensor GLOBAL torch.serialization _get_layout "           \
+    "'torch." layout "' TUPLE1 REDUCE MARK " parts " TUPLE TUPLE2 !REDUCE STOP"
+#define SPARSE_SENTENCE "torch._utils _rebuild_sparse_tensor of parts that make no sparse tensor"
+#define INDICES                                                                                    \
+    V2 STORAGE("torch LongStorage", "1", "2") "0 1 2 TUPLE2 2 1 TUPLE2 NEWFALSE" NO_HOOKS          \
+                                              "TUPLE REDUCE "
+
+Test(pickle_shapes, parts_of_sparse_tensors)
+{
+    ACCEPTS(old, SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1"));
+    cr_expect_not(berth_value_is_coalesced(old.root));
+    free_reading(&old);
+    ACCEPTS(coalesced, SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1 NEWTRUE"));
+    cr_expect(berth_value_is_coalesced(coalesced.root));
+    free_reading(&coalesced);
+    refuses(SPARSE("sparse_coo", INDICES "9 TUPLE1"), BERTH_E_PICKLE, SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1 1"), BERTH_E_PICKLE,
+            SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1 NEWTRUE NEWTRUE"),
+            BERTH_E_PICKLE, SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_coo", "1 " DOUBLES("2", "2") "9 TUPLE1"), BERTH_E_PICKLE,
+            SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_coo", INDICES "1 9 TUPLE1"), BERTH_E_PICKLE, SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_csr", INDICES DOUBLES("2", "2") "9 TUPLE1"), BERTH_E_PICKLE,
+            SPARSE_SENTENCE);
+    refuses(SPARSE("strided", INDICES INDICES DOUBLES("2", "2") "9 TUPLE1"), BERTH_E_PICKLE,
+            SPARSE_SENTENCE);
+    refuses(SPARSE("jagged", INDICES INDICES DOUBLES("2", "2") "9 TUPLE1"), BERTH_E_PICKLE,
+            SPARSE_SENTENCE);
+    refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "'a' TUPLE1"), BERTH_E_TENSOR,
+            "torch._utils _rebuild_sparse_tensor: item 0 of a shape is a str, not an int");
+    refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "'a'"), BERTH_E_TENSOR,
+            "torch._utils _rebuild_sparse_tensor: a str for a shape, not a tuple of ints");
+}
+
+/* ---- other shapes ---- */
+
+Test(pickle_shapes, devices)
+{
+    static const char none[] = "torch device of text that names no device";
+
+    ACCEPTS(good, "GLOBAL torch device 'cuda:127' TUPLE1 REDUCE STOP");
+    cr_expect_str_eq(berth_value_text(good.root, NULL), "cuda:127");
+    free_reading(&good);
+    refuses("GLOBAL torch device '' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device ':1' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cuda:' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cuda:1x' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cuda:1000' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cpus' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cuda' -1 TUPLE2 !REDUCE STOP", BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device BINUNICODE 0x6370750078 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
+            none);
+    refuses("GLOBAL torch device 'a_device_type_of_forty_characters_and_more' TUPLE1 !REDUCE STOP",
+            BERTH_E_PICKLE, none);
+    refuses("GLOBAL torch device 'cuda' LONG1 0x000000000000000001 TUPLE2 !REDUCE STOP",
+            BERTH_E_PICKLE, "torch device wants an int of 64 bits as argument 2, got int");
+}
+
+/* An item of a Size of more than 64 is checked, too: once (P3). */
+Test(pickle_shapes, long_sizes_hold_ints)
+{
+    struct pickle pickle = {0};
+
+    assemble(&pickle, "GLOBAL torch Size MARK");
+    assemble_times(&pickle, "1", 70);
+    assemble(&pickle, "'a' TUPLE TUPLE1 !REDUCE STOP");
+    struct reading read = read_by(&pickle, NO_RULES);
+    cr_expect_eq(read.code, BERTH_E_TENSOR);
+    cr_expect_not_null(strstr(read.error.message, "item 70 of a shape is a str, not an int"), "%s",
+                       read.error.message);
+    free_reading(&read);
+    free(pickle.bytes);
+}
+
+/* Names of unknown globals are cut in the sentence. */
+Test(pickle_shapes, long_globals_are_cut_in_the_sentence)
+{
+    char name[161], words[400], sentence[400];
+
+    memset(name, 'a', 160);
+    name[160] = 0;
+    (void)snprintf(words, sizeof words, "!GLOBAL %s %s STOP", name, name);
+    (void)snprintf(sentence, sizeof sentence,
+                   "global %.100s %.100s is not allowed in a checkpoint (load.unknown_globals = "
+                   "inert lists such files without running anything)",
+                   name, name);
+    refuses(words, BERTH_E_FORBIDDEN, sentence);
+}
+
+/* P5: a view of a storage says what it is a view of, and of which part. */
+#define VIEWED(view)                                                                               \
+    "MARK 'storage' GLOBAL torch FloatStorage 'root' 'cpu' 6 " view " TUPLE !BINPERSID STOP"
+
+Test(pickle_shapes, views_of_storages)
+{
+    static const char sentence[] = "a persistent id whose view is not (key, offset, numel)";
+    static const char large[] = "0xffffffffffffff7f";
+    char text[300];
+
+    refuses_by(STREAM, VIEWED("1"), BERTH_E_PICKLE, sentence);
+    refuses_by(STREAM, VIEWED("'part' 1 TUPLE2"), BERTH_E_PICKLE, sentence);
+    refuses_by(STREAM, VIEWED("1 1 1 TUPLE3"), BERTH_E_PICKLE, sentence);
+    refuses_by(STREAM, VIEWED("'part' 'a' 1 TUPLE3"), BERTH_E_PICKLE,
+               "a persistent id whose view's offset is no int");
+    refuses_by(STREAM, VIEWED("'part' 1 'a' TUPLE3"), BERTH_E_PICKLE,
+               "a persistent id whose view's numel is no int");
+    refuses_by(STREAM, VIEWED("'part' 7 0 TUPLE3"), BERTH_E_TENSOR,
+               "a view of 0 bytes at byte 28 of a storage of 24 bytes");
+    refuses_by(STREAM, VIEWED("'part' 1 6 TUPLE3"), BERTH_E_TENSOR,
+               "a view of 24 bytes at byte 4 of a storage of 24 bytes");
+    (void)snprintf(text, sizeof text,
+                   "MARK 'storage' GLOBAL torch DoubleStorage 'root' 'cpu' LONG1 %s TUPLE "
+                   "!BINPERSID STOP",
+                   large);
+    refuses(text, BERTH_E_TENSOR,
+            "a storage whose numel of 9223372036854775807 x 8 bytes is too large");
+    refuses_by(STREAM, VIEWED("'' 1 1 TUPLE3"), BERTH_E_UNSUPPORTED,
+               "persistent id: a storage key of 0 bytes (1 to 1024, without NUL)");
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The nth read of a source fails, or the nth allocation is refused: opening ends with that error
+ * and leaves nothing, whatever it was about to look at (W6, F5). Files that make open read by
+ * pieces: heads smaller than the pickle, records that are deflated, longer or of a stream.
+ */
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+struct flaky {
+    const uint8_t *bytes;
+    uint64_t fails_at;   /* the nth read; 0: none */
+    uint64_t refused_at; /* the nth allocation; 0: none */
+    uint64_t n_reads;
+};
+
+static int read_flaky(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct flaky *flaky = context;
+
+    if (++flaky->n_reads == flaky->fails_at)
+        return -1;
+    memcpy(buffer, flaky->bytes + offset, nbytes);
+    return 0;
+}
+
+struct file {
+    const char *name;
+    uint8_t *bytes;
+    size_t nbytes;
+};
+
+/* As a checkpoint, or as an archive of records. */
+static int open_flaky(const struct file *file, struct flaky *flaky, const char *options,
+                      bool records, berth_error *error)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_source source = {.nbytes = file->nbytes, .read = read_flaky, .context = flaky};
+    berth_checkpoint *checkpoint = NULL;
+    berth_archive *archive = NULL;
+    char text[200];
+
+    (void)snprintf(text, sizeof text, "debug=off io.threads=1 %s", options);
+    cr_assert_eq(berth_config_apply(config, text, NULL), 0, "%s", text);
+    test_memory_watch();
+    test_memory_refuse(flaky->refused_at, false);
+    int result = records ? berth_archive_open_source(&source, &call, &archive, error)
+                         : berth_open_source(&source, &call, &checkpoint, error);
+    cr_assert_eq(result < 0, checkpoint == NULL && archive == NULL);
+    berth_close(checkpoint);
+    berth_archive_close(archive);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s, %s leaks", file->name, options);
+    test_memory_unwatch();
+    berth_config_free(config);
+    return result;
+}
+
+/* Fails at 1, 2, 3 … until nothing is left to fail; returns how many did. */
+static uint64_t fail_each(const struct file *file, const char *options, bool records, bool memory)
+{
+    struct flaky flaky = {.bytes = file->bytes};
+    berth_error error;
+    int wanted = open_flaky(file, &flaky, options, records, &error);
+    int failure = memory ? BERTH_E_MEMORY : BERTH_E_CALLBACK;
+    uint64_t nth = 0;
+
+    for (int code = failure; code == failure; nth++) {
+        flaky = (struct flaky){.bytes = file->bytes};
+        *(memory ? &flaky.refused_at : &flaky.fails_at) = nth + 1;
+        code = open_flaky(file, &flaky, options, records, &error);
+        cr_assert(code == failure || code == wanted, "%s, %s, %d: %s", file->name, options,
+                  (int)nth, error.message);
+    }
+    return nth - 1;
+}
+
+static void fail_at_every(const struct file *file, const char *const *options, size_t n)
+{
+    uint64_t n_reads = 0, n_allocations = 0;
+
+    for (size_t i = 0; i < n; i++)
+        for (int records = 0; records < 2; records++) {
+            n_reads += fail_each(file, options[i], records, false);
+            n_allocations += fail_each(file, options[i], records, true);
+        }
+    printf("%s: %llu reads and %llu allocations failed\n", file->name, (unsigned long long)n_reads,
+           (unsigned long long)n_allocations);
+    cr_expect_gt(n_reads, n);
+}
+
+static const char *const levels[] = {
+    "load.check=none",
+    "load.check=none load.head_nbytes=1",
+    "load.check=directory load.head_nbytes=1",
+    "load.check=headers load.head_nbytes=1",
+    "load.check=data load.head_nbytes=1",
+    "load.calculate_storage_offsets=off load.head_nbytes=1",
+    "load.calculate_storage_offsets=off load.check=data load.head_nbytes=1",
+};
+enum { N_LEVELS = sizeof levels / sizeof *levels };
+
+static void fail_in_fixture(const char *name)
+{
+    char path[128];
+    struct file file = {.name = name};
+
+    (void)snprintf(path, sizeof path, "tests/data/%s", name);
+    file.bytes = test_read_file(path, &file.nbytes);
+    fail_at_every(&file, levels, N_LEVELS);
+    free(file.bytes);
+}
+
+Test(failing_reads, of_files_of_pytorch, .timeout = 100)
+{
+    fail_in_fixture("torch/small.pt");
+    fail_in_fixture("torch/many.pt");
+    fail_in_fixture("torch/longer-record.pt");
+    fail_in_fixture("torch/deflated-pickle.pt");
+    fail_in_fixture("torch/zipped-again.pt");
+}
+
+Test(failing_reads, of_old_files, .timeout = 100)
+{
+    fail_in_fixture("old/views-1.13-stream.pth");
+    fail_in_fixture("old/many-1.13-zip.pth");
+    fail_in_fixture("old/addresses-1.6-zip.pth");
+    fail_in_fixture("old/torchscript-1.13.pt");
+}
+
+/* The head ends within each record, one after the other. */
+Test(failing_reads, where_the_head_ends_anywhere, .timeout = 100)
+{
+    struct archive archive = sample();
+    struct file file = {.name = "sample"};
+    char padding[1400], text[80];
+
+    memset(padding, 'x', sizeof padding);
+    for (size_t longer = 0; longer <= sizeof padding; longer += 140) {
+        const char *one[] = {text};
+        struct archive whole = archive;
+        berth_tree *tree = berth_tree_new(NULL);
+        berth_pickled pickled;
+        berth_error error = {0};
+        berth_value *root = berth_dict(tree);
+        berth_dict_set(root, "pad", berth_str(tree, padding, longer));
+        cr_assert_eq(berth_pickle_write(root, false, &pickled, &error), 0);
+        find_record(&whole, "data.pkl")->bytes = pickled.bytes;
+        find_record(&whole, "data.pkl")->nbytes = pickled.nbytes;
+        file.bytes = build(&whole, 64, true, NULL, &file.nbytes);
+        (void)snprintf(text, sizeof text, "load.check=none load.head_nbytes=512");
+        fail_at_every(&file, one, 1);
+        free(file.bytes);
+        berth_pickled_free(&pickled);
+        berth_tree_free(tree);
+    }
+    free_archive(&archive);
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Heads that are not as PyTorch writes them: what is found in them is compared with the layout
+ * (Z5, Z7, T1), or the directory is asked; each lie is told by its sentence.
+ */
+#include "format/bytes.h"
+#include "tests/load/builder.h"
+
+#define OFF "load.calculate_storage_offsets=off"
+
+enum { LOCAL_FLAGS = 6, LOCAL_CRC = 14, LOCAL_COMPRESSED = 18, LOCAL_SIZE = 22, LOCAL_NAME = 30 };
+
+/* Overwrites a field of a local header. */
+static void put(uint8_t *file, size_t at, uint64_t value, size_t width)
+{
+    berth_put_integer(file + at, value, width);
+}
+
+/* ---- what the layout cannot place ---- */
+
+/* T1: the pickle claims a storage that ends beyond what offsets can tell. */
+Test(strange_heads, a_storage_that_ends_beyond_64_bits)
+{
+    static const char pickle[] =
+        "\x80\x02"
+        "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nByteStorage\n"
+        "X\1\0\0\0"
+        "0X\3\0\0\0cpu\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7ftQK\0K\1\x85K\1\x85\x89"
+        "ccollections\nOrderedDict\n)RtR.";
+    struct archive archive = sample();
+    size_t nbytes;
+
+    find_record(&archive, "data.pkl")->bytes = pickle;
+    find_record(&archive, "data.pkl")->nbytes = sizeof pickle - 1;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: data/0 at byte 598: 9223372036854775807 bytes cannot be placed here");
+    expect_failure(file, nbytes, OFF, BERTH_E_TENSOR,
+                   "memory: data/0 at byte 598: data.pkl says 9223372036854775807 bytes, the "
+                   "record has 24");
+    free(file);
+    free_archive(&archive);
+}
+
+/* A pickle of one text of n bytes; the caller frees all three. */
+static void pickle_text(size_t n, berth_tree **tree, berth_pickled *pickled, struct record *record)
+{
+    char *text = malloc(n);
+    berth_error error = {0};
+
+    memset(text, 'x', n);
+    *tree = berth_tree_new(NULL);
+    cr_assert_eq(berth_pickle_write(berth_str(*tree, text, n), false, pickled, &error), 0);
+    record->bytes = pickled->bytes;
+    record->nbytes = pickled->nbytes;
+    free(text);
+}
+
+/*
+ * An alignment of 65,536 leaves places that no padding reaches: an extra field has 65,535 bytes.
+ * The pickle is just as long that the next record comes to lie so.
+ */
+Test(strange_heads, a_small_record_that_no_padding_can_align)
+{
+    enum { BESIDE_TEXT = 10, DESCRIPTOR = 16, HEADER = 30 + 22 + 4 };
+    struct archive archive = sample();
+    struct lie lie = {.record = "data.pkl", .more_padding = 65536 - 64};
+    struct record *alignment = find_record(&archive, ".storage_alignment");
+    berth_tree *tree;
+    berth_pickled pickled;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    size_t nbytes;
+
+    pickle_text(65537 - BESIDE_TEXT - DESCRIPTOR - HEADER, &tree, &pickled,
+                find_record(&archive, "data.pkl"));
+    cr_assert_eq((pickled.nbytes + DESCRIPTOR + HEADER) % 65536, 1, "%zu", pickled.nbytes);
+    alignment->bytes = "65536";
+    alignment->nbytes = 5;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
+    cr_assert_eq(open_with(file, nbytes, OFF " debug=on", NULL, &checkpoint, &error), 0, "%s",
+                 error.message);
+    berth_close(checkpoint);
+    free(file);
+    berth_pickled_free(&pickled);
+    berth_tree_free(tree);
+    free_archive(&archive);
+}
+
+/* ---- headers that lie ---- */
+
+/* data.pkl without its descriptor: the next header is 16 bytes before its place. */
+Test(strange_heads, a_record_without_its_descriptor)
+{
+    struct archive archive = sample();
+    struct lie lie = {.record = ".format_version", .gap = (uint64_t)-16};
+    const struct record *pickle = find_record(&archive, "data.pkl");
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+
+    put(file, LOCAL_FLAGS, 0x0800, 2);
+    put(file, LOCAL_CRC, berth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    put(file, LOCAL_COMPRESSED, pickle->nbytes, 4);
+    put(file, LOCAL_SIZE, pickle->nbytes, 4);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+                   "memory: .format_version at byte 488: the layout puts its header here, right "
+                   "after data.pkl; it is at byte 472; load.calculate_storage_offsets=off reads "
+                   "it there");
+    free(file);
+    free_archive(&archive);
+}
+
+/* The local header of data.pkl says more than it must: it is compared. */
+Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
+{
+    struct archive archive = sample();
+    const struct record *pickle = find_record(&archive, "data.pkl");
+    uint32_t crc32 = berth_crc32(0, pickle->bytes, pickle->nbytes);
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+
+    put(file, LOCAL_CRC, crc32, 4);
+    put(file, LOCAL_COMPRESSED, pickle->nbytes, 4);
+    put(file, LOCAL_SIZE, pickle->nbytes, 4);
+    expect_sample(file, nbytes, "load.check=none");
+    expect_sample(file, nbytes, "load.check=headers");
+    put(file, LOCAL_CRC, crc32 ^ 1, 4);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8e, "
+                   "the directory's 0x1b5f4d8f");
+    put(file, LOCAL_CRC, crc32, 4);
+    put(file, LOCAL_SIZE, pickle->nbytes + 1, 4);
+    expect_failure(
+        file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+        "memory: data.pkl at byte 0: the local header's size is 409, the directory's 408");
+    put(file, LOCAL_SIZE, pickle->nbytes, 4);
+    put(file, LOCAL_COMPRESSED, pickle->nbytes + 1, 4);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: data.pkl at byte 0: the local header's compressed size is 409, the "
+                   "directory's 408");
+    free(file);
+    free_archive(&archive);
+}
+
+Test(strange_heads, padding_of_another_length_in_the_first_storage)
+{
+    struct archive archive = sample();
+    struct lie lie = {.record = "data/0", .more_padding = 64};
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+                   "memory: data/0 at byte 960: the layout puts its data here, at the first "
+                   "multiple of 64 after the header; its local header puts it at byte 1024; "
+                   "load.calculate_storage_offsets=off reads it there");
+    free(file);
+    free_archive(&archive);
+}
+
+enum { FIRST_STORAGE_AT = 854 };
+
+Test(strange_heads, the_size_in_the_local_header_of_the_first_storage)
+{
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    cr_assert_arr_eq(file + FIRST_STORAGE_AT, "PK\3\4", 4);
+    put(file, FIRST_STORAGE_AT + LOCAL_SIZE, 24, 4);
+    put(file, FIRST_STORAGE_AT + LOCAL_COMPRESSED, 24, 4);
+    expect_sample(file, nbytes, "load.check=none");
+    put(file, FIRST_STORAGE_AT + LOCAL_SIZE, 20, 4);
+    put(file, FIRST_STORAGE_AT + LOCAL_COMPRESSED, 20, 4);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_TENSOR,
+                   "memory: data/0 at byte 960: data.pkl says 24 bytes, its local header 20");
+    free(file);
+}
+
+/* The name of the first storage, byte by byte: archive, slash, record. */
+Test(strange_heads, the_name_in_the_local_header_of_the_first_storage)
+{
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+    uint8_t *name = file + FIRST_STORAGE_AT + LOCAL_NAME;
+
+    for (size_t i = 0; i < strlen("sample/data/0"); i++) {
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        name[i] ^= 1;
+        int result = open_with(file, nbytes, "load.check=none", NULL, &checkpoint, &error);
+        if (i == strlen("sample")) { /* the slash, which the length tells */
+            berth_close(result == 0 ? checkpoint : NULL);
+        } else {
+            cr_expect_eq(result, BERTH_E_OFFSETS, "byte %zu: %s", i, error.message);
+            cr_expect_not_null(strstr(error.message, "the layout puts its header here, but here "
+                                                     "is "));
+        }
+        name[i] ^= 1;
+    }
+    free(file);
+}
+
+/* ---- first records that name no archive ---- */
+
+/* `name`: of as many bytes as "sample/data.pkl". */
+static void expect_first_name(const char *name, const char *shown)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    char message[200];
+
+    memcpy(file + LOCAL_NAME, name, strlen("sample/data.pkl"));
+    (void)snprintf(message, sizeof message,
+                   "memory: data.pkl at byte 0: the local header's name is '%s', the directory's "
+                   "'sample/data.pkl'",
+                   shown);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE, message);
+    free(file);
+    free_archive(&archive);
+}
+
+/* Z8: nothing is found by arithmetic then, and the directory names another. */
+Test(strange_heads, a_first_record_that_names_no_archive)
+{
+    expect_first_name("sam/le/data.pkl", "sam/le/data.pkl");
+    expect_first_name("sam\0le/data.pkl", "sam");
+    expect_first_name("sample/data_pkl", "sample/data_pkl");
+    expect_first_name("sampledata.pkl/", "sampledata.pkl/");
+}
