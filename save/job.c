@@ -23,10 +23,8 @@ struct berth_job {
 
 /* ---- the job's own thread ---- */
 
-static void set_staged(void *context)
+static void set_staged(berth_job *job)
 {
-    berth_job *job = context;
-
     pthread_mutex_lock(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
@@ -48,10 +46,10 @@ static void *carry_out(void *argument)
     berth_error error;
 
     berth_error_clear(&error);
-    job->operation.staged = set_staged;
-    job->operation.staged_context = job;
-    if (berth_operation_transfer(&job->operation, &error) == 0)
+    if (berth_operation_transfer(&job->operation, &error) == 0) {
+        set_staged(job);
         berth_operation_finish(&job->operation, &error);
+    }
     berth_operation_end(&job->operation, &error);
     set_done(job, &error);
     return NULL;

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""How much of the checks of a file the tests run: lines and branches of format/ and of opening.
+
+usage: coverage.py BUILD [--all]     BUILD: the folder of the variant "coverage", built
+
+Runs the Criterion programs of FOLDERS, asks gcov, prints lines and branches of each file and what
+is not covered. Fails below LEAST_LINES and LEAST_BRANCHES. Lines that no test can reach are named
+in coverage_exceptions.txt, each with its reason; a line named there that is reached fails, too.
+--all: also prints the branches that are not taken.
+"""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+FOLDERS = ["format", "load", "fuzz", "hostile", "api", "save"]
+# format/, and what of load/ reads a file's structure: who opens it, and by what checks.
+FILES = re.compile(r"format/\w+\.[ch]|load/(open|check|head|container|stream|archive)\.c")
+LEAST_LINES = 100.0
+LEAST_BRANCHES = 95.0
+EXCEPTIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "coverage_exceptions.txt")
+
+
+def run_tests(build):
+    """Runs all programs, counters at zero before; returns those that failed."""
+    for path in glob.glob(f"{build}/**/*.gcda", recursive=True):
+        os.remove(path)
+    failed = []
+    for folder in FOLDERS:
+        for source in sorted(glob.glob(f"tests/{folder}/*.c")):
+            done = subprocess.run([f"{build}/{source[:-2]}", "--jobs=1"], timeout=900,
+                                  stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if done.returncode != 0:
+                sys.stdout.write(done.stderr.decode(errors="replace")[-4000:])
+                failed.append(source)
+    return failed
+
+
+def ask_gcov(build):
+    """{file: {line: [count, [branch counts]]}}, added up over all objects."""
+    files = {}
+    objects = [path for room in ("format", "load", "save", "io", "config")
+               for path in glob.glob(f"{build}/{room}/*.gcda")]
+    text = subprocess.run(["gcov", "-b", "-t", "--json-format"] + objects, check=True,
+                          capture_output=True).stdout.decode()
+    for each in text.splitlines():
+        for file in json.loads(each)["files"]:
+            if FILES.fullmatch(file["file"]):
+                add_lines(files.setdefault(file["file"], {}), file["lines"])
+    return files
+
+
+def add_lines(lines, more):
+    # A line is told once for each function made from it: inline ones, macros.
+    for line in more:
+        kept = lines.setdefault(line["line_number"], [0, []])
+        kept[0] += line["count"]
+        counts = [branch["count"] for branch in line["branches"]]
+        if len(counts) == len(kept[1]):
+            kept[1] = [a + b for a, b in zip(kept[1], counts)]
+        elif len(counts) > len(kept[1]):
+            kept[1] = counts
+
+
+def read_exceptions():
+    """[file, text of the line, reason], from lines "file: text ## reason"."""
+    made = []
+    with open(EXCEPTIONS, encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                place, reason = line.rstrip("\n").split(" ## ")
+                file, text = place.split(": ", 1)
+                made.append([file, text.strip(), reason])
+    return made
+
+
+class Report:
+    def __init__(self, files, exceptions):
+        self.exceptions = exceptions
+        self.used = set()
+        self.wrong, self.untaken = [], []
+        self.lines = self.lines_run = self.branches = self.branches_taken = 0
+        for path in sorted(files):
+            self.add_file(path, files[path])
+        self.wrong += [f"{file}: {text}: is run, or is not there; take it off the exceptions"
+                       for i, (file, text, _) in enumerate(exceptions) if i not in self.used]
+
+    def excepted(self, path, text):
+        for i, (file, wanted, _) in enumerate(self.exceptions):
+            if file == path and wanted == text:
+                self.used.add(i)
+                return True
+        return False
+
+    def add_file(self, path, lines):
+        with open(path, encoding="utf-8") as text:
+            source = [""] + [line.strip() for line in text]
+        n = run = n_branches = taken = 0
+        for number, (count, branches) in sorted(lines.items()):
+            if not count and self.excepted(path, source[number]):
+                continue
+            n += 1
+            run += count > 0
+            n_branches += len(branches)
+            taken += sum(branch > 0 for branch in branches)
+            if not count:
+                self.wrong.append(f"{path}:{number}: never run: {source[number]}")
+            elif 0 in branches:
+                which = ",".join(str(i) for i, branch in enumerate(branches) if not branch)
+                self.untaken.append(f"{path}:{number}: branch {which} of {len(branches)}: "
+                                    f"{source[number]}")
+        print(f"{path:32} {run:5} of {n:5} lines {taken:5} of {n_branches:5} branches")
+        self.lines += n
+        self.lines_run += run
+        self.branches += n_branches
+        self.branches_taken += taken
+
+
+def main():
+    build, show_all = os.path.abspath(sys.argv[1]), "--all" in sys.argv
+    failed = [] if "--again" in sys.argv else run_tests(build)
+    report = Report(ask_gcov(build), read_exceptions())
+    if show_all:
+        print("\n".join(report.untaken))
+    lines = 100 * report.lines_run / max(report.lines, 1)
+    branches = 100 * report.branches_taken / max(report.branches, 1)
+    told = [f"{source}: fails" for source in failed] + report.wrong
+    if branches < LEAST_BRANCHES:
+        told.append(f"{branches:.2f} % of branches are fewer than {LEAST_BRANCHES} %")
+    print("\n".join(told))
+    print(f"coverage: {report.lines_run} of {report.lines} lines ({lines:.2f} %), "
+          f"{report.branches_taken} of {report.branches} branches ({branches:.2f} %), "
+          f"{len(report.exceptions)} exceptions")
+    good = not told and lines >= LEAST_LINES
+    print(f"{int(good)} passed, {int(not good)} failed")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What conditions are wrapped in where mutation.py has rewritten the sources: included before every
+ * file of that build. One condition of the whole program is changed, chosen by the environment:
+ * so one build serves all mutants, and tells which of them a test runs through.
+ */
+#ifndef TESTS_MUTANT_H
+#define TESTS_MUTANT_H
+
+extern int berth_mutant;                 /* the one that is active; -1: none */
+extern unsigned char *berth_mutants_met; /* by number: 1 where it was run through */
+
+/* Mutant n: never taken. n + 1: taken when it was not, and not when it was. */
+static inline int berth_mutate_if(int n, _Bool condition)
+{
+    berth_mutants_met[n] = 1;
+    return berth_mutant == n ? 0 : berth_mutant == n + 1 ? !condition : condition;
+}
+
+/* Mutant n: an operand that no longer counts; `neutral` is what changes nothing. */
+static inline int berth_mutate_operand(int n, _Bool neutral, _Bool operand)
+{
+    berth_mutants_met[n] = 1;
+    return berth_mutant == n ? neutral : operand;
+}
+
+#endif

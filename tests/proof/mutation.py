@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Switches off the checks of format/ and of opening, one at a time: some test must fail each time.
+
+usage: mutation.py BUILD [--long] [--only TEXT] [--seed N]
+
+A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
+tests. Every test runs once, which tells the checks that it runs through; then each mutant is tried
+against the tests that reach it, the most particular first. What survives is tried again under the
+address sanitizer. Without --long a sample of SAMPLE mutants is tried; --only takes those whose line
+("file:line: kind: text") holds TEXT. Fails below LEAST_SCORE.
+
+mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
+they are not tried.
+"""
+import concurrent.futures
+import glob
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import mutants
+
+FILES = ["format/*.[ch]"] + [f"load/{name}.c" for name in
+                             ("open", "check", "head", "container", "stream", "archive")]
+TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/fuzz/*.c", "tests/hostile/*.c",
+         "tests/api/*.c", "tests/save/plan.c", "tests/faults/load.c"]
+SAMPLE = 150
+LEAST_SCORE = 90.0
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXCEPTIONS = os.path.join(HERE, "mutation_exceptions.txt")
+SWITCH = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+static unsigned char unasked[%d];
+int berth_mutant = -1;
+unsigned char *berth_mutants_met = unasked;
+__attribute__((constructor)) static void choose(void)
+{
+    const char *active = getenv("BERTH_MUTANT"), *met = getenv("BERTH_MUTANTS_MET");
+    if (active)
+        berth_mutant = atoi(active);
+    if (met) {
+        void *map = mmap(0, sizeof unasked, PROT_READ | PROT_WRITE, MAP_SHARED,
+                         open(met, O_RDWR), 0);
+        berth_mutants_met = map == MAP_FAILED ? unasked : map;
+    }
+}
+"""
+
+
+def copy_sources(folder):
+    """The tree in `folder`, checks rewritten; returns the mutants, and a digest of it all."""
+    rewriter = mutants.Rewriter()
+    rewritten = {path for pattern in FILES for path in glob.glob(pattern)}
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], check=True,
+                            capture_output=True, text=True).stdout.split("\n")
+    contents = {}
+    for path in sorted(path for path in listed if os.path.isfile(path)):
+        with open(path, "rb") as file:
+            contents[path] = file.read()
+        if path in rewritten:
+            contents[path] = rewriter.rewrite(path, contents[path].decode()).encode()
+    contents["config/mutant.c"] = (SWITCH % len(rewriter.mutants)).encode()
+    for path, content in contents.items():
+        there = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(there), exist_ok=True)
+        if not os.path.exists(there) or open(there, "rb").read() != content:
+            with open(there, "wb") as file:
+                file.write(content)
+    for pattern in ("*/*.[ch]", "tests/*/*.[ch]"):
+        for there in glob.glob(os.path.join(folder, pattern)):
+            if os.path.relpath(there, folder) not in contents:
+                os.remove(there)
+    return rewriter.mutants, hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()
+
+
+class Programs:
+    """The test programs of one variant of the rewritten tree."""
+
+    def __init__(self, folder, variant):
+        self.folder, self.variant = folder, variant
+        self.sources = sorted(path for pattern in TESTS for path in glob.glob(pattern))
+        programs = [f"build/{variant}/{source[:-2]}" for source in self.sources]
+        header = os.path.join(HERE, "mutant.h")
+        subprocess.run(["scons", "-Q", "-s", f"-j{os.cpu_count()}", f"VARIANT={variant}",
+                        f"CC=gcc -w -include {header}"] + programs,
+                       cwd=folder, check=True, stdin=subprocess.DEVNULL)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith(("BERTH_", "TORCH_"))}
+        self.environment.update(ASAN_OPTIONS="abort_on_error=1:detect_leaks=1:"
+                                "allocator_may_return_null=1", LC_ALL="C.UTF-8")
+
+    def run(self, source, tests, limit, **environment):
+        """None: all pass. Else how it failed: "fails", "takes too long". No test found fails."""
+        command = [f"build/{self.variant}/{source[:-2]}", "--jobs=1", "--fail-fast"]
+        if tests:
+            command.append(f"--filter=@({'|'.join(tests)})")
+
+        def bound():
+            if self.variant != "asan":
+                resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                       stdout=said, stderr=said, start_new_session=True,
+                                       preexec_fn=bound, env={**self.environment, **environment})
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return "takes too long"
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+            said.seek(0)
+            text = re.sub(r"\x1b\[[0-9;]*m", "", said.read().decode(errors="replace"))
+        tested = re.search(r"Synthesis: Tested: (\d+) \| Passing: (\d+)", text)
+        if code or not tested or tested[1] != tested[2]:
+            return "fails"
+        return None
+
+    def list_tests(self, source):
+        text = subprocess.run([f"build/{self.variant}/{source[:-2]}", "--list"], cwd=self.folder,
+                              capture_output=True, text=True, check=True).stdout
+        suite, names = None, []
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+            if line[:1] not in " |`\t" and ":" in line:
+                suite = line.split(":")[0].strip()
+            elif found := re.search(r"(\w+)\s*$", line):
+                names.append(f"{suite}/{found[1]}")
+        return names
+
+
+class Test:
+    def __init__(self, source, name, seconds, met):
+        self.source, self.name, self.seconds, self.met = source, name, seconds, met
+
+
+def meet(programs, n_mutants):
+    """Every test, run alone: how long it takes and what it runs through."""
+    tests = []
+
+    def one(source, name):
+        with tempfile.NamedTemporaryFile() as met:
+            met.write(bytes(n_mutants))
+            met.flush()
+            begin = time.monotonic()
+            failed = programs.run(source, [name], 300, BERTH_MUTANTS_MET=met.name)
+            seconds = time.monotonic() - begin
+            with open(met.name, "rb") as file:
+                bits = file.read()
+        if failed:
+            print(f"{source}: {name} {failed} without a mutant")
+            return None
+        return Test(source, name, seconds, {i for i, bit in enumerate(bits) if bit})
+
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
+        jobs = [pool.submit(one, source, name) for source in programs.sources
+                for name in programs.list_tests(source)]
+        tests = [job.result() for job in jobs]
+    return [test for test in tests if test]
+
+
+def meet_once(programs, n_mutants, digest):
+    """What meet tells, kept until something changes."""
+    kept = os.path.join(programs.folder, "met.json")
+    if os.path.exists(kept):
+        with open(kept, encoding="utf-8") as file:
+            was, listed = json.load(file)
+        if was == digest:
+            return [Test(*each[:3], set(each[3])) for each in listed]
+    tests = meet(programs, n_mutants)
+    with open(kept, "w", encoding="utf-8") as file:
+        json.dump([digest, [[test.source, test.name, test.seconds, sorted(test.met)]
+                            for test in tests]], file)
+    return tests
+
+
+def workers():
+    return int(os.environ.get("BERTH_JOBS", os.cpu_count()))
+
+
+def batches(tests):
+    """The most particular tests first, few at a time; slow ones last."""
+    ordered = sorted(tests, key=lambda test: (test.seconds > 1, len(test.met)))
+    for begin, end in ((0, 4), (4, 24), (24, 120), (120, len(ordered))):
+        by_source = {}
+        for test in ordered[begin:end]:
+            by_source.setdefault(test.source, []).append(test)
+        yield from by_source.items()
+
+
+def attempt(programs, tests, mutant, site):
+    """How the mutant was found, or None."""
+    reaching = [test for test in tests if site in test.met]
+    for source, some in batches(reaching):
+        slow = 20 if programs.variant == "asan" else 5
+        limit = 10 + slow * sum(test.seconds for test in some)
+        found = programs.run(source, [test.name for test in some], limit,
+                             BERTH_MUTANT=str(mutant.number))
+        if found:
+            return f"{source} {found}"
+    return None
+
+
+def site_of(mutant):
+    """The number that is told when its condition is run through."""
+    return mutant.number - (mutant.kind == "inverted")
+
+
+def read_exceptions():
+    with open(EXCEPTIONS, encoding="utf-8") as lines:
+        return dict(line.rstrip("\n").split(" ## ") for line in lines
+                    if line.strip() and not line.startswith("#"))
+
+
+def try_all(programs, tests, chosen, told):
+    """Tries mutants, and returns the survivors."""
+    survivors = []
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
+        jobs = {pool.submit(attempt, programs, tests, each, site_of(each)): each
+                for each in chosen}
+        for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
+            how = job.result()
+            told[str(jobs[job])] = how
+            if not how:
+                survivors.append(jobs[job])
+                print(f"not found by {programs.variant}: {jobs[job]}", flush=True)
+            if done % 100 == 0:
+                print(f"{done} of {len(chosen)} tried, {len(survivors)} survive", flush=True)
+    return sorted(survivors, key=lambda each: each.number)
+
+
+def choose(found, excepted, arguments):
+    chosen = [each for each in found if each.key() not in excepted]
+    if "--only" in arguments:
+        wanted = arguments[arguments.index("--only") + 1]
+        return [each for each in chosen if wanted in str(each)]
+    if "--long" not in arguments and len(chosen) > SAMPLE:
+        seed = arguments[arguments.index("--seed") + 1] if "--seed" in arguments \
+            else str(random.randrange(10 ** 6))
+        print(f"a sample of {SAMPLE}, seed {seed}")
+        chosen = random.Random(seed).sample(chosen, SAMPLE)
+    return chosen
+
+
+def report(found, chosen, survivors, excepted):
+    for kind in ("removed", "inverted", "left out"):
+        n = sum(each.kind == kind for each in chosen)
+        alive = sum(each.kind == kind for each in survivors)
+        print(f"{kind}: {n - alive} of {n} found")
+    for each in survivors:
+        print(f"survives: {each}")
+    score = 100 * (len(chosen) - len(survivors)) / max(len(chosen), 1)
+    print(f"mutation score: {score:.1f} % ({len(chosen) - len(survivors)} of {len(chosen)} mutants "
+          f"tried, of {len(found)}; {len(excepted)} that change nothing)")
+    return score
+
+
+def main():
+    folder = os.path.join(os.path.abspath(sys.argv[1]), "mutation")
+    excepted = read_exceptions()
+    found, digest = copy_sources(folder)
+    unknown = set(excepted) - {each.key() for each in found}
+    for key in sorted(unknown):
+        print(f"{key}: there is no such mutant; take it off the exceptions")
+    programs = Programs(folder, "debug")
+    begin = time.monotonic()
+    tests = meet_once(programs, len(found), digest)
+    print(f"{len(found)} mutants, {len(tests)} tests, met in {time.monotonic() - begin:.0f} s",
+          flush=True)
+    told = {}
+    chosen = choose(found, excepted, sys.argv)
+    survivors = try_all(programs, tests, chosen, told)
+    if survivors and "--no-asan" not in sys.argv:
+        survivors = try_all(Programs(folder, "asan"), tests, survivors, told)
+    with open(os.path.join(folder, "told.json"), "w", encoding="utf-8") as file:
+        json.dump(told, file, indent=1)
+    score = report(found, chosen, survivors, excepted)
+    good = score >= LEAST_SCORE and not unknown and bool(chosen)
+    print(f"{int(good)} passed, {int(not good)} failed")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
