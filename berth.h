@@ -593,13 +593,23 @@ typedef struct berth_stats {
     double transfer_seconds; /* reading or writing */
     double sync_seconds;     /* making it durable */
     double total_seconds;
-    uint64_t asked_nbytes; /* what the caller wanted moved */
-    uint64_t moved_nbytes; /* what was read or written */
-    uint64_t n_requests;   /* reads or writes */
+    /*
+     * In transfer_seconds, of all workers together: waiting for copies from or to devices; the
+     * processor's work, which is summing, swapping and, for saves, putting tiles together; reading
+     * or writing. limited_by tells which of these took most, "device", "processor" or "disk": only
+     * a faster one makes the like faster. NULL: nothing was moved. Static.
+     */
+    double device_seconds, render_seconds, disk_seconds;
+    const char *limited_by;
+    uint64_t device_nbytes; /* of asked_nbytes, what lay on devices, or came to them now */
+    uint64_t asked_nbytes;  /* what the caller wanted moved */
+    uint64_t moved_nbytes;  /* what was read or written */
+    uint64_t n_requests;    /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
     uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
-                                memory that was made for what was read */
+                                memory of the host that was made for what was read, and
+                                staging buffers */
     bool calculated_offsets; /* loads: storages were found by arithmetic */
     const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
                                 refused), "map", "read", "direct", "direct, then read", "memory",
@@ -619,11 +629,13 @@ typedef enum berth_crc_verdict {
 typedef struct berth_storage_stats {
     /*
      * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
-     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "none". Loads: "map",
+     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "direct, from device",
+     * "buffered, from device": likewise, through a staging buffer; "none". Loads: "map",
      * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
      */
     const char *method;
     const char *reason; /* why that one and no better one. Static */
+    const char *place;  /* loads: where it goes, or is: "cpu", "cuda:0", … Lives for ever */
     uint64_t nbytes;
     uint64_t moved_nbytes; /* that were read or written */
     berth_crc_verdict crc32;
@@ -764,7 +776,7 @@ typedef struct berth_job berth_job;
  * It counts for io.memory_nbytes: where that is set and leaves too little, begin is BERTH_E_MEMORY
  * and tells the bytes missing. Without this flag nothing is copied but what is being written: the
  * job is staged when its last byte is written, before it is synced, and needs no more than
- * berth_save.
+ * berth_save; if all tensors lie on devices, already when the last of them is copied.
  */
 #define BERTH_SAVE_SNAPSHOT 0x100u
 
@@ -918,7 +930,8 @@ BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_name
  * The first element of a tensor (its strides apply), in this machine's byte order,
  * aligned for its dtype. Lives as long as the checkpoint. Mapped copy-on-write
  * by default, so that casting const away and writing changes no file; with
- * load.mmap_flags=shared it is read-only. Thread-safe.
+ * load.mmap_flags=shared it is read-only. BERTH_E_ARGUMENT where its place is a device
+ * (berth_choose_places). Thread-safe.
  */
 BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                         berth_error *error);
@@ -928,7 +941,9 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
 /*
  * Copies elements [first, first + n) of the row-major order into `buffer`
  * (n x item size bytes), whatever the strides. For sub-byte quantized kinds only whole
- * contiguous tensors.
+ * contiguous tensors. Of a contiguous tensor no more is read than these; long ranges by io.threads
+ * workers, from the map, or where it is not mapped as its method says: past the page cache through
+ * buffers of io.memory_nbytes at most, or straight into `buffer`. From a device, if that is where they are. Thread-safe.
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
@@ -997,6 +1012,8 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
  * (FUSE), where others may cut a mapped file short, it is read. BERTH_E_MEMORY, before anything is
  * read, names the first tensor that does not fit, and the bytes missing.
  *
+ * What berth_choose_places sends to devices is brought there, and no address of the host's is made.
+ *
  * call->config NULL: the configuration that the checkpoint was opened with. Statistics:
  * asked_nbytes are those of the storages meant, moved_nbytes those read now: gaps up to 32 KiB
  * between neighbours are read along, and storages that were memory are not read again. Thread-safe,
@@ -1029,6 +1046,14 @@ typedef struct berth_info {
     size_t n_crc32; /* records with a CRC */
     bool calculated_offsets;
 } berth_info;
+
+/*
+ * The storages of a checkpoint, one by one, in the order in which its values name them: the first
+ * one after NULL, NULL after the last. Those that are views of another one, which only files from
+ * before 1.6 have, are left out. Any thread may ask.
+ */
+BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
+                                                  const berth_storage *previous);
 
 /* Reads the directory, where load.check=none left it unread. */
 BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
@@ -1340,6 +1365,11 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
  * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ *
+ * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
+ * device.staging_buffers), which the first operation pins and the next ones use again. An operation
+ * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
+ * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
  */
 
 /*
@@ -1378,6 +1408,81 @@ BERTH_API int berth_device_memory_write(const char *device, uintptr_t address, c
                                         size_t nbytes, berth_error *error);
 BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
                                        size_t nbytes, berth_error *error);
+
+/* ---- loading to devices ---- */
+
+/*
+ * Where storages go. By default, all go to the host, wherever they were when they were saved; with
+ *
+ *     berth_placement_rule as_they_were = {.place = NULL};
+ *     berth_choose_places(model, &as_they_were, 1, &error);
+ *     berth_fetch(model, NULL, NULL, &error);
+ *     berth_tensor_device_address(model, weight, &address, &error);
+ *
+ * each goes to the device that it came from (PyTorch's default; {.location = "cuda*", .place =
+ * "cuda:0"} is its map_location={'cuda:1': 'cuda:0', ...}). Devices are opened at once; nothing is
+ * read. berth_fetch then brings them: through pinned staging buffers, whose copies by the device
+ * overlap with reading, with CRCs compared (load.check=data) and bytes swapped on the way; past the
+ * page cache where that is best, or load.method and berth_choose_methods say so ("map" is as
+ * "read"). When it returns, all copies have been made: any stream may use the bytes. Storages on
+ * the host, on one device and on another may mix in one load. Failed fetches leave nothing on
+ * devices, but may have written to memory that the caller gave.
+ *
+ * A place counts for storages that nobody has asked for yet: what is memory, of the host or of a
+ * device, stays there. Views of another storage, which only files from before 1.6 have, go with it.
+ * Where a storage goes, berth_storage_stats_of tells.
+ */
+
+/* A rule fits a storage that all of it fits; zeros fit any. */
+typedef struct berth_placement_rule {
+    const char *pattern;  /* glob: one of the names of the tensors that view it. NULL: any */
+    const char *location; /* glob over where it was, "cuda*". NULL: any */
+    uint64_t least_nbytes;
+    uint64_t most_nbytes; /* 0: no bound */
+    const char *place;    /* "cpu", "cuda:0", …; NULL: where it was */
+} berth_placement_rule;
+
+/*
+ * Says for each storage where it goes: by the first rule that fits it; those that none fits go to
+ * the host. Errors are those of devices, or BERTH_E_ARGUMENT for what names none; then no place has
+ * changed. Thread-safe.
+ */
+BERTH_API int berth_choose_places(berth_checkpoint *checkpoint, const berth_placement_rule *rules,
+                                  size_t n_rules, berth_error *error);
+
+/* Where one storage goes. */
+typedef struct berth_placement {
+    const char *place; /* "cpu" when asked; read before the next storage is asked for */
+    uintptr_t address; /* memory of the caller's on that device, which stays so and must be there
+                          until berth_close; 0: berth_fetch makes some, berth_close frees it */
+    uint64_t nbytes;   /* of that memory: at least the storage's */
+} berth_placement;
+
+/* Fills *placement: 0 or an errno value. */
+typedef int (*berth_placement_function)(void *context, const berth_storage *storage,
+                                        berth_placement *placement);
+
+/*
+ * The same by a function, asked once a storage, on the caller's thread. BERTH_E_ARGUMENT also: the
+ * memory given is too small, or not that device's; BERTH_E_CALLBACK: the function failed. Memory
+ * that the function made is the caller's to free, after failures too.
+ */
+BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_function choose,
+                                     void *context, berth_error *error);
+
+/*
+ * The address of a tensor's first element (its strides apply) on the device that is its place, in
+ * the device's byte order; 0 if it is empty. Brings its storage if nobody has. Memory that is ours
+ * begins at multiples of 512 bytes, and lives until berth_close; what is written to it,
+ * berth_tensor_read and saves of the checkpoint's values get. BERTH_E_ARGUMENT: its place is the
+ * host. Thread-safe.
+ */
+BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                          uintptr_t *address, berth_error *error);
+/* Like berth_tensor_device_address, for a whole storage. */
+BERTH_API int berth_storage_device_address(berth_checkpoint *checkpoint,
+                                           const berth_storage *storage, uintptr_t *address,
+                                           berth_error *error);
 
 #ifdef __cplusplus
 }

@@ -342,6 +342,20 @@ int berth_device_stream_wait_for(berth_device_stream *stream, void *native_event
                   error, "a stream cannot wait for an event");
 }
 
+int berth_device_read(berth_device_handle *device, void *to, uintptr_t from, size_t nbytes,
+                      void *ready, berth_error *error)
+{
+    berth_device_stream stream;
+
+    if (berth_device_stream_open(device, &stream, error) < 0)
+        return error->code;
+    if ((!ready || berth_device_stream_wait_for(&stream, ready, error) == 0) &&
+        berth_device_copy_to_host(&stream, to, from, nbytes, error) == 0)
+        (void)berth_device_stream_wait(&stream, error);
+    berth_device_stream_close(&stream);
+    return error->code;
+}
+
 /* ---- events ---- */
 
 int berth_device_event_open(berth_device_handle *device, berth_device_event *event,

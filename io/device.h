@@ -113,6 +113,11 @@ int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const
  * or from any later call. */
 int berth_device_stream_wait(berth_device_stream *stream, berth_error *error);
 
+/* Copies to the host, behind an event as the driver knows it (NULL: none), and waits: a few bytes,
+ * now and then. */
+int berth_device_read(berth_device_handle *device, void *to, uintptr_t from, size_t nbytes,
+                      void *ready, berth_error *error);
+
 /* ---- events: places in a stream ---- */
 
 int berth_device_event_open(berth_device_handle *device, berth_device_event *event,

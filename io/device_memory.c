@@ -62,14 +62,9 @@ int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
                              berth_error *error)
 {
     berth_device_handle *handle;
-    berth_device_stream stream;
 
     BERTH_ERROR_BEGIN(error);
-    if (find(device, address, nbytes, &handle, error) < 0 ||
-        berth_device_stream_open(handle, &stream, error) < 0)
+    if (find(device, address, nbytes, &handle, error) < 0)
         return error->code;
-    if (berth_device_copy_to_host(&stream, bytes, address, nbytes, error) == 0)
-        (void)berth_device_stream_wait(&stream, error);
-    berth_device_stream_close(&stream);
-    return error->code;
+    return berth_device_read(handle, bytes, address, nbytes, NULL, error);
 }

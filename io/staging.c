@@ -144,8 +144,10 @@ static int plan(const berth_staging_need *need, berth_staging *ring, berth_error
     uint64_t most = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
     if (most == 0)
         return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                          "a staging buffer of %zu bytes is more than the %llu that may be used",
-                          ring->buffer_nbytes, (unsigned long long)need->most_nbytes);
+                          "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
+                          "bytes missing)",
+                          ring->buffer_nbytes, (unsigned long long)need->most_nbytes,
+                          (unsigned long long)(ring->buffer_nbytes - need->most_nbytes));
     ring->n_buffers = need->n_buffers < most ? need->n_buffers : (unsigned)most;
     return 0;
 }

@@ -21,7 +21,7 @@
 typedef struct berth_staging_need {
     size_t buffer_nbytes; /* of each; rounded up to BERTH_LARGE_PAGE_NBYTES */
     unsigned n_buffers;   /* 1 to BERTH_STAGING_MOST_BUFFERS; fewer come where there is no room */
-    uint64_t most_nbytes; /* of all together; 0: as it comes */
+    uint64_t most_nbytes; /* of all together, what io.memory_nbytes leaves; 0: as it comes */
     bool is_pinned;       /* else pageable: copies are slower, and not asynchronous */
 } berth_staging_need;
 

@@ -9,7 +9,7 @@
 #include "io/file.h"
 #include "io/free_memory.h"
 #include "load/chunks.h"
-#include "load/method.h"
+#include "load/to_device.h"
 
 /* For less, nobody is asked whether there is memory. */
 #define LEAST_CHECKED_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -24,20 +24,26 @@ struct round {
     berth_checkpoint *checkpoint;
     berth_bringing *how;
     berth_facts facts;
-    berth_spans spans;
+    berth_spans spans;  /* of what goes to the host, */
+    berth_spans staged; /* and to devices */
     bool must_wait;     /* some are being brought by others */
     bool with_crc32;    /* CRCs are asked for, and not known of all */
     const uint8_t *map; /* the file's first byte, if any item is mapped */
     berth_kept_region *region;
+    berth_device_memory_list *device_memory;
 };
 
 /* ---- under the mutex: what is to be brought, and how ---- */
 
+static bool is_there(const berth_checkpoint *checkpoint, const berth_storage *root)
+{
+    return atomic_load(&checkpoint->stored[root->index].memory) ||
+           (checkpoint->placed && checkpoint->placed[root->index].is_there);
+}
+
 static bool is_wanted(const berth_checkpoint *checkpoint, const berth_storage *root)
 {
-    const berth_stored *stored = &checkpoint->stored[root->index];
-
-    return !atomic_load(&stored->memory) && !stored->is_coming;
+    return !is_there(checkpoint, root) && !checkpoint->stored[root->index].is_coming;
 }
 
 /* What a fetch looks at before it decides. */
@@ -91,23 +97,56 @@ static int find_way(struct round *round, const berth_storage *root, berth_way *w
     return 0;
 }
 
+static bool wants_crc32(struct round *round, const berth_stored *stored)
+{
+    bool wants = round->how->with_crc32 && stored->crc32 != BERTH_CRC_GOOD &&
+                 stored->crc32 != BERTH_CRC_ABSENT;
+
+    round->with_crc32 = round->with_crc32 || wants;
+    return wants;
+}
+
+/* What goes to a device. T5: there it is aligned, but in the file its elements may not be. */
+static void claim_placed(struct round *round, const berth_storage *root, berth_placed *placed)
+{
+    berth_stored *stored = &round->checkpoint->stored[root->index];
+
+    if (root->nbytes == 0) {
+        placed->is_there = true;
+        stored->method = "memory";
+        stored->reason = "it is empty";
+        return;
+    }
+    berth_item item = {.storage = root, .device = placed->device, .address = placed->address};
+    round->facts.to_device = true;
+    item.way = berth_storage_way(round->checkpoint, round->how->config, &round->facts, root);
+    round->facts.to_device = false;
+    item.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
+    if (item.shift > 0)
+        item.way = (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
+    (void)wants_crc32(round, stored);
+    round->staged.items[round->staged.n_items++] = item;
+}
+
 static int claim_one(struct round *round, const berth_storage *root, berth_error *error)
 {
+    berth_placed *placed = round->checkpoint->placed;
     berth_stored *stored = &round->checkpoint->stored[root->index];
     berth_way way;
 
     if (stored->is_ambiguous)
         return berth_fail_ambiguous(root, error);
+    if (placed && placed[root->index].device) {
+        claim_placed(round, root, &placed[root->index]);
+        return 0;
+    }
     if (root->nbytes == 0) {
         hand_out(stored, "memory", "it is empty", no_bytes);
         return 0;
     }
     if (find_way(round, root, &way, error) < 0)
         return error->code;
-    bool wants_crc32 = round->how->with_crc32 && stored->crc32 != BERTH_CRC_GOOD &&
-                       stored->crc32 != BERTH_CRC_ABSENT;
-    round->with_crc32 = round->with_crc32 || wants_crc32;
-    if (way.method == BERTH_LOAD_MAP && !round->how->at_once && !wants_crc32) {
+    if (!wants_crc32(round, stored) && way.method == BERTH_LOAD_MAP && !round->how->at_once) {
         hand_out(stored, round->facts.is_memory ? "memory" : "map", way.reason,
                  round->map + root->offset);
         return 0;
@@ -118,6 +157,22 @@ static int claim_one(struct round *round, const berth_storage *root, berth_error
     return 0;
 }
 
+/* Who wants an address of the host's gets an error, whether it has been brought or not. */
+static int check_place(const struct round *round, const berth_storage *root, berth_error *error)
+{
+    const berth_placed *placed = round->checkpoint->placed;
+
+    if (round->how->to_devices || !placed || !placed[root->index].device)
+        return 0;
+    return berth_fail_on_device(placed[root->index].device, error);
+}
+
+static void set_coming(const struct round *round, const berth_spans *spans, bool is_coming)
+{
+    for (size_t i = 0; i < spans->n_items; i++)
+        round->checkpoint->stored[spans->items[i].storage->index].is_coming = is_coming;
+}
+
 /* Fills the round's items. They are this thread's, until they are settled. */
 static int claim(struct round *round, const berth_storage *const *roots, size_t n,
                  berth_error *error)
@@ -125,21 +180,22 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
     berth_checkpoint *checkpoint = round->checkpoint;
 
     round->must_wait = round->with_crc32 = false;
-    round->spans.n_items = 0;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &round->facts);
     measure(round, roots, n);
     if (round->how->with_crc32)
         (void)berth_checkpoint_need_directory(checkpoint, error);
     for (size_t i = 0; i < n && error->code == 0; i++) {
-        if (is_wanted(checkpoint, roots[i])) {
-            if (claim_one(round, roots[i], error) < 0)
-                (void)berth_error_in_storage(checkpoint, roots[i], error);
-        } else if (!atomic_load(&checkpoint->stored[roots[i]->index].memory))
+        if (check_place(round, roots[i], error) < 0 ||
+            (is_wanted(checkpoint, roots[i]) && claim_one(round, roots[i], error) < 0))
+            (void)berth_error_in_storage(checkpoint, roots[i], error);
+        else if (checkpoint->stored[roots[i]->index].is_coming)
             round->must_wait = true;
     }
-    for (size_t i = 0; i < round->spans.n_items && error->code == 0; i++)
-        checkpoint->stored[round->spans.items[i].storage->index].is_coming = true;
+    if (error->code == 0) {
+        set_coming(round, &round->spans, true);
+        set_coming(round, &round->staged, true);
+    }
     (void)pthread_mutex_unlock(&checkpoint->mutex);
     return error->code;
 }
@@ -211,10 +267,10 @@ static int make_region(struct round *round, berth_error *error)
 }
 
 /* Z10: the CRCs of what has come. */
-static int check_crc32s(const struct round *round, berth_error *error)
+static int check_crc32s(const struct round *round, const berth_spans *spans, berth_error *error)
 {
-    for (size_t i = 0; round->with_crc32 && i < round->spans.n_items; i++) {
-        const berth_item *item = &round->spans.items[i];
+    for (size_t i = 0; round->with_crc32 && i < spans->n_items; i++) {
+        const berth_item *item = &spans->items[i];
         berth_crc_verdict verdict;
         (void)berth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
                                         error);
@@ -225,32 +281,85 @@ static int check_crc32s(const struct round *round, berth_error *error)
     return error->code;
 }
 
+static void count(struct round *round, const berth_chunks *work)
+{
+    berth_bringing *how = round->how;
+
+    how->moved_nbytes += atomic_load(&work->moved_nbytes);
+    how->n_requests += atomic_load(&work->n_requests);
+    how->disk_seconds += (double)atomic_load(&work->disk_nanoseconds) * 1e-9;
+    how->render_seconds += (double)atomic_load(&work->render_nanoseconds) * 1e-9;
+}
+
+static berth_chunks begin_work(struct round *round, berth_spans *spans)
+{
+    return (berth_chunks){.checkpoint = round->checkpoint,
+                          .config = round->how->config,
+                          .call = round->how->call,
+                          .with_crc32 = round->with_crc32,
+                          .spans = spans};
+}
+
+static int cut_chunks(berth_chunks *work, uint8_t *region, const uint8_t *map, berth_error *error)
+{
+    size_t nbytes = work->spans->n_chunks * sizeof *work->chunks;
+
+    work->chunks = berth_allocate(nbytes);
+    if (!work->chunks)
+        return berth_fail_memory(error, nbytes);
+    berth_spans_cut(work->spans, region, map, work->chunks);
+    return 0;
+}
+
+static int bring_to_host(struct round *round, berth_error *error)
+{
+    berth_chunks work = begin_work(round, &round->spans);
+
+    work.behind_nbytes = round->staged.chunks_nbytes;
+    if (round->spans.n_items == 0)
+        return 0;
+    if (make_region(round, error) < 0 ||
+        cut_chunks(&work, round->region ? round->region->region.bytes : NULL, round->map, error) <
+            0)
+        return error->code;
+    if (berth_chunks_run(&work, error) == 0)
+        (void)check_crc32s(round, &round->spans, error);
+    berth_release(work.chunks);
+    count(round, &work);
+    round->how->memory_nbytes += error->code == 0 ? round->spans.region_nbytes : 0;
+    return error->code;
+}
+
+static int bring_to_devices(struct round *round, berth_error *error)
+{
+    berth_to_device to = {.work = begin_work(round, &round->staged)};
+
+    to.work.before_nbytes = round->spans.chunks_nbytes;
+    if (round->staged.n_items == 0)
+        return 0;
+    if (cut_chunks(&to.work, NULL, NULL, error) < 0)
+        return error->code;
+    if (berth_to_device_run(&to, error) == 0)
+        (void)check_crc32s(round, &round->staged, error);
+    berth_release(to.work.chunks);
+    count(round, &to.work);
+    round->device_memory = to.memory;
+    round->how->device_seconds += to.device_seconds;
+    round->how->memory_nbytes += to.staging_nbytes;
+    for (size_t i = 0; i < round->staged.n_items && error->code == 0; i++)
+        round->how->device_nbytes += round->staged.items[i].storage->nbytes;
+    return error->code;
+}
+
 static int bring_items(struct round *round, berth_error *error)
 {
-    berth_spans *spans = &round->spans;
-    berth_chunks work = {.checkpoint = round->checkpoint,
-                         .config = round->how->config,
-                         .call = round->how->call,
-                         .with_crc32 = round->with_crc32,
-                         .spans = spans};
     double begin_seconds = berth_seconds();
 
-    if (!berth_spans_measure(spans))
+    if (!berth_spans_measure(&round->spans) || !berth_spans_measure(&round->staged))
         return berth_fail_memory(error, UINT64_MAX);
-    if (make_region(round, error) < 0)
-        return error->code;
-    work.chunks = berth_allocate(spans->n_chunks * sizeof *work.chunks);
-    if (!work.chunks)
-        return berth_fail_memory(error, spans->n_chunks * sizeof *work.chunks);
-    berth_spans_cut(spans, round->region ? round->region->region.bytes : NULL, round->map,
-                    work.chunks);
-    if (berth_chunks_run(&work, error) == 0)
-        (void)check_crc32s(round, error);
-    berth_release(work.chunks);
+    if (bring_to_host(round, error) == 0)
+        (void)bring_to_devices(round, error);
     round->how->transfer_seconds += berth_seconds() - begin_seconds;
-    round->how->moved_nbytes += atomic_load(&work.moved_nbytes);
-    round->how->n_requests += atomic_load(&work.n_requests);
-    round->how->memory_nbytes += error->code == 0 ? spans->region_nbytes : 0;
     return error->code;
 }
 
@@ -258,7 +367,8 @@ static int bring_items(struct round *round, berth_error *error)
 
 static void publish(const struct round *round, const berth_item *item)
 {
-    berth_stored *stored = &round->checkpoint->stored[item->storage->index];
+    size_t index = item->storage->index;
+    berth_stored *stored = &round->checkpoint->stored[index];
     bool is_mapped = item->way.method == BERTH_LOAD_MAP;
 
     if (is_mapped)
@@ -269,7 +379,35 @@ static void publish(const struct round *round, const berth_item *item)
         stored->method = item->fell_back ? "direct, then read" : "direct";
     stored->reason = item->fell_back ? "a direct read was refused" : item->way.reason;
     stored->moved_nbytes = is_mapped ? 0 : item->storage->nbytes;
-    atomic_store(&stored->memory, item->memory);
+    if (!item->device) {
+        atomic_store(&stored->memory, item->memory);
+        return;
+    }
+    round->checkpoint->placed[index].address = item->address;
+    round->checkpoint->placed[index].is_there = true;
+}
+
+/* Memory is the checkpoint's from now on, or given back. */
+static void settle_memory(struct round *round, bool is_good)
+{
+    berth_checkpoint *checkpoint = round->checkpoint;
+    berth_device_memory_list **last = &round->device_memory;
+
+    if (!is_good) {
+        berth_kept_region_free(round->region);
+        berth_device_memory_list_free(round->device_memory);
+    } else {
+        if (round->region) {
+            round->region->next = checkpoint->regions;
+            checkpoint->regions = round->region;
+        }
+        while (*last)
+            last = &(*last)->next;
+        *last = checkpoint->device_memory;
+        checkpoint->device_memory = round->device_memory;
+    }
+    round->region = NULL;
+    round->device_memory = NULL;
 }
 
 static void settle(struct round *round, bool is_good)
@@ -277,18 +415,13 @@ static void settle(struct round *round, bool is_good)
     berth_checkpoint *checkpoint = round->checkpoint;
 
     (void)pthread_mutex_lock(&checkpoint->mutex);
-    for (size_t i = 0; i < round->spans.n_items; i++) {
-        const berth_item *item = &round->spans.items[i];
-        checkpoint->stored[item->storage->index].is_coming = false;
-        if (is_good)
-            publish(round, item);
-    }
-    if (is_good && round->region) {
-        round->region->next = checkpoint->regions;
-        checkpoint->regions = round->region;
-    } else
-        berth_kept_region_free(round->region);
-    round->region = NULL;
+    set_coming(round, &round->spans, false);
+    set_coming(round, &round->staged, false);
+    for (size_t i = 0; i < round->spans.n_items && is_good; i++)
+        publish(round, &round->spans.items[i]);
+    for (size_t i = 0; i < round->staged.n_items && is_good; i++)
+        publish(round, &round->staged.items[i]);
+    settle_memory(round, is_good);
     (void)pthread_cond_broadcast(&checkpoint->settled);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
 }
@@ -304,41 +437,47 @@ static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *c
     (void)pthread_mutex_unlock(&checkpoint->mutex);
 }
 
-static void prepare(struct round *round)
+static void prepare(const struct round *round, berth_spans *spans, uint64_t chunk_nbytes)
 {
-    uint64_t chunk_nbytes = berth_chunk_nbytes(round->how->config);
-    uint32_t block_nbytes = BERTH_MEMORY_ALIGNMENT;
+    spans->block_nbytes = BERTH_MEMORY_ALIGNMENT;
+    for (size_t i = 0; i < spans->n_items; i++)
+        if (spans->items[i].way.method == BERTH_LOAD_DIRECT)
+            spans->block_nbytes = round->checkpoint->direct.block_nbytes;
+    spans->chunk_nbytes = chunk_nbytes - chunk_nbytes % BERTH_DIRECT_MOST_BLOCK_NBYTES;
+}
 
-    for (size_t i = 0; i < round->spans.n_items; i++)
-        if (round->spans.items[i].way.method == BERTH_LOAD_DIRECT)
-            block_nbytes = round->checkpoint->direct.block_nbytes;
-    round->spans.block_nbytes = block_nbytes;
-    round->spans.chunk_nbytes = chunk_nbytes - chunk_nbytes % BERTH_DIRECT_MOST_BLOCK_NBYTES;
+static int bring_round(struct round *round, const berth_storage *const *roots, size_t n,
+                       berth_error *error)
+{
+    round->facts = (berth_facts){0};
+    round->map = NULL;
+    round->spans.n_items = round->staged.n_items = 0;
+    if (claim(round, roots, n, error) < 0 || round->spans.n_items + round->staged.n_items == 0)
+        return error->code;
+    prepare(round, &round->spans, berth_chunk_nbytes(round->how->config));
+    prepare(round, &round->staged, berth_staged_nbytes(round->how->config));
+    (void)bring_items(round, error);
+    settle(round, error->code == 0);
+    return error->code;
 }
 
 int berth_bring(berth_checkpoint *checkpoint, berth_bringing *how,
                 const berth_storage *const *roots, size_t n, berth_error *error)
 {
-    berth_item one, *items = &one;
+    berth_item few[2], *items = few; /* either to the host or to a device */
     struct round round = {.checkpoint = checkpoint, .how = how};
 
     if (n > 1)
-        items = berth_allocate(n * sizeof *items);
+        items = berth_allocate(2 * n * sizeof *items);
     if (!items)
-        return berth_fail_memory(error, n * sizeof *items);
+        return berth_fail_memory(error, 2 * n * sizeof *items);
+    round.spans.items = items;
+    round.staged.items = items + (n > 1 ? n : 1);
     do {
-        round.facts = (berth_facts){0};
-        round.map = NULL;
-        round.spans = (berth_spans){.items = items};
-        if (claim(&round, roots, n, error) == 0 && round.spans.n_items > 0) {
-            prepare(&round);
-            (void)bring_items(&round, error);
-            settle(&round, error->code == 0);
-        }
-        if (error->code == 0 && round.must_wait)
+        if (bring_round(&round, roots, n, error) == 0 && round.must_wait)
             wait_for_others(checkpoint, roots, n);
     } while (error->code == 0 && round.must_wait);
-    if (items != &one)
+    if (items != few)
         berth_release(items);
     return error->code;
 }

@@ -14,8 +14,11 @@ typedef struct berth_bringing {
     const berth_call *call; /* for its progress; or NULL */
     bool at_once;    /* a fetch: bytes are to be there at the end, not when they are touched */
     bool with_crc32; /* CRCs are compared (Z10) */
+    bool to_devices; /* also those that go there; else they are an error */
     /* Results, added up: */
     double transfer_seconds;
+    double device_seconds, render_seconds, disk_seconds; /* of all workers */
+    uint64_t device_nbytes;
     uint64_t moved_nbytes;
     uint64_t n_requests;
     uint64_t memory_nbytes;

@@ -10,6 +10,7 @@
 #include "format/names.h"
 #include "format/pickle.h"
 #include "format/value.h"
+#include "io/device.h"
 #include "io/direct.h"
 #include "io/map.h"
 #include "io/region.h"
@@ -62,6 +63,20 @@ typedef struct berth_kept_region {
     struct berth_kept_region *next;
 } berth_kept_region;
 
+/* Where a storage that is no view goes, and is. */
+typedef struct berth_placed {
+    berth_device_handle *device; /* NULL: the host; all else is 0 then */
+    uintptr_t address;           /* the caller's memory, or ours once it is there; 0: none yet */
+    bool is_there;               /* its bytes are on the device */
+} berth_placed;
+
+/* Memory of ours on devices, as long as the checkpoint lives. */
+typedef struct berth_device_memory_list {
+    berth_device_handle *device;
+    uintptr_t address;
+    struct berth_device_memory_list *next;
+} berth_device_memory_list;
+
 struct berth_checkpoint {
     berth_reader reader;
     struct berth_config config;
@@ -101,6 +116,8 @@ struct berth_checkpoint {
     const char *no_direct; /* why it cannot be; NULL: it can, by: */
     berth_direct direct;
     berth_kept_region *regions;
+    berth_placed *placed; /* n_storages; NULL: all go to the host */
+    berth_device_memory_list *device_memory;
     char *shown_name; /* what berth_tensor_at handed out last */
     char *shown_path;
 };
@@ -205,6 +222,13 @@ berth_way berth_storage_way(berth_checkpoint *checkpoint, const struct berth_con
 int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
                    berth_error *error);
 
+/* ---- place.c: what is not on the host ---- */
+
+/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
+berth_placed berth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
+/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
+int berth_fail_on_device(const berth_device_handle *device, berth_error *error);
+
 /* ---- verify.c: every byte ---- */
 
 typedef struct berth_verifying {
@@ -242,6 +266,8 @@ int berth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const ber
  */
 int berth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                   berth_error *error);
+/* Byte of its first element in its storage. BERTH_E_UNSUPPORTED where that is no whole byte. */
+int berth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
 
 /* ---- load.c ---- */
 

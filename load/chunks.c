@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/chunks.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "config/error.h"
 #include "format/checksum.h"
 #include "format/tensor.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
-#include "io/syscalls.h"
-
-#ifndef MADV_POPULATE_READ /* Linux 5.14 */
-#define MADV_POPULATE_READ 22
-#endif
+#include "load/range.h"
 
 /* Bytes that are summed or swapped while they are in the cache. */
 #define CACHED_NBYTES 524288
 /* Workers that wait for a disk, where io.threads leaves it to us: deep enough a queue for it. */
 #define LEAST_DIRECT_WORKERS 8
 
+static void count_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
+{
+    double seconds = berth_seconds() - begin_seconds;
+
+    atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
+}
+
 /* ---- sums and swaps, piece by piece in the order of one chunk ---- */
 
 struct walk {
-    const berth_chunks *work;
+    berth_chunks *work;
     berth_chunk *chunk;
     size_t item;    /* the first that is not done */
     uint32_t crc32; /* of its bytes in this chunk so far */
 };
 
-static struct walk walk_from(const berth_chunks *work, berth_chunk *chunk)
+static struct walk walk_from(berth_chunks *work, berth_chunk *chunk)
 {
     return (struct walk){.work = work, .chunk = chunk, .item = chunk->first_item};
 }
@@ -45,18 +48,20 @@ static void keep_crc32(struct walk *walk)
         walk->chunk->head_crc32 = walk->crc32;
 }
 
-/* T5. Pieces end at multiples of every unit; what is moved down is swapped after that. */
+/*
+ * T5. Pieces end at multiples of every unit; what is moved down is swapped after that, but what
+ * goes to a device is whole elements as it is.
+ */
 static void swap_piece(const struct walk *walk, const berth_item *item, uint8_t *bytes,
                        size_t nbytes)
 {
     size_t unit = walk->work->checkpoint->stored[item->storage->index].unit;
 
-    if (unit > 1 && item->shift == 0)
+    if (unit > 1 && (item->shift == 0 || item->device))
         berth_swap_bytes(bytes, bytes, nbytes - nbytes % unit, unit);
 }
 
-/* Bytes [begin, end) of the file have come; those before, too. */
-static void take(struct walk *walk, uint64_t begin, uint64_t end)
+static void look_at(struct walk *walk, uint64_t begin, uint64_t end)
 {
     for (; walk->item < walk->chunk->end_item; walk->item++) {
         const berth_item *item = &walk->work->spans->items[walk->item];
@@ -78,20 +83,33 @@ static void take(struct walk *walk, uint64_t begin, uint64_t end)
     }
 }
 
+/* Bytes [begin, end) of the file have come; those before, too. */
+static void take(struct walk *walk, uint64_t begin, uint64_t end)
+{
+    double begin_seconds = berth_seconds();
+
+    look_at(walk, begin, end);
+    count_time(&walk->work->render_nanoseconds, begin_seconds);
+}
+
 /* ---- bringing one chunk ---- */
 
 static int read_piece(berth_chunks *work, const berth_chunk *chunk, uint64_t begin, uint64_t end,
                       berth_error *error)
 {
+    double begin_seconds = berth_seconds();
+
     if (berth_reader_read(&work->checkpoint->reader, chunk->memory + (begin - chunk->offset),
                           (size_t)(end - begin), begin, error) < 0)
         return error->code;
+    count_time(&work->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&work->moved_nbytes, end - begin, memory_order_relaxed);
     atomic_fetch_add_explicit(&work->n_requests, 1, memory_order_relaxed);
     return 0;
 }
 
-/* Where the piece ends that begins here: whole, if nothing is done with it. */
+/* Where the piece ends that begins here: whole, if nothing is done with it. In memory its end is
+ * aligned, for elements are. */
 static uint64_t piece_end(const berth_chunks *work, const berth_chunk *chunk, uint64_t begin)
 {
     bool is_looked_at = work->with_crc32 || work->checkpoint->is_foreign;
@@ -100,7 +118,7 @@ static uint64_t piece_end(const berth_chunks *work, const berth_chunk *chunk, ui
     if (!is_looked_at || end - begin <= CACHED_NBYTES)
         return end;
     begin += CACHED_NBYTES;
-    return begin - begin % BERTH_MEMORY_ALIGNMENT;
+    return begin - ((uintptr_t)chunk->memory + (begin - chunk->offset)) % BERTH_MEMORY_ALIGNMENT;
 }
 
 static int read_chunk(berth_chunks *work, berth_chunk *chunk, berth_error *error)
@@ -136,11 +154,13 @@ static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *er
     if (chunk->end_item == chunk->first_item) /* a block's tail without any item */
         return 0;
     uint64_t end = needed_end(work, chunk);
+    double begin_seconds = berth_seconds();
     chunk->fell_back = atomic_load(&checkpoint->direct_is_refused);
     if (!chunk->fell_back &&
         berth_direct_read(&checkpoint->direct, chunk->memory, chunk->nbytes, chunk->offset,
                           &done_nbytes, &chunk->fell_back, error) < 0)
         return error->code;
+    count_time(&work->disk_nanoseconds, begin_seconds);
     if (chunk->fell_back)
         atomic_store(&checkpoint->direct_is_refused, true);
     if (done_nbytes > 0)
@@ -154,37 +174,16 @@ static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *er
     return 0;
 }
 
-/* F2: a page behind the file's end is EFAULT here, not a signal. */
-static int fail_populate(const berth_chunks *work, const berth_chunk *chunk, berth_error *error)
-{
-    uint64_t nbytes;
-
-    if (berth_file_size(work->checkpoint->reader.fd, &nbytes, error) < 0)
-        return error->code;
-    if (nbytes < chunk->offset + chunk->nbytes)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL,
-                          nbytes > chunk->offset ? nbytes : chunk->offset,
-                          "the file ends here, %llu bytes too early",
-                          (unsigned long long)(chunk->offset + chunk->nbytes - nbytes));
-    return berth_fail_errno(error, EIO, NULL, chunk->offset, "%u mapped bytes not read",
-                            (unsigned)chunk->nbytes);
-}
-
-/* Makes mapped pages present. Where the kernel cannot, they come as they are touched. */
 static int populate(berth_chunks *work, berth_chunk *chunk, berth_error *error)
 {
-    uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t before = (uintptr_t)chunk->memory % page_nbytes;
     struct walk walk = walk_from(work, chunk);
-    int result = 0;
+    double begin_seconds = berth_seconds();
 
-    if (work->checkpoint->reader.fd >= 0)
-        do
-            result = berth_system.madvise(chunk->memory - before, chunk->nbytes + before,
-                                          MADV_POPULATE_READ);
-        while (result < 0 && errno == EINTR);
-    if (result < 0 && errno == EFAULT)
-        return fail_populate(work, chunk, error);
+    if (work->checkpoint->reader.fd >= 0 &&
+        berth_make_present(work->checkpoint, chunk->memory, chunk->nbytes, chunk->offset, error) <
+            0)
+        return error->code;
+    count_time(&work->disk_nanoseconds, begin_seconds);
     take(&walk, chunk->offset, chunk->offset + chunk->nbytes);
     return 0;
 }
@@ -200,13 +199,10 @@ static int name_record(const berth_chunks *work, const berth_chunk *chunk, berth
     return berth_error_in_storage(work->checkpoint, work->spans->items[i].storage, error);
 }
 
-static int bring_chunk(void *context, uint64_t task, unsigned worker, berth_error *error)
+int berth_chunk_bring(berth_chunks *work, berth_chunk *chunk, berth_error *error)
 {
-    berth_chunks *work = context;
-    berth_chunk *chunk = &work->chunks[task];
     int result;
 
-    (void)worker;
     if (chunk->method == BERTH_LOAD_MAP)
         result = populate(work, chunk, error);
     else if (chunk->method == BERTH_LOAD_DIRECT)
@@ -219,10 +215,17 @@ static int bring_chunk(void *context, uint64_t task, unsigned worker, berth_erro
     return 0;
 }
 
+static int bring_task(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    berth_chunks *work = context;
+
+    (void)worker;
+    return berth_chunk_bring(work, &work->chunks[task], error);
+}
+
 /* ---- what is known only when all have come ---- */
 
-/* The CRCs of items that lie in several chunks; and which items had a request refused. */
-static void join_chunks(berth_chunks *work)
+void berth_chunks_join(berth_chunks *work)
 {
     for (uint64_t i = 0; i < work->spans->n_chunks; i++) {
         const berth_chunk *chunk = &work->chunks[i];
@@ -256,17 +259,18 @@ static int move_down(void *context, uint64_t task, unsigned worker, berth_error 
     return 0;
 }
 
-static int watch(void *context)
+int berth_chunks_watch(void *context)
 {
     const berth_chunks *work = context;
 
     if (!work->call || !work->call->progress)
         return 0;
-    return work->call->progress(work->call->progress_context, atomic_load(&work->done_nbytes),
-                                work->spans->chunks_nbytes);
+    return work->call->progress(
+        work->call->progress_context, work->before_nbytes + atomic_load(&work->done_nbytes),
+        work->before_nbytes + work->spans->chunks_nbytes + work->behind_nbytes);
 }
 
-static unsigned n_workers(const berth_chunks *work, uint64_t n_tasks)
+unsigned berth_chunks_n_workers(const berth_chunks *work, uint64_t n_tasks)
 {
     uint64_t n =
         work->config->io_threads ? (uint64_t)work->config->io_threads : berth_pool_measure();
@@ -286,13 +290,14 @@ int berth_chunks_run(berth_chunks *work, berth_error *error)
     uint64_t n_chunks = work->spans->n_chunks;
     bool any_shift = false;
 
-    if (berth_pool_run(n_workers(work, n_chunks), n_chunks, bring_chunk, watch, work, error) < 0)
+    if (berth_pool_run(berth_chunks_n_workers(work, n_chunks), n_chunks, bring_task,
+                       berth_chunks_watch, work, error) < 0)
         return error->code;
-    join_chunks(work);
+    berth_chunks_join(work);
     for (size_t i = 0; i < work->spans->n_items; i++)
         any_shift = any_shift || work->spans->items[i].shift > 0;
     if (!any_shift)
         return 0;
-    return berth_pool_run(n_workers(work, work->spans->n_items), work->spans->n_items, move_down,
-                          watch, work, error);
+    return berth_pool_run(berth_chunks_n_workers(work, work->spans->n_items), work->spans->n_items,
+                          move_down, berth_chunks_watch, work, error);
 }

@@ -67,6 +67,14 @@ static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_erro
                       berth_dtype_name(tensor->dtype));
 }
 
+int berth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
+{
+    bool whole;
+
+    *offset = first_byte(tensor, &whole);
+    return whole ? 0 : fail_subbyte(tensor, "no address has an element within a byte", error);
+}
+
 /* The checkpoint's own prefetch may go on behind elements [first, first + n). */
 static void pass_by(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n)
@@ -82,15 +90,12 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
 {
     const uint8_t *memory = NULL;
     uint64_t offset = 0;
-    bool whole;
 
     BERTH_ERROR_BEGIN(error);
     if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        offset = first_byte(tensor, &whole);
         pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
-        if (!whole)
-            (void)fail_subbyte(tensor, "no address has an element within a byte", error);
-        else if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
+        if (berth_tensor_first_byte(tensor, &offset, error) == 0 &&
+            berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)check_alignment(tensor, memory + offset, error);
     }
     if (error->code == 0)
@@ -98,6 +103,11 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (checkpoint)
         (void)berth_error_prefix(error, checkpoint->reader.name);
     return NULL;
+}
+
+static const berth_storage *root_of(const berth_tensor *tensor)
+{
+    return tensor->storage->root ? tensor->storage->root : tensor->storage;
 }
 
 static uint64_t end_in_file(const berth_storage *storage)
@@ -211,10 +221,38 @@ static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, i
 
 /* ---- elements ---- */
 
+/* From a device: all of the storage comes to the host for a moment. */
+static int read_through(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                        int64_t n, void *buffer, berth_error *error)
+{
+    size_t nbytes = (size_t)tensor->storage->nbytes;
+    uint8_t *bytes = berth_allocate(nbytes);
+
+    if (!bytes)
+        return berth_fail_memory(error, nbytes);
+    if (berth_storage_read(checkpoint, tensor->storage, bytes, nbytes, 0, error) == 0)
+        berth_tensor_gather(tensor, bytes, first, n, buffer);
+    berth_release(bytes);
+    return error->code;
+}
+
+/* Of what is neither memory nor mapped only they are read, not all of the storage. */
+static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                           int64_t n, void *buffer, berth_error *error)
+{
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    const uint8_t *memory;
+
+    if (berth_storage_is_at_hand(checkpoint, tensor->storage) &&
+        berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+        return error->code;
+    return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
+                              (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
+}
+
 static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                          int64_t n, void *buffer, berth_error *error)
 {
-    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
     if (n == 0)
@@ -222,13 +260,13 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
     pass_by(checkpoint, tensor, first, n);
     if (berth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
+    if (berth_tensor_is_contiguous(tensor))
+        return read_contiguous(checkpoint, tensor, first, n, buffer, error);
     bool at_hand = berth_storage_is_at_hand(checkpoint, tensor->storage);
-    /* Rows of a table that is not mapped: only they are read, not the table. */
-    if (!at_hand && berth_tensor_is_contiguous(tensor))
-        return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
-                                  (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
     if (!at_hand && is_worth_it(tensor, rows_of(tensor), first, n))
         return read_rows(checkpoint, tensor, first, n, buffer, error);
+    if (!at_hand && berth_storage_placed(checkpoint, root_of(tensor)).device)
+        return read_through(checkpoint, tensor, first, n, buffer, error);
     if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     berth_tensor_gather(tensor, memory, first, n, buffer);

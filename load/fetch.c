@@ -31,6 +31,17 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
     (void)pthread_mutex_unlock(&checkpoint->mutex);
 }
 
+static const char *limited_by(const berth_bringing *how)
+{
+    double device = how->device_seconds, render = how->render_seconds, disk = how->disk_seconds;
+
+    if (how->moved_nbytes == 0)
+        return NULL;
+    if (device > render && device > disk)
+        return "device";
+    return render > disk ? "processor" : "disk";
+}
+
 static void fill_stats(berth_checkpoint *checkpoint, const berth_bringing *how,
                        const berth_storage *const *roots, size_t n, double begin_seconds)
 {
@@ -40,6 +51,11 @@ static void fill_stats(berth_checkpoint *checkpoint, const berth_bringing *how,
         return;
     *stats = (berth_stats){.total_seconds = berth_seconds() - begin_seconds,
                            .transfer_seconds = how->transfer_seconds,
+                           .device_seconds = how->device_seconds,
+                           .render_seconds = how->render_seconds,
+                           .disk_seconds = how->disk_seconds,
+                           .device_nbytes = how->device_nbytes,
+                           .limited_by = limited_by(how),
                            .moved_nbytes = how->moved_nbytes,
                            .n_requests = how->n_requests,
                            .n_records = n,
@@ -65,6 +81,7 @@ static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
     berth_bringing how = {.config = &config,
                           .call = call,
                           .at_once = true,
+                          .to_devices = true,
                           .with_crc32 = config.load_check >= BERTH_CHECK_DATA};
     if (berth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)berth_bring(checkpoint, &how, roots, n, error);

@@ -306,12 +306,24 @@ static void count_records(const berth_checkpoint *checkpoint, berth_info *info)
     }
 }
 
+const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
+                                        const berth_storage *previous)
+{
+    if (!checkpoint || (previous && previous->tree != checkpoint->tree))
+        return NULL;
+    for (size_t i = previous ? previous->index + 1 : 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        if (!storage->root)
+            return storage;
+    }
+    return NULL;
+}
+
 static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 {
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        if (storage->root)
-            continue;
+    const berth_storage *storage = NULL;
+
+    while ((storage = berth_storage_next(checkpoint, storage)) != NULL) {
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }

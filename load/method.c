@@ -26,11 +26,11 @@ static bool is_short(const berth_facts *facts)
 /* A fetch: bytes are to be there at once. */
 static berth_way choose_for_fetch(const berth_facts *facts, const char *not_mapped)
 {
-    berth_load_method lying = not_mapped ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+    berth_load_method lying = not_mapped || facts->to_device ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
     if (facts->file_system == BERTH_IN_MEMORY || facts->residency == BERTH_RESIDENT)
         return way(lying, not_mapped ? not_mapped : "the file is in memory");
-    if (is_short(facts))
+    if (is_short(facts) && !facts->to_device)
         return way(lying, not_mapped ? not_mapped : "memory is short");
     if (facts->asked_nbytes < LEAST_DIRECT_NBYTES)
         return way(BERTH_LOAD_READ, "it is not much");
@@ -45,7 +45,7 @@ static berth_way choose_for_fetch(const berth_facts *facts, const char *not_mapp
 
 static berth_way choose_auto(const struct berth_config *config, const berth_facts *facts)
 {
-    const char *not_mapped = why_not_mapped(config, facts);
+    const char *not_mapped = facts->to_device ? NULL : why_not_mapped(config, facts);
 
     /* Truncating a mapped file kills who touches it (F2): here strangers may. */
     if (facts->file_system == BERTH_REMOTE)
@@ -64,11 +64,13 @@ berth_way berth_way_choose(const struct berth_config *config, const berth_facts 
                                             "load.method=read", "load.method=direct"};
 
     if (facts->is_memory)
-        return way(BERTH_LOAD_MAP, "the source is memory");
+        return way(facts->to_device ? BERTH_LOAD_READ : BERTH_LOAD_MAP, "the source is memory");
     if (!facts->is_file)
         return way(BERTH_LOAD_READ, "the source is no file");
     if (asked == BERTH_LOAD_AUTO)
         return choose_auto(config, facts);
+    if (asked == BERTH_LOAD_MAP && facts->to_device)
+        return way(BERTH_LOAD_READ, "it goes to a device");
     if (asked == BERTH_LOAD_MAP && why_not_mapped(config, facts))
         return way(BERTH_LOAD_READ, why_not_mapped(config, facts));
     if (asked == BERTH_LOAD_DIRECT && facts->no_direct)

@@ -14,13 +14,15 @@ typedef struct berth_facts {
     bool cannot_map;       /* it was tried */
     const char *no_direct; /* why direct reads cannot be; NULL: they can, as far as is known */
     berth_file_system file_system;
+    bool to_device;            /* its bytes stay on the host for a moment only */
     bool at_once;              /* a fetch: bytes are to be there when it ends */
     berth_residency residency; /* of a fetch: of what is asked for, */
     uint64_t asked_nbytes;     /* so many bytes that are not memory yet, */
     uint64_t free_nbytes;      /* and as many are free */
 } berth_facts;
 
-/* A static reason. MAP for sources in memory too: bytes are used where they lie. Never AUTO. */
+/* A static reason. MAP for sources in memory too: bytes are used where they lie. Never AUTO; to a
+ * device never MAP. */
 typedef struct berth_way {
     berth_load_method method;
     const char *reason;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Methods chosen storage by storage: by rules, or by the caller's own function. */
+/* Rules; and methods chosen storage by storage, by rules or by the caller's own function. */
+#include "load/rules.h"
+
 #include "config/error.h"
 #include "config/memory.h"
 #include "load/selection.h"
@@ -16,30 +18,39 @@ static int fail_method(berth_load_method method, berth_error *error)
                       (int)method);
 }
 
-/* All of the rule but its pattern. */
-static bool fits_storage(const berth_method_rule *rule, const berth_storage *root)
+/* ---- rules: for each storage the first that fits ---- */
+
+struct rules {
+    const void *rules;
+    size_t n;
+    berth_condition_at at;
+    size_t *first; /* by index of the storage */
+};
+
+/* All of it but its pattern. */
+static bool fits_storage(const berth_condition *rule, const berth_storage *root)
 {
     return root->nbytes >= rule->least_nbytes &&
            (rule->most_nbytes == 0 || root->nbytes <= rule->most_nbytes) &&
            (!rule->location || berth_name_fits(rule->location, root->location));
 }
 
-/* ---- by rules: for each storage the first that fits, n_rules if none does ---- */
-
-static void fit_storages(const berth_checkpoint *checkpoint, const berth_method_rule *rules,
-                         size_t n_rules, size_t *first)
+static void fit_storages(const berth_checkpoint *checkpoint, const struct rules *rules)
 {
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        for (first[i] = 0; first[i] < n_rules; first[i]++)
-            if (!rules[first[i]].pattern && fits_storage(&rules[first[i]], storage))
+        size_t *first = &rules->first[i];
+        for (*first = 0; *first < rules->n; ++*first) {
+            berth_condition rule = rules->at(rules->rules, *first);
+            if (!rule.pattern && fits_storage(&rule, storage))
                 break;
+        }
     }
 }
 
 /* Rules with a pattern, as far as they come before the one that the storage has. */
-static int fit_name(const berth_names *names, size_t i, const berth_method_rule *rules,
-                    size_t *first, berth_error *error)
+static int fit_name(const berth_names *names, size_t i, const struct rules *rules,
+                    berth_error *error)
 {
     const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
     char *name, *path;
@@ -48,30 +59,60 @@ static int fit_name(const berth_names *names, size_t i, const berth_method_rule 
         return 0;
     const berth_storage *storage = tensor->storage;
     const berth_storage *root = storage->root ? storage->root : storage;
+    size_t *first = &rules->first[root->index];
     if (berth_names_text(names, i, &name, &path, error) < 0)
         return error->code;
-    for (size_t r = 0; r < first[root->index]; r++)
-        if (rules[r].pattern && fits_storage(&rules[r], root) &&
-            berth_name_fits(rules[r].pattern, name))
-            first[root->index] = r;
+    for (size_t r = 0; r < *first; r++) {
+        berth_condition rule = rules->at(rules->rules, r);
+        if (rule.pattern && fits_storage(&rule, root) && berth_name_fits(rule.pattern, name))
+            *first = r;
+    }
     berth_release(name);
     berth_release(path);
     return 0;
 }
 
-static int fit_names(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
-                     size_t *first, berth_error *error)
+static int fit_names(berth_checkpoint *checkpoint, const struct rules *rules, berth_error *error)
 {
     bool any = false;
 
-    for (size_t r = 0; r < n_rules; r++)
-        any = any || rules[r].pattern;
+    for (size_t r = 0; r < rules->n; r++)
+        any = any || rules->at(rules->rules, r).pattern;
     if (!any)
         return 0;
     const berth_names *names = berth_checkpoint_names(checkpoint, error);
     for (size_t i = 0; names && i < berth_names_count(names) && error->code == 0; i++)
-        (void)fit_name(names, i, rules, first, error);
+        (void)fit_name(names, i, rules, error);
     return error->code;
+}
+
+int berth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_rules,
+                    berth_condition_at at, size_t **first, berth_error *error)
+{
+    size_t nbytes = (checkpoint->n_storages + 1) * sizeof **first;
+    struct rules all = {.rules = rules, .n = n_rules, .at = at};
+
+    *first = all.first = berth_allocate(nbytes);
+    if (!all.first)
+        return berth_fail_memory(error, nbytes);
+    fit_storages(checkpoint, &all);
+    if (fit_names(checkpoint, &all, error) < 0) {
+        berth_release(*first);
+        *first = NULL;
+    }
+    return error->code;
+}
+
+/* ---- methods by rules ---- */
+
+static berth_condition method_condition(const void *rules, size_t i)
+{
+    const berth_method_rule *rule = (const berth_method_rule *)rules + i;
+
+    return (berth_condition){.pattern = rule->pattern,
+                             .location = rule->location,
+                             .least_nbytes = rule->least_nbytes,
+                             .most_nbytes = rule->most_nbytes};
 }
 
 static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
@@ -90,16 +131,12 @@ static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *ru
 static int choose_by_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules,
                            size_t n_rules, berth_error *error)
 {
-    size_t nbytes = (checkpoint->n_storages + 1) * sizeof(size_t);
+    size_t *first;
 
     for (size_t r = 0; r < n_rules; r++)
         if (!is_method(rules[r].method))
             return fail_method(rules[r].method, error);
-    size_t *first = berth_allocate(nbytes);
-    if (!first)
-        return berth_fail_memory(error, nbytes);
-    fit_storages(checkpoint, rules, n_rules, first);
-    if (fit_names(checkpoint, rules, n_rules, first, error) == 0)
+    if (berth_rules_fit(checkpoint, rules, n_rules, method_condition, &first, error) == 0)
         take_rules(checkpoint, rules, n_rules, first);
     berth_release(first);
     return error->code;
@@ -117,7 +154,7 @@ int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *
     return error->code;
 }
 
-/* ---- by a function ---- */
+/* ---- methods by a function ---- */
 
 int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
                             void *context, berth_error *error)

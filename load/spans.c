@@ -15,12 +15,20 @@ static uint64_t end_of(const berth_item *item)
     return item->storage->offset + item->storage->nbytes;
 }
 
+/* T5: its chunks begin where its elements do. */
+static bool is_apart(const berth_item *item)
+{
+    return item->device && item->shift > 0;
+}
+
 /* Whether an item is read along with the one before it. One that is moved down needs room for that.
  */
 static bool follows(const berth_item *before, const berth_item *item)
 {
     uint64_t end = end_of(before), offset = item->storage->offset;
 
+    if (item->device != before->device || is_apart(item) || is_apart(before))
+        return false;
     return item->way.method == before->way.method && offset >= end && offset - end >= item->shift &&
            offset - end <= BERTH_GAP_NBYTES;
 }
@@ -55,10 +63,10 @@ static bool place(const berth_spans *spans, struct span *span, uint64_t *region_
     span->at = span->offset;
     if (span->method == BERTH_LOAD_MAP)
         return true;
+    uint64_t phase = is_apart(&spans->items[span->first]) ? 0 : span->offset % block_nbytes;
     if (!berth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
                    &begin) ||
-        !berth_add(begin, span->offset % block_nbytes, &span->at) ||
-        !berth_add(span->at, span->nbytes, region_nbytes))
+        !berth_add(begin, phase, &span->at) || !berth_add(span->at, span->nbytes, region_nbytes))
         return false;
     return *region_nbytes <= PTRDIFF_MAX;
 }
@@ -111,7 +119,8 @@ static berth_chunk *cut(const berth_spans *spans, const struct span *span, uint8
         *chunk = (berth_chunk){.offset = begin,
                                .nbytes = (uint32_t)nbytes,
                                .method = span->method,
-                               .memory = memory + done,
+                               .memory = memory ? memory + done : NULL,
+                               .phase = (uint32_t)((span->at + done) % spans->chunk_nbytes),
                                .first_item = first,
                                .end_item = end};
     }
@@ -127,8 +136,8 @@ void berth_spans_cut(berth_spans *spans, uint8_t *region, const uint8_t *mapped,
         struct span span = span_from(spans, first);
         uint8_t *base = span.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
         (void)place(spans, &span, &region_nbytes); /* measured: it fits */
-        chunks = cut(spans, &span, base + span.at, chunks);
+        chunks = cut(spans, &span, base ? base + span.at : NULL, chunks);
         for (; first < span.end; first++)
-            spans->items[first].memory = base + spans->items[first].region_at;
+            spans->items[first].memory = base ? base + spans->items[first].region_at : NULL;
     }
 }

@@ -3,12 +3,15 @@
  * How storages are brought together: neighbours in the file form spans, which are cut into chunks
  * for workers. What is read goes to one region of memory, that mirrors the spans: a byte's address
  * is its offset plus a constant, a multiple of the block. So chunks land where they stay, for
- * direct reads too, whatever the alignment of storages in the file. Pure arithmetic.
+ * direct reads too, whatever the alignment of storages in the file. What goes to a device has no
+ * such region: each chunk comes to a buffer of its own, to where it would lie in the region modulo
+ * a chunk's size. Pure arithmetic.
  */
 #ifndef BERTH_LOAD_SPANS_H
 #define BERTH_LOAD_SPANS_H
 
 #include "format/value.h"
+#include "io/device.h"
 #include "load/method.h"
 
 /*
@@ -21,11 +24,14 @@
 typedef struct berth_item {
     const berth_storage *storage;
     berth_way way;
-    uint8_t *memory;    /* where it lies, or will */
-    uint8_t shift;      /* T5: it is moved down by so many bytes once it is read */
-    bool fell_back;     /* a direct read of it was refused */
-    uint32_t crc32;     /* computed, if asked for */
-    uint64_t region_at; /* of its first byte, as read */
+    uint8_t *memory; /* where it lies, or will */
+    uint8_t shift;   /* T5: it is moved down by so many bytes once it is read; of one that goes to
+                        a device: its elements lie so in the file, no chunk may cut any */
+    bool fell_back;  /* a direct read of it was refused */
+    uint32_t crc32;  /* computed, if asked for */
+    uint64_t region_at;          /* of its first byte, as read */
+    berth_device_handle *device; /* where it goes; NULL: to the host */
+    uintptr_t address;           /* there; 0: nobody made room yet */
 } berth_item;
 
 /* What one worker brings at a time. */
@@ -34,7 +40,8 @@ typedef struct berth_chunk {
     uint32_t nbytes;
     berth_load_method method;
     bool fell_back;
-    uint8_t *memory;
+    uint8_t *memory;   /* to a device: whoever brings it says where */
+    uint32_t phase;    /* how far into a buffer of chunk_nbytes it belongs */
     size_t first_item; /* items with bytes here: [first_item, end_item) */
     size_t end_item;
     uint32_t head_crc32; /* of the bytes here of an item that began before */
@@ -57,8 +64,8 @@ typedef struct berth_spans {
 bool berth_spans_measure(berth_spans *spans);
 /*
  * Fills n_chunks chunks, and the memory of items that are read. `region` holds region_nbytes, at a
- * multiple of block_nbytes; `mapped` is the address of the file's first byte, where items are
- * mapped.
+ * multiple of block_nbytes; NULL: all that is read goes to devices. `mapped` is the address of the
+ * file's first byte, where items are mapped.
  */
 void berth_spans_cut(berth_spans *spans, uint8_t *region, const uint8_t *mapped,
                      berth_chunk *chunks);

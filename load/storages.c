@@ -12,6 +12,8 @@
 #include "io/file.h"
 #include "io/pool.h"
 #include "load/bring.h"
+#include "load/range.h"
+#include "load/to_device.h"
 
 /* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
 #define CHUNK_NBYTES (UINT64_C(4) << 20)
@@ -97,6 +99,22 @@ int berth_fail_ambiguous(const berth_storage *storage, berth_error *error)
                       "which bytes to swap is not known");
 }
 
+/* As they are in the file. */
+static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *buffer,
+                      size_t nbytes, uint64_t offset, berth_error *error)
+{
+    const berth_stored *stored = &checkpoint->stored[root->index];
+    berth_load_method method = (berth_load_method)checkpoint->config.load_method;
+
+    if (!berth_range_is_long(&checkpoint->config, nbytes))
+        return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+    (void)pthread_mutex_lock(&checkpoint->mutex);
+    if (stored->chosen_by)
+        method = stored->chosen;
+    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return berth_range_read(checkpoint, method, buffer, nbytes, root->offset + offset, error);
+}
+
 /* A part of one unit. */
 static int read_part(berth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
@@ -114,16 +132,17 @@ static int read_part(berth_reader *reader, const berth_storage *root, size_t uni
 }
 
 /* Swapped bytes of any range: whole units where they belong, and the parts at its ends. */
-static int read_swapped(berth_reader *reader, const berth_storage *root, size_t unit,
+static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root, size_t unit,
                         uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
+    berth_reader *reader = &checkpoint->reader;
     size_t head = (size_t)((unit - offset % unit) % unit);
 
     head = head < nbytes ? head : nbytes;
     size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
     if (head > 0 && read_part(reader, root, unit, buffer, head, offset, error) < 0)
         return error->code;
-    if (berth_reader_read(reader, buffer + head, middle, root->offset + offset + head, error) < 0)
+    if (read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
         return error->code;
     berth_swap_bytes(buffer + head, buffer + head, middle, unit);
     if (tail == 0)
@@ -144,8 +163,38 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
         berth_verify_storage(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
-        return read_swapped(&checkpoint->reader, root, stored->unit, buffer, nbytes, offset, error);
-    return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+        return read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
+    return read_plain(checkpoint, root, buffer, nbytes, offset, error);
+}
+
+/* From a device. Memory of the caller's may be freed by now. */
+static int read_placed(const berth_placed *placed, const berth_storage *root, void *buffer,
+                       size_t nbytes, uint64_t offset, berth_error *error)
+{
+    if (berth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
+        return error->code;
+    return berth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
+                             NULL, error);
+}
+
+/* From what it has become, wherever that is, or else from the file. */
+static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                      size_t nbytes, uint64_t offset, berth_error *error)
+{
+    /* Whoever has its memory may have written to it: then that is what the storage holds. */
+    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
+
+    if (memory && berth_range_is_long(&checkpoint->config, nbytes))
+        return berth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
+                                error);
+    if (memory) {
+        memcpy(buffer, memory + offset, nbytes);
+        return 0;
+    }
+    berth_placed placed = berth_storage_placed(checkpoint, root);
+    if (placed.is_there)
+        return read_placed(&placed, root, buffer, nbytes, offset, error);
+    return read_root(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
@@ -156,11 +205,7 @@ int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storag
                           "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
                           (ull)offset, (ull)storage->nbytes);
     const berth_storage *root = root_of(storage, &offset);
-    /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
-    if (memory && nbytes > 0)
-        memcpy(buffer, memory + offset, nbytes);
-    if (memory || read_root(checkpoint, root, buffer, nbytes, offset, error) == 0)
+    if (nbytes == 0 || read_there(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
     return berth_error_in_storage(checkpoint, root, error);
 }
@@ -348,6 +393,8 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
 
     if (atomic_load(&checkpoint->stored[root->index].memory))
         return true;
+    if (berth_storage_placed(checkpoint, root).device)
+        return false;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
@@ -384,12 +431,15 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
     if (!stats)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no place for the statistics");
-    *stats = (berth_storage_stats){.method = "none", .reason = "nobody asked for it"};
+    *stats =
+        (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
     if (berth_checkpoint_check_storage(checkpoint, storage, error) < 0)
         return checkpoint ? berth_error_prefix(error, checkpoint->reader.name) : error->code;
     const berth_storage *root = storage->root ? storage->root : storage;
     const berth_stored *stored = &checkpoint->stored[root->index];
+    const berth_device_handle *device = berth_storage_placed(checkpoint, root).device;
     (void)pthread_mutex_lock(&checkpoint->mutex);
+    stats->place = device ? berth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;
@@ -437,6 +487,10 @@ void berth_storages_end(berth_checkpoint *checkpoint)
         berth_kept_region_free(kept);
     }
     checkpoint->regions = NULL;
+    berth_device_memory_list_free(checkpoint->device_memory);
+    checkpoint->device_memory = NULL;
+    berth_release(checkpoint->placed);
+    checkpoint->placed = NULL;
     if (checkpoint->direct_is_tried)
         berth_direct_close(&checkpoint->direct);
     checkpoint->direct_is_tried = false;

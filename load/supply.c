@@ -128,6 +128,19 @@ static uint64_t piece_of(const berth_supply *supply, const struct berth_config *
     return larger(nbytes - nbytes % LEAST_PIECE_NBYTES, LEAST_PIECE_NBYTES);
 }
 
+/* Before anything is read. */
+static int check_memory(const berth_supply *supply, const struct berth_config *config,
+                        berth_error *error)
+{
+    uint64_t most = (uint64_t)config->io_memory_nbytes;
+
+    if (supply->memory || most == 0 || most >= LEAST_PIECE_NBYTES)
+        return 0;
+    return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                      "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
+                      (unsigned long long)most, (unsigned long long)(LEAST_PIECE_NBYTES - most));
+}
+
 /* ---- the interface ---- */
 
 int berth_supply_begin(berth_supply *supply, berth_reader *reader,
@@ -140,6 +153,10 @@ int berth_supply_begin(berth_supply *supply, berth_reader *reader,
     supply->spread = config->io_numa == BERTH_NUMA_INTERLEAVE;
     atomic_init(&supply->is_refused, false);
     choose(supply, config, begin, end, through_cache);
+    if (check_memory(supply, config, error) < 0) {
+        berth_supply_end(supply);
+        return error->code;
+    }
     supply->piece_nbytes = piece_of(supply, config, tile_nbytes);
     supply->n_workers =
         count_workers(supply, config, (end - 1) / tile_nbytes - begin / tile_nbytes + 1);

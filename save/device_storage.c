@@ -9,17 +9,10 @@ static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, u
                     berth_error *error)
 {
     const berth_device_memory *memory = storage->device;
-    berth_device_stream stream;
 
-    if (berth_device_stream_open(memory->device, &stream, error) < 0)
-        return error->code;
-    if ((!memory->ready || berth_device_stream_wait_for(&stream, memory->ready, error) == 0) &&
-        berth_device_copy_to_host(&stream, buffer,
-                                  memory->address + (size_t)(storage->root_offset + offset), nbytes,
-                                  error) == 0)
-        (void)berth_device_stream_wait(&stream, error);
-    berth_device_stream_close(&stream);
-    return error->code;
+    return berth_device_read(memory->device, buffer,
+                             memory->address + (size_t)(storage->root_offset + offset), nbytes,
+                             memory->ready, error);
 }
 
 static int find_memory(const char *location, uintptr_t address, uint64_t nbytes,

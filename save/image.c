@@ -7,9 +7,11 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/checksum.h"
+#include "format/tensor.h"
 #include "format/zip_write.h"
 #include "io/copy.h"
 #include "io/pages.h"
+#include "save/lanes.h"
 #include "save/tally.h"
 
 /*
@@ -135,6 +137,26 @@ static void copy(const berth_image *image, uint8_t *out, const uint8_t *bytes, u
     }
 }
 
+/* A range of record i that its device has copied into the tile, or is about to: swapped, summed. */
+static int take_copied(const berth_image *image, berth_tile *tile, size_t i, uint64_t begin,
+                       uint64_t end, uint32_t *crc32, berth_error *error)
+{
+    size_t unit = image->plan->records[i].swap_nbytes;
+    uint8_t *bytes = tile->bytes + (begin - tile->offset);
+
+    if (berth_lane_wait(tile->lane, i, error) < 0)
+        return error->code;
+    for (uint64_t at = 0; at < end - begin;) {
+        size_t n = end - begin - at < BLOCK_NBYTES ? (size_t)(end - begin - at) : BLOCK_NBYTES;
+        if (unit > 1)
+            berth_swap_bytes(bytes + at, bytes + at, n, unit);
+        if (image->sums)
+            *crc32 = berth_crc32(*crc32, bytes + at, n);
+        at += n;
+    }
+    return 0;
+}
+
 /* Brings a range of record i's data into the tile, and goes on with its CRC. */
 static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t begin,
                   uint64_t end, uint32_t *crc32, berth_error *error)
@@ -144,6 +166,8 @@ static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t
 
     if (begin == end)
         return 0;
+    if (tile->lane && berth_lane_copies(image->plan, i, end - begin, begin - data_offset))
+        return take_copied(image, tile, i, begin, end, crc32, error);
     if (bytes) {
         copy(image, tile->bytes + (begin - tile->offset), bytes, end - begin, crc32);
         return 0;
@@ -166,6 +190,8 @@ static int render_share(berth_image *image, berth_tile *tile, size_t i, const be
     uint64_t end = share->offset + share->nbytes;
     berth_lent lent = {.range.offset = end};
 
+    if (image->plan->records[i].device)
+        return gather(image, tile, i, share->offset, end, crc32, error);
     const char *why_copied = lend(image, tile, i, share, &lent);
     if (why_copied) {
         note_copy(image, i, share, why_copied);
@@ -262,6 +288,17 @@ int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error)
     if (tile->offset + tile->nbytes > image->plan->directory_offset)
         render_directory(image, tile);
     return 0;
+}
+
+void berth_image_describe(const berth_image *image, berth_tile *tile)
+{
+    const berth_plan *plan = image->plan;
+    uint64_t end = tile->offset + tile->nbytes;
+
+    for (size_t i = berth_plan_find(plan, tile->offset);
+         i < plan->n_records && plan->records[i].place.header_offset < end; i++)
+        if (plan->records[i].place.descriptor_nbytes > 0)
+            berth_seam_put(image, tile, i);
 }
 
 /* FNV-1a, continued over the bytes of a record's name and its NUL, or of its CRC. */

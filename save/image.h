@@ -66,6 +66,7 @@ typedef struct berth_tile {
     size_t nbytes;
     uint8_t *bytes;
     uint8_t *scratch;                 /* plan->most_header_nbytes bytes */
+    struct berth_lane *lane;          /* of devices (save/lanes.h), begun for it; NULL: none */
     berth_lent lent[BERTH_MOST_LENT]; /* in order; `bytes` holds nothing there */
     size_t n_lent;
     /*
@@ -97,6 +98,12 @@ void berth_image_end(berth_image *image); /* of zeros: nothing */
  * Fills all from `lent` on.
  */
 int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error);
+
+/*
+ * Puts into a tile of whole records' ends the descriptors that it was rendered without: when all
+ * that is before the tail is rendered.
+ */
+void berth_image_describe(const berth_image *image, berth_tile *tile);
 
 /* When all before the tail is rendered: computes the id, so that the tail can be. */
 void berth_image_settle(berth_image *image);

@@ -23,8 +23,10 @@ struct berth_job {
 
 /* ---- the job's own thread ---- */
 
-static void set_staged(berth_job *job)
+static void set_staged(void *context)
 {
+    berth_job *job = context;
+
     pthread_mutex_lock(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
@@ -46,10 +48,10 @@ static void *carry_out(void *argument)
     berth_error error;
 
     berth_error_clear(&error);
-    if (berth_operation_transfer(&job->operation, &error) == 0) {
-        set_staged(job);
+    job->operation.staged = set_staged;
+    job->operation.staged_context = job;
+    if (berth_operation_transfer(&job->operation, &error) == 0)
         berth_operation_finish(&job->operation, &error);
-    }
     berth_operation_end(&job->operation, &error);
     set_done(job, &error);
     return NULL;

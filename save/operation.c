@@ -57,6 +57,7 @@ static int make_plan(berth_operation *operation, berth_error *error)
     if (error->code != BERTH_OK)
         return error->code;
     operation->stats.asked_nbytes = operation->plan->asked_nbytes;
+    operation->stats.device_nbytes = operation->plan->device_nbytes;
     operation->stats.n_records = operation->plan->n_records;
     operation->stats.n_storages = operation->plan->n_storages;
     if (operation->call.storage_stats && operation->call.n_storage_stats > 0 &&
@@ -180,6 +181,26 @@ static void end_file(berth_operation *operation, berth_error *error)
     stats->method = berth_output_file_method(&operation->file, &stats->reason);
 }
 
+static void tell_facts(berth_operation *operation, const berth_run_facts *facts)
+{
+    berth_stats *stats = &operation->stats;
+
+    stats->moved_nbytes = facts->moved_nbytes;
+    stats->n_requests = facts->n_requests;
+    stats->memory_nbytes = facts->memory_nbytes;
+    stats->device_seconds = facts->device_seconds;
+    stats->render_seconds = facts->render_seconds;
+    stats->disk_seconds = facts->write_seconds;
+    if (facts->moved_nbytes == 0)
+        return;
+    stats->limited_by = "processor";
+    if (facts->device_seconds > facts->render_seconds)
+        stats->limited_by = "device";
+    if (facts->write_seconds > facts->render_seconds &&
+        facts->write_seconds > facts->device_seconds)
+        stats->limited_by = "disk";
+}
+
 int berth_operation_transfer(berth_operation *operation, berth_error *error)
 {
     berth_run_settings settings =
@@ -191,14 +212,14 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     settings.progress = tell_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
+    settings.staged = operation->staged;
+    settings.staged_context = operation->staged_context;
     operation->stats.reason = operation->output.reason;
     berth_run(operation->plan, &operation->output, &settings, &facts, error);
     if (operation->request->to == BERTH_TO_PATH)
         end_file(operation, error);
     operation->stats.transfer_seconds = berth_seconds() - begin;
-    operation->stats.moved_nbytes = facts.moved_nbytes;
-    operation->stats.n_requests = facts.n_requests;
-    operation->stats.memory_nbytes = facts.memory_nbytes;
+    tell_facts(operation, &facts);
     return error->code;
 }
 

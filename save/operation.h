@@ -57,6 +57,9 @@ typedef struct berth_operation {
     _Atomic int phase;
     _Atomic bool cancelled; /* no request is begun any more */
     _Atomic uint64_t done_nbytes;
+    /* Told when nothing of the caller's is read any more, by any thread, maybe twice. */
+    void (*staged)(void *context);
+    void *staged_context;
 } berth_operation;
 
 /*

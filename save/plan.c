@@ -131,6 +131,8 @@ int berth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     if (longer > plan->most_header_nbytes)
         plan->most_header_nbytes = longer;
     plan->asked_nbytes += nbytes;
+    if (content->device)
+        plan->device_nbytes += nbytes;
     plan->n_storages += strncmp(name, "data/", 5) == 0;
     plan->n_records++;
     return 0;

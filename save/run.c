@@ -35,6 +35,9 @@
 /* Where memory is bound, so many with whole tiles in large pages are better than more without. */
 #define LEAST_DIRECT_WORKERS 2
 
+/* Some wait for devices, some sum, some wait for the disk. */
+#define DEVICE_WORKERS 8
+
 static uint64_t measure_memory(const berth_plan *plan)
 {
     uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(berth_sum)) +
@@ -45,6 +48,33 @@ static uint64_t measure_memory(const berth_plan *plan)
     return MEMORY_NBYTES - plan_nbytes;
 }
 
+static uint64_t round_up(uint64_t n, uint64_t unit)
+{
+    return (n + unit - 1) & ~(unit - 1);
+}
+
+/*
+ * A tile from devices is what fits into one staging buffer; each worker has one. Where somebody
+ * says how many or how large they are, they are not bound by what is measured.
+ */
+static void stage(berth_run_settings *settings, const struct berth_config *config)
+{
+    uint64_t nbytes = round_up((uint64_t)config->device_staging_nbytes, BERTH_LARGE_PAGE_NBYTES);
+    uint64_t n;
+
+    settings->n_staging = (unsigned)config->device_staging_buffers;
+    settings->is_pinned = config->save_use_pinned_memory_for_d2h;
+    if (settings->n_workers == 0)
+        settings->n_workers = settings->n_staging > 0 ? settings->n_staging : DEVICE_WORKERS;
+    if (settings->tile_nbytes == 0)
+        settings->tile_nbytes = nbytes > 0 ? nbytes : TILE_NBYTES;
+    if (nbytes > 0 && settings->tile_nbytes > nbytes)
+        settings->tile_nbytes = nbytes;
+    n = settings->n_workers > settings->n_staging ? settings->n_workers : settings->n_staging;
+    if (config->io_memory_nbytes == 0 && (nbytes > 0 || settings->n_staging > 0))
+        settings->memory_nbytes += n * round_up(settings->tile_nbytes, BERTH_LARGE_PAGE_NBYTES);
+}
+
 berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                          const berth_output *output)
 {
@@ -53,13 +83,15 @@ berth_run_settings berth_run_settings_of(const struct berth_config *config, cons
                                    .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                    .read_back = config->debug};
 
+    if (settings.memory_nbytes == 0)
+        settings.memory_nbytes = measure_memory(plan);
+    if (plan->n_devices > 0)
+        stage(&settings, config);
     if (settings.n_workers == 0)
         settings.n_workers =
             output && output->block_nbytes > 1 ? DIRECT_WORKERS : berth_pool_measure();
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
-    if (settings.memory_nbytes == 0)
-        settings.memory_nbytes = measure_memory(plan);
     if (settings.n_workers == 1)
         settings.n_workers = 0; /* one more thread would only be waited for */
     return settings;
@@ -83,16 +115,12 @@ static int write_part(berth_run_state *run, uint64_t begin, uint64_t end, berth_
     run->begin = begin;
     run->end = end;
     uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+    atomic_store(&run->n_unread, n_tiles);
     return berth_pool_run(n_tiles > 1 ? run->n_workers : 0, n_tiles, berth_run_tile, tell_progress,
                           run, error);
 }
 
 /* ---- how many workers, how large tiles ---- */
-
-static uint64_t round_up(uint64_t n, uint64_t unit)
-{
-    return (n + unit - 1) & ~(unit - 1);
-}
 
 /* What a worker needs beside its tile; with blocks, what it may leave to wait. */
 static uint64_t overhead_of(const berth_run_state *run)
@@ -146,6 +174,18 @@ static void bound_memory(berth_run_state *run, uint64_t memory_nbytes)
     run->n_workers = n > 1 ? (unsigned)n : 0;
 }
 
+/* From devices: a tile is what fits into a staging buffer. */
+static void bound_lanes(berth_run_state *run, uint64_t memory_nbytes)
+{
+    uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
+    uint64_t others = 2 * (uint64_t)run->block_nbytes + n * overhead_of(run);
+    uint64_t room = memory_nbytes > others ? memory_nbytes - others : 1;
+
+    run->staging = berth_lanes_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
+    if (run->tile_nbytes > run->staging.buffer_nbytes)
+        run->tile_nbytes = run->staging.buffer_nbytes;
+}
+
 static void fit(berth_run_state *run)
 {
     const berth_run_settings *settings = run->settings;
@@ -153,13 +193,18 @@ static void fit(berth_run_state *run)
 
     run->n_workers = run->output->in_order ? 0 : settings->n_workers;
     run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
-    bound_memory(run, settings->memory_nbytes);
+    if (run->image.plan->n_devices > 0)
+        bound_lanes(run, settings->memory_nbytes);
+    else
+        bound_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     if (run->tile_nbytes == 0)
         run->tile_nbytes = run->block_nbytes;
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
     if (run->n_workers > n_tiles)
         run->n_workers = (unsigned)n_tiles;
+    if (run->staging.n_buffers > n_tiles)
+        run->staging.n_buffers = (unsigned)n_tiles;
 }
 
 /* ---- beginning and end ---- */
@@ -194,7 +239,7 @@ static uint8_t *allocate_aligned(berth_run_state *run, uint64_t nbytes, berth_ru
         berth_fail_memory(error, all);
         return NULL;
     }
-    facts->memory_nbytes = all;
+    facts->memory_nbytes += all;
     uint8_t *aligned =
         run->allocated + (round_up((uintptr_t)run->allocated, align) - (uintptr_t)run->allocated);
     if (align == BERTH_LARGE_PAGE_NBYTES)
@@ -205,12 +250,14 @@ static uint8_t *allocate_aligned(berth_run_state *run, uint64_t nbytes, berth_ru
 /* One block of memory: the workers' tiles, what waits, what is carried, the workers' scratch. */
 static int allocate_buffers(berth_run_state *run, berth_run_facts *facts, berth_error *error)
 {
-    uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1;
+    uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1, n_tiles = n_buffers;
     uint64_t block_nbytes = run->block_nbytes > 1 ? run->block_nbytes : 0;
     uint64_t held = berth_held_nbytes(run->n_workers, (uint32_t)block_nbytes);
     uint64_t tiles, scratch, all;
 
-    if (!berth_multiply(run->tile_nbytes, n_buffers, &tiles) ||
+    if (run->lanes.n > 0)
+        n_tiles = 0;
+    if (!berth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
         !berth_multiply(run->image.plan->most_header_nbytes, n_buffers, &scratch) ||
         !berth_add(tiles, scratch, &all) || !berth_add(all, held + block_nbytes, &all))
         return berth_fail_memory(error, UINT64_MAX);
@@ -242,10 +289,24 @@ static berth_demand demand_of(berth_run_state *run)
     return demand;
 }
 
+static int open_lanes(berth_run_state *run, berth_run_facts *facts, berth_error *error)
+{
+    if (run->image.plan->n_devices == 0)
+        return 0;
+    if (berth_lanes_open(&run->lanes, run->image.plan, &run->staging, error) < 0)
+        return error->code;
+    if (run->n_workers > run->lanes.n) /* each has one of its own; a single one has them all */
+        run->n_workers = run->lanes.n > 1 ? run->lanes.n : 0;
+    facts->memory_nbytes += run->lanes.n * (uint64_t)run->lanes.ring.buffer_nbytes;
+    return 0;
+}
+
 static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *facts,
                  berth_error *error)
 {
     fit(run);
+    if (open_lanes(run, facts, error) < 0)
+        return error->code;
     const berth_demand demand = demand_of(run);
     if (berth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
         return error->code;
@@ -253,44 +314,62 @@ static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *
     return allocate_buffers(run, facts, error);
 }
 
-/* Renders what lies before the tail in its first block: the last data, and all CRCs are known. */
-static int render_carried(berth_run_state *run, berth_error *error)
+/*
+ * What lies before the tail in its first block is rendered first: the last of the caller's data may
+ * be there. Only its descriptors wait for all CRCs.
+ */
+static int render_carried(berth_run_state *run, berth_tile *tile, berth_error *error)
 {
-    berth_tile tile = {.offset = run->carried.offset,
-                       .nbytes = (size_t)run->carried.nbytes,
-                       .bytes = run->carry,
-                       .scratch = run->scratch};
+    *tile = (berth_tile){.offset = run->carried.offset,
+                         .nbytes = (size_t)run->carried.nbytes,
+                         .bytes = run->carry,
+                         .scratch = run->scratch};
+    return tile->nbytes > 0 ? berth_image_render(&run->image, tile, error) : 0;
+}
 
-    run->image.in_order = true;
-    return run->carried.nbytes > 0 ? berth_image_render(&run->image, &tile, error) : 0;
+static void close_lanes(berth_run_state *run, berth_run_facts *facts)
+{
+    for (unsigned i = 0; i < run->lanes.n; i++)
+        facts->device_seconds += run->lanes.lanes[i].wait_seconds;
+    berth_lanes_close(&run->lanes);
 }
 
 /* After the tiles' buffers are given back: io.memory_nbytes bounds debug mode's too. */
-static int read_back(berth_run_state *run, berth_error *error)
+static int read_back(berth_run_state *run, berth_run_facts *facts, berth_error *error)
 {
     if (!run->settings->read_back)
         return 0;
     berth_release(run->allocated);
     run->allocated = run->buffers = NULL;
+    close_lanes(run, facts);
     return berth_readback(&run->image, run->output, error);
 }
 
+/* Then nothing of the caller's is read any more: what follows depends on the plan alone. */
+static int write_data(berth_run_state *run, uint64_t end, berth_error *error)
+{
+    if (end > 0)
+        return write_part(run, 0, end, error);
+    if (run->settings->staged)
+        run->settings->staged(run->settings->staged_context);
+    return 0;
+}
+
 /* Data first; then what depends on every CRC: the id, the directory, the end. */
-static int write_all(berth_run_state *run, berth_error *error)
+static int write_all(berth_run_state *run, berth_run_facts *facts, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
+    berth_tile carried;
 
-    run->carried = (berth_range){.offset = tail, .nbytes = 0};
-    if (write_part(run, 0, tail, error) < 0)
+    run->carried = (berth_range){.offset = tail, .nbytes = plan->tail_offset - tail};
+    if (render_carried(run, &carried, error) < 0 || write_data(run, tail, error) < 0)
         return error->code;
-    run->carried.nbytes = plan->tail_offset - tail;
-    if (render_carried(run, error) < 0)
-        return error->code;
+    berth_image_describe(&run->image, &carried);
     berth_image_settle(&run->image);
     if (write_part(run, tail, plan->nbytes, error) < 0)
         return error->code;
-    if (read_back(run, error) < 0)
+    if (read_back(run, facts, error) < 0)
         return error->code;
     if (tell_progress(run) != 0)
         return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
@@ -308,12 +387,15 @@ int berth_run(const berth_plan *plan, const berth_output *output,
 
     *facts = (berth_run_facts){0};
     if (begin(&run, plan, facts, error) == 0)
-        write_all(&run, error);
+        write_all(&run, facts, error);
     facts->moved_nbytes = atomic_load(&run.done_nbytes);
     facts->n_requests = atomic_load(&run.n_requests);
     facts->lent_nbytes = atomic_load(&run.lent_nbytes);
     facts->n_kept = run.held.n_kept;
     facts->n_kept_most = run.held.n_used_most;
+    facts->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
+    facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
+    close_lanes(&run, facts);
     berth_held_end(&run.held);
     berth_pages_close(run.pages);
     berth_release(run.allocated);

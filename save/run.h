@@ -13,9 +13,14 @@ typedef struct berth_run_settings {
     uint64_t memory_nbytes;   /* bound of all buffers; 0: none */
     size_t least_lent_nbytes; /* 0: measured */
     berth_tally *tallies;     /* one a record, to be filled; NULL: nobody asks */
+    size_t staging_nbytes;    /* of one buffer for what lies on devices */
+    unsigned n_staging;       /* of them; each worker has one */
+    bool is_pinned;           /* they are */
     bool read_back;           /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;
+    void (*staged)(void *context); /* nothing of the caller's is read any more; NULL: nobody asks */
+    void *staged_context;
     const _Atomic bool *cancelled; /* once it is true no request is begun; NULL: never */
 } berth_run_settings;
 

@@ -4,6 +4,7 @@
 #define BERTH_SAVE_RUN_STATE_H
 
 #include "save/held.h"
+#include "save/lanes.h"
 #include "save/output.h"
 #include "save/run.h"
 
@@ -18,17 +19,22 @@ typedef struct berth_run_state {
     unsigned n_workers;
     int pages;
     uint8_t *allocated;
-    uint8_t *buffers; /* in it, aligned: a tile for each worker */
-    uint8_t *scratch; /* in it: most_header_nbytes for each worker */
+    uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are lanes */
+    berth_staging_need staging;
+    berth_lanes lanes; /* where storages lie on devices */
+    uint8_t *scratch;  /* in it: most_header_nbytes for each worker */
     /*
      * With blocks: the bytes of the block in which the tail begins that lie before the tail. They
-     * are rendered with the data, as their CRCs are asked for by the tail, and written with it.
+     * are rendered before the data, so that nothing of the caller's is read behind it, and written
+     * with the tail, when all CRCs are known.
      */
     uint8_t *carry;
     berth_range carried;
     _Atomic uint64_t done_nbytes;
     _Atomic uint64_t n_requests;
     _Atomic uint64_t lent_nbytes;
+    _Atomic uint64_t n_unread; /* tiles with what is still to be read of the caller's */
+    _Atomic uint64_t render_nanoseconds, write_nanoseconds; /* of all workers */
 } berth_run_state;
 
 /* A task of the pool. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "io/clock.h"
 #include "save/run_state.h"
 #include "save/shortage.h"
 
@@ -155,32 +156,108 @@ static int render(berth_run_state *run, berth_tile *tile, berth_error *error)
     return berth_image_render(&run->image, &rest, error);
 }
 
+/* ---- a task ---- */
+
 /* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
+static void place(const berth_run_state *run, uint64_t task, berth_tile *tile)
+{
+    uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
+    uint64_t rest = run->end - begin;
+    uint64_t end = begin + (rest < run->tile_nbytes ? rest : run->tile_nbytes);
+
+    if (begin < run->begin)
+        begin = run->begin;
+    tile->offset = begin;
+    tile->nbytes = (size_t)(end - begin);
+    tile->n_lent = 0;
+    tile->lane = NULL;
+}
+
+/*
+ * The lane of a task, begun. A worker among others has one of its own. A single one has them all:
+ * it begins as many of the next tiles as there are lanes. The tail has nothing of devices: what
+ * lies before it in its block is carried.
+ */
+static int begin_lane(berth_run_state *run, uint64_t task, unsigned worker, berth_tile *tile,
+                      berth_error *error)
+{
+    uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
+    unsigned n = run->n_workers > 0 ? 1 : run->lanes.n;
+    bool is_tail = run->begin == run->carried.offset;
+    berth_tile next;
+
+    for (uint64_t i = task; i < task + n && i < n_tiles && !is_tail; i++) {
+        berth_lane *lane = &run->lanes.lanes[n == 1 ? worker : i % n];
+        place(run, i, &next);
+        if (lane->offset != next.offset && berth_lane_begin(lane, &next, error) < 0)
+            return error->code;
+    }
+    berth_lane *lane = &run->lanes.lanes[n == 1 ? worker : task % n];
+    tile->lane = is_tail ? NULL : lane;
+    tile->bytes = lane->buffer->bytes;
+    return 0;
+}
+
+/* Adds seconds since `begin`, but for some of them. */
+static void add_seconds(_Atomic uint64_t *nanoseconds, double begin, double without)
+{
+    double seconds = berth_seconds() - begin - without;
+
+    if (seconds > 0)
+        atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
+}
+
+static int render_task(berth_run_state *run, uint64_t task, unsigned worker, berth_tile *tile,
+                       berth_error *error)
+{
+    double begin = berth_seconds(), waited = 0;
+
+    place(run, task, tile);
+    tile->bytes = run->buffers + worker * run->tile_nbytes;
+    tile->scratch = run->scratch + worker * run->image.plan->most_header_nbytes;
+    if (run->lanes.n > 0 && begin_lane(run, task, worker, tile, error) < 0)
+        return error->code;
+    if (tile->lane)
+        waited = tile->lane->wait_seconds;
+    if (render(run, tile, error) < 0)
+        return error->code;
+    if (tile->lane)
+        waited = tile->lane->wait_seconds - waited;
+    add_seconds(&run->render_nanoseconds, begin, waited);
+    for (size_t i = 0; i < tile->n_lent; i++)
+        atomic_fetch_add(&run->lent_nbytes, tile->lent[i].range.nbytes);
+    return 0;
+}
+
+/* Nothing of the caller's is read for this tile any more. */
+static void end_reading(berth_run_state *run)
+{
+    const berth_run_settings *settings = run->settings;
+
+    if (atomic_fetch_sub(&run->n_unread, 1) == 1 && run->begin == 0 && settings->staged)
+        settings->staged(settings->staged_context);
+}
+
 int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     berth_run_state *run = context;
-    uint64_t index = run->begin / run->tile_nbytes + task;
-    uint64_t begin = index * run->tile_nbytes;
-    uint64_t rest = run->end - begin;
-    uint64_t end = begin + (rest < run->tile_nbytes ? rest : run->tile_nbytes);
-    if (begin < run->begin)
-        begin = run->begin;
     berth_tile tile;
-    tile.offset = begin;
-    tile.nbytes = (size_t)(end - begin);
-    tile.bytes = run->buffers + worker * run->tile_nbytes;
-    tile.scratch = run->scratch + worker * run->image.plan->most_header_nbytes;
-    tile.n_lent = 0;
 
-    if (render(run, &tile, error) < 0)
+    if (render_task(run, task, worker, &tile, error) < 0)
         return error->code;
-    for (size_t i = 0; i < tile.n_lent; i++)
-        atomic_fetch_add(&run->lent_nbytes, tile.lent[i].range.nbytes);
+    if (tile.n_lent == 0)
+        end_reading(run);
+    double begin = berth_seconds();
     if (run->block_nbytes > 1)
         write_blocks(run, &tile, error);
     else
         write_tile(run, &tile, error);
-    if (error->code == BERTH_OK && run->settings->tallies)
+    add_seconds(&run->write_nanoseconds, begin, 0);
+    if (error->code != BERTH_OK)
+        return error->code;
+    if (tile.n_lent > 0)
+        end_reading(run);
+    if (run->settings->tallies)
         berth_tally_tile(run->settings->tallies, run->image.plan, &tile);
-    return error->code;
+    return 0;
 }

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/snapshot.h"
 
+#include <string.h>
+
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/tensor.h"
 #include "io/pages.h"
 #include "io/pool.h"
 #include "save/image.h"
+#include "save/lanes.h"
 #include "save/run.h"
 
 /* Of memory and of every device whose direct writes could take their bytes from here. */
 #define PAGE_NBYTES 4096
 
-/* What io.memory_nbytes must leave for the pipeline. */
+/* What io.memory_nbytes must leave for the pipeline; and for a staging buffer. */
 #define LEAST_BUFFER_NBYTES ((uint64_t)64 * 1024)
+#define LEAST_STAGING_NBYTES BERTH_LARGE_PAGE_NBYTES
 
 /* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
 static bool is_borrowed(const berth_plan *plan, size_t i)
@@ -37,19 +42,20 @@ static void measure(berth_snapshot *snapshot, const berth_plan *plan)
     }
 }
 
-static int bound_memory(struct berth_config *config, uint64_t nbytes, berth_error *error)
+static int bound_memory(struct berth_config *config, const berth_plan *plan, uint64_t nbytes,
+                        berth_error *error)
 {
+    uint64_t least = plan->n_devices > 0 ? LEAST_STAGING_NBYTES : LEAST_BUFFER_NBYTES;
     uint64_t most = (uint64_t)config->io_memory_nbytes;
 
     if (most == 0)
         return 0;
-    if (most < LEAST_BUFFER_NBYTES || nbytes > most - LEAST_BUFFER_NBYTES)
+    if (most < least || nbytes > most - least)
         return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                           "a snapshot takes %llu bytes, and %llu for buffers; io.memory_nbytes is "
                           "%llu (%llu bytes missing)",
-                          (unsigned long long)nbytes, (unsigned long long)LEAST_BUFFER_NBYTES,
-                          (unsigned long long)most,
-                          (unsigned long long)(nbytes + LEAST_BUFFER_NBYTES - most));
+                          (unsigned long long)nbytes, (unsigned long long)least,
+                          (unsigned long long)most, (unsigned long long)(nbytes + least - most));
     config->io_memory_nbytes = (int64_t)(most - nbytes);
     return 0;
 }
@@ -73,7 +79,7 @@ int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
 
     if (snapshot->end == 0)
         return 0;
-    if (bound_memory(config, nbytes, error) < 0)
+    if (bound_memory(config, plan, nbytes, error) < 0)
         return error->code;
     snapshot->memory = nbytes <= SIZE_MAX ? berth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
@@ -85,29 +91,38 @@ int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
     return 0;
 }
 
-/* One chunk of the range. */
+/* ---- copying ---- */
+
+/* In chunks of the range, as tiles of the file. */
 typedef struct copying {
     const berth_plan *plan;
     const berth_snapshot *snapshot;
     uint64_t chunk_nbytes;
+    unsigned n_workers;
+    berth_lanes lanes; /* where storages lie on devices: each worker has one */
 } copying;
 
-/* The share of record i in the file's bytes [begin, end). */
-static int copy_share(const copying *copy, size_t i, uint64_t begin, uint64_t end,
-                      berth_error *error)
+/* The share of record i in a tile; through its lane, if it has one and that copies the share. */
+static int copy_share(const copying *copy, const berth_tile *tile, size_t i, berth_error *error)
 {
-    const berth_place *place = &copy->plan->records[i].place;
-    uint64_t data_end = place->data_offset + place->nbytes;
+    const berth_planned *record = &copy->plan->records[i];
+    uint64_t data_offset = record->place.data_offset;
+    berth_range share;
 
-    if (begin < place->data_offset)
-        begin = place->data_offset;
-    if (end > data_end)
-        end = data_end;
-    if (begin >= end)
+    if (!berth_tile_share(tile, data_offset, data_offset + record->place.nbytes, &share))
         return 0;
-    return berth_content_fetch(copy->plan, i,
-                               copy->snapshot->bytes + (begin - copy->snapshot->begin),
-                               (size_t)(end - begin), begin - place->data_offset, error);
+    uint8_t *to = copy->snapshot->bytes + (share.offset - copy->snapshot->begin);
+    if (!tile->lane || !berth_lane_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
+        return berth_content_fetch(copy->plan, i, to, (size_t)share.nbytes,
+                                   share.offset - data_offset, error);
+    if (berth_lane_wait(tile->lane, i, error) < 0)
+        return error->code;
+    const uint8_t *from = tile->lane->buffer->bytes + (share.offset - tile->offset);
+    if (record->swap_nbytes > 1)
+        berth_swap_bytes(to, from, (size_t)share.nbytes, record->swap_nbytes);
+    else
+        memcpy(to, from, (size_t)share.nbytes);
+    return 0;
 }
 
 static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error *error)
@@ -116,13 +131,33 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
     const berth_plan *plan = copy->plan;
     uint64_t begin = copy->snapshot->begin + task * copy->chunk_nbytes;
     uint64_t rest = copy->snapshot->end - begin;
-    uint64_t end = begin + (rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes);
+    berth_tile tile;
 
-    (void)worker;
+    tile.offset = begin;
+    tile.nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes);
+    tile.lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL;
+    if (tile.lane && berth_lane_begin(tile.lane, &tile, error) < 0)
+        return error->code;
     for (size_t i = berth_plan_find(plan, begin);
-         i < plan->n_records && plan->records[i].place.header_offset < end; i++)
-        if (is_borrowed(plan, i) && copy_share(copy, i, begin, end, error) < 0)
+         i < plan->n_records && plan->records[i].place.header_offset < begin + tile.nbytes; i++)
+        if (is_borrowed(plan, i) && copy_share(copy, &tile, i, error) < 0)
             return error->code;
+    return 0;
+}
+
+/* What lies on devices comes through the same staging buffers as a save without a snapshot. */
+static int open_lanes(copying *copy, const berth_run_settings *settings, berth_error *error)
+{
+    if (copy->plan->n_devices == 0)
+        return 0;
+    const berth_staging_need need =
+        berth_lanes_need(settings, settings->n_workers, settings->memory_nbytes);
+    if (berth_lanes_open(&copy->lanes, copy->plan, &need, error) < 0)
+        return error->code;
+    if (copy->chunk_nbytes > copy->lanes.ring.buffer_nbytes)
+        copy->chunk_nbytes = copy->lanes.ring.buffer_nbytes;
+    if (copy->n_workers > copy->lanes.n)
+        copy->n_workers = copy->lanes.n > 1 ? copy->lanes.n : 0;
     return 0;
 }
 
@@ -146,13 +181,18 @@ int berth_snapshot_take(berth_snapshot *snapshot, berth_plan *plan,
                         const struct berth_config *config, berth_error *error)
 {
     berth_run_settings settings = berth_run_settings_of(config, plan, NULL);
-    copying copy = {.plan = plan, .snapshot = snapshot, .chunk_nbytes = settings.tile_nbytes};
+    copying copy = {.plan = plan,
+                    .snapshot = snapshot,
+                    .chunk_nbytes = settings.tile_nbytes,
+                    .n_workers = settings.n_workers};
 
-    if (!snapshot->memory)
-        return 0;
+    if (!snapshot->memory || open_lanes(&copy, &settings, error) < 0)
+        return error->code;
     uint64_t n_chunks = (snapshot->end - snapshot->begin - 1) / copy.chunk_nbytes + 1;
-    if (berth_pool_run(n_chunks > 1 ? settings.n_workers : 0, n_chunks, copy_chunk, NULL, &copy,
-                       error) == 0)
+    int status =
+        berth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
+    berth_lanes_close(&copy.lanes);
+    if (status == 0)
         use_copy(snapshot, plan);
     return error->code;
 }

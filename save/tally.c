@@ -58,6 +58,13 @@ static void tell(const berth_tally *tally, const berth_plan *plan, size_t i,
     told->crc32 = is_summed ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     told->method = stats->method;
     told->reason = stats->reason;
+    if (record->device) {
+        if (strcmp(stats->method, "buffered") == 0)
+            told->method = "buffered, from device";
+        else if (strcmp(stats->method, "direct") == 0)
+            told->method = "direct, from device";
+        return;
+    }
     if (!why_copied || atomic_load(&tally->lent_nbytes) >= moved_nbytes / 2)
         return;
     if (strcmp(stats->method, "buffered") == 0)

@@ -11,20 +11,23 @@ int run_bench_rows(int argc, char **argv);
 
 /* ---- bench_shapes.c ---- */
 
-/* One tensor of a checkpoint to be saved; its bytes lie where malloc put them, as PyTorch's do. */
+/* One tensor of a checkpoint to be saved. */
 typedef struct bench_tensor {
     char name[48];
     berth_dtype dtype;
     int32_t rank;
     int64_t shape[2];
     size_t nbytes;
-    void *data;
+    void *data;        /* in main memory: where malloc put it, as PyTorch's */
+    uintptr_t address; /* else: in the device's memory */
 } bench_tensor;
 
 typedef struct bench_tensors {
     bench_tensor *items;
     size_t n;
-    uint64_t nbytes; /* of all */
+    uint64_t nbytes;    /* of all */
+    const char *device; /* NULL: main memory */
+    uintptr_t memory;   /* that of all, on the device */
 } bench_tensors;
 
 /* What to make; 0: what the shape has by itself. */
@@ -42,10 +45,13 @@ bool parse_nbytes(const char *text, uint64_t *nbytes);
  * bench_tensors_free takes what either left.
  */
 int bench_tensors_list(const bench_shape *shape, bench_tensors *tensors);
-/* Gives them bytes that no file system or device can shrink. Stops on a signal. */
-int bench_tensors_fill(bench_tensors *tensors);
+/*
+ * Gives them bytes that no file system or device can shrink; on a device ("cuda:0") unless it is
+ * NULL. Stops on a signal.
+ */
+int bench_tensors_fill(bench_tensors *tensors, const char *device);
 void bench_tensors_free(bench_tensors *tensors);
-/* A state_dict of them; the tree remembers what failed. */
+/* A state_dict of them, recorded as of their device; the tree remembers what failed. */
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree);
 /* Saves them, so that there is something to be loaded. */
 int bench_tensors_save(const bench_tensors *tensors, const char *path, const common *options);

@@ -78,7 +78,7 @@ static int make_file(load_bench *bench)
     int code = bench_tensors_list(&options->shape, &tensors);
 
     if (code == 0)
-        code = bench_tensors_fill(&tensors);
+        code = bench_tensors_fill(&tensors, NULL);
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)

@@ -6,7 +6,7 @@
 
 #include "tools/bench.h"
 
-enum { KEY_SIZE = 512, KEY_TENSORS, KEY_SHAPE, KEY_ROUNDS, KEY_DEVICE };
+enum { KEY_SIZE = 512, KEY_TENSORS, KEY_SHAPE, KEY_ROUNDS };
 
 static const struct argp_option options_of_all[] = {
     {"size", KEY_SIZE, "NBYTES", 0, "of all tensors, e.g. 4GiB (2GiB; llama and small: their own)",
@@ -17,7 +17,6 @@ static const struct argp_option options_of_all[] = {
      "bfloat16; small: 1 to 4 KiB each; one: a single tensor",
      1},
     {"rounds", KEY_ROUNDS, "N", 0, "measure so often (3)", 1},
-    {"device", KEY_DEVICE, "NAME", OPTION_HIDDEN, NULL, 1},
     {0}};
 
 uint64_t parse_count(const char *word, uint64_t most, const char *what, struct argp_state *state)
@@ -51,10 +50,6 @@ static error_t parse(int key, char *word, struct argp_state *state)
         break;
     case KEY_ROUNDS:
         options->rounds = parse_count(word, BENCH_MOST_ROUNDS, "--rounds", state);
-        return 0;
-    case KEY_DEVICE:
-        argp_failure(state, EXIT_TROUBLE, 0,
-                     "--device is not part of this version: tensors lie in main memory");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

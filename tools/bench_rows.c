@@ -135,7 +135,7 @@ static int make_file(rows_bench *bench)
     table->shape[1] = (int64_t)(options->row_nbytes / 4);
     table->nbytes = (size_t)table->shape[0] * (size_t)options->row_nbytes;
     tensors.nbytes = table->nbytes;
-    int code = bench_tensors_fill(&tensors);
+    int code = bench_tensors_fill(&tensors, NULL);
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)

@@ -8,8 +8,11 @@
 
 #include "tools/bench.h"
 
+enum { KEY_DEVICE = 256 };
+
 typedef struct save_options {
     bench_options bench;
+    const char *device; /* NULL: main memory */
     positional words;
 } save_options;
 
@@ -26,15 +29,25 @@ typedef struct save_bench {
     char durability[16], crc32[8];
 } save_bench;
 
+static const struct argp_option own_options[] = {
+    {"device", KEY_DEVICE, "NAME", 0,
+     "where the tensors lie: cuda:0, or simulated:0 (cpu: in main memory)", 1},
+    {0}};
+
 static error_t parse(int key, char *word, struct argp_state *state)
 {
     save_options *options = state->input;
 
-    if (key == ARGP_KEY_INIT) {
+    switch (key) {
+    case ARGP_KEY_INIT:
         state->child_inputs[0] = &options->bench;
         return 0;
+    case KEY_DEVICE:
+        options->device = strcmp(word, "cpu") == 0 ? NULL : word;
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
     }
-    return take_positional(key, word, state, &options->words);
 }
 
 /* ---- running ---- */
@@ -176,19 +189,24 @@ static void print_ways(const save_bench *bench)
                 human_nbytes(ways[i].nbytes, nbytes), ways[i].method, ways[i].reason);
 }
 
+static const char *device_of(const save_bench *bench)
+{
+    return bench->options->device ? bench->options->device : "cpu";
+}
+
 /* One object, also with --stats. */
 static int print_report(const save_bench *bench)
 {
     json_t *report = bench_rounds_json(&bench->rounds);
 
     json_object_update_new(
-        report,
-        json_pack("{s:I,s:I,s:s,s:s,s:s,s:s,s:b,s:I,s:I}", "file_nbytes",
-                  (json_int_t)bench->file_nbytes, "tensors", (json_int_t)bench->tensors.n, "shape",
-                  bench->options->bench.shape.name, "method", bench->stats.method, "reason",
-                  bench->stats.reason, "durability", bench->durability, "crc32",
-                  !strcmp(bench->crc32, "on"), "peak_nbytes", (json_int_t)bench->peak_nbytes,
-                  "written_nbytes", (json_int_t)(bench->written_nbytes / bench->rounds.n)));
+        report, json_pack("{s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I}", "file_nbytes",
+                          (json_int_t)bench->file_nbytes, "tensors", (json_int_t)bench->tensors.n,
+                          "shape", bench->options->bench.shape.name, "device", device_of(bench),
+                          "method", bench->stats.method, "reason", bench->stats.reason,
+                          "durability", bench->durability, "crc32", !strcmp(bench->crc32, "on"),
+                          "peak_nbytes", (json_int_t)bench->peak_nbytes, "written_nbytes",
+                          (json_int_t)(bench->written_nbytes / bench->rounds.n)));
     if (bench->storages) {
         json_object_set_new(report, "stats", stats_json(&bench->stats));
         json_object_set_new(report, "storages", ways_json(bench));
@@ -201,9 +219,10 @@ static int report_text(const save_bench *bench)
 {
     char size[32], peak[32];
 
-    printf("%zu tensors (%s), %s; %s (%s), durability %s, CRC-32 %s\n", bench->tensors.n,
-           bench->options->bench.shape.name, human_nbytes(bench->tensors.nbytes, size),
-           bench->stats.method, bench->stats.reason, bench->durability, bench->crc32);
+    printf("%zu tensors (%s) on %s, %s; %s (%s), durability %s, CRC-32 %s\n", bench->tensors.n,
+           bench->options->bench.shape.name, device_of(bench),
+           human_nbytes(bench->tensors.nbytes, size), bench->stats.method, bench->stats.reason,
+           bench->durability, bench->crc32);
     bench_rounds_print(&bench->rounds);
     printf("memory above tensors and values: %s at most\n", human_nbytes(bench->peak_nbytes, peak));
     return finish_output(EXIT_YES);
@@ -212,7 +231,7 @@ static int report_text(const save_bench *bench)
 int run_bench_save(int argc, char **argv)
 {
     static const struct argp argp = {
-        NULL,
+        own_options,
         parse,
         "",
         "Save a checkpoint into the current folder several times, tell how fast, and remove what "
@@ -236,7 +255,7 @@ int run_bench_save(int argc, char **argv)
     progress_begin(&bar, "save", common_options, &call, &bench.stats);
     if (bench_rounds_begin(&bench.rounds, options.bench.rounds) == 0 &&
         bench_tensors_list(&options.bench.shape, &bench.tensors) == 0 &&
-        bench_tensors_fill(&bench.tensors) == 0)
+        bench_tensors_fill(&bench.tensors, options.device) == 0)
         code = run_rounds(&bench);
     bench.rounds.nbytes = bench.tensors.nbytes;
     if (code == EXIT_YES)

@@ -183,10 +183,12 @@ static void fill(void *data, size_t nbytes, uint64_t *random)
     *random = x;
 }
 
-int bench_tensors_fill(bench_tensors *tensors)
+static const uint64_t FIRST_RANDOM = UINT64_C(88172645463325252);
+
+static int fill_host(bench_tensors *tensors)
 {
     enum { AT_ONCE = 64 << 20 };
-    uint64_t random = UINT64_C(88172645463325252), available = available_nbytes();
+    uint64_t random = FIRST_RANDOM, available = available_nbytes();
     char needed[32], there[32];
 
     if (available && tensors->nbytes > available)
@@ -207,10 +209,65 @@ int bench_tensors_fill(bench_tensors *tensors)
     return 0;
 }
 
+/* Places them one after the other, as far apart as PyTorch's allocator for CUDA has them; bytes. */
+static uint64_t place_on_device(bench_tensors *tensors)
+{
+    enum { APART = 512 };
+    uint64_t at = 0;
+
+    for (size_t i = 0; i < tensors->n; i++) {
+        tensors->items[i].address = (uintptr_t)at; /* counted from the first, as yet */
+        at += (tensors->items[i].nbytes + APART - 1) / APART * APART;
+    }
+    return at;
+}
+
+/* Fills all of the memory from one block of the host's, gaps too. */
+static int fill_memory(const bench_tensors *tensors, uint64_t nbytes)
+{
+    enum { AT_ONCE = 16 << 20 };
+    uint64_t random = FIRST_RANDOM;
+    void *block = malloc(AT_ONCE);
+    berth_error error;
+    int code = block ? 0 : trouble("out of memory");
+
+    for (uint64_t at = 0; at < nbytes && code == 0; at += AT_ONCE) {
+        size_t n = nbytes - at < AT_ONCE ? (size_t)(nbytes - at) : AT_ONCE;
+        fill(block, n, &random);
+        if (berth_device_memory_write(tensors->device, tensors->memory + (uintptr_t)at, block, n,
+                                      &error) < 0)
+            code = fail(&error);
+        else if (signal_code(0))
+            code = trouble("cancelled");
+    }
+    free(block);
+    return code;
+}
+
+static int fill_device(bench_tensors *tensors)
+{
+    uint64_t nbytes = place_on_device(tensors);
+    berth_error error;
+
+    if (berth_device_memory_new(tensors->device, (size_t)nbytes, &tensors->memory, &error) < 0)
+        return fail(&error);
+    for (size_t i = 0; i < tensors->n; i++)
+        tensors->items[i].address += tensors->memory;
+    return fill_memory(tensors, nbytes);
+}
+
+int bench_tensors_fill(bench_tensors *tensors, const char *device)
+{
+    tensors->device = device;
+    return device ? fill_device(tensors) : fill_host(tensors);
+}
+
 void bench_tensors_free(bench_tensors *tensors)
 {
     for (size_t i = 0; i < tensors->n; i++)
         free(tensors->items[i].data);
+    if (tensors->device)
+        berth_device_memory_free(tensors->device, tensors->memory);
     free(tensors->items);
     *tensors = (bench_tensors){0};
 }
@@ -221,10 +278,15 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
 
     for (size_t i = 0; i < tensors->n; i++) {
         const bench_tensor *tensor = &tensors->items[i];
+        berth_storage *storage = NULL;
+        if (tensors->device)
+            storage = berth_device_storage_new(tree, tensor->dtype, tensor->address, tensor->nbytes,
+                                               tensors->device, NULL);
         berth_dict_set(state, tensor->name,
                        berth_tensor_value(tree, &(berth_tensor){.dtype = tensor->dtype,
                                                                 .rank = tensor->rank,
                                                                 .shape = tensor->shape,
+                                                                .storage = storage,
                                                                 .data = tensor->data}));
     }
     return state;

@@ -2,8 +2,72 @@
 /* berth info and berth verify: what a file is, and whether it is whole. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tools/command.h"
+
+/* Storages that were on one device when they were saved. */
+typedef struct place {
+    const char *device;
+    size_t n_storages;
+    uint64_t nbytes;
+} place;
+
+static int compare_places(const void *left, const void *right)
+{
+    const place *a = left, *b = right;
+
+    return strcmp(a->device, b->device);
+}
+
+/* Puts those of one device together: a file may name as many as it has storages (P3). */
+static size_t join_places(place *places, size_t n)
+{
+    size_t n_joined = 0;
+
+    qsort(places, n, sizeof *places, compare_places);
+    for (size_t i = 0; i < n; i++) {
+        place *last = n_joined ? &places[n_joined - 1] : NULL;
+        if (last && !strcmp(last->device, places[i].device)) {
+            last->n_storages++;
+            last->nbytes += places[i].nbytes;
+        } else {
+            places[n_joined++] = places[i];
+        }
+    }
+    return n_joined;
+}
+
+/* The devices by name; *places is the caller's to free. 0, or EXIT_TROUBLE after telling. */
+static int list_places(const berth_checkpoint *checkpoint, size_t n_storages, place **places,
+                       size_t *n)
+{
+    const berth_storage *storage = NULL;
+
+    *n = 0;
+    *places = calloc(n_storages + 1, sizeof **places);
+    if (!*places)
+        return trouble("out of memory (%zu storages)", n_storages);
+    while (*n < n_storages && (storage = berth_storage_next(checkpoint, storage)) != NULL)
+        (*places)[(*n)++] = (place){.device = berth_storage_location(storage),
+                                    .n_storages = 1,
+                                    .nbytes = berth_storage_nbytes(storage)};
+    *n = join_places(*places, *n);
+    return 0;
+}
+
+static json_t *places_json(const place *places, size_t n)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(array,
+                              json_pack("{s:o,s:I,s:I}", "device", json_text(places[i].device),
+                                        "storages", (json_int_t)places[i].n_storages, "nbytes",
+                                        (json_int_t)places[i].nbytes));
+    return array;
+}
 
 static json_t *info_json(const berth_info *info)
 {
@@ -28,6 +92,20 @@ static void print_number(const char *what, int64_t number)
         printf("%-18s not recorded\n", what);
 }
 
+static void print_places(const place *places, size_t n)
+{
+    enum { MOST = 32 };
+    char text[32];
+
+    for (size_t i = 0; i < n && i < MOST; i++) {
+        printf("%-18s ", i ? "" : "devices");
+        print_name(stdout, places[i].device); /* the file's own text */
+        printf(", %zu storages, %s\n", places[i].n_storages, human_nbytes(places[i].nbytes, text));
+    }
+    if (n > MOST)
+        printf("%-18s and %zu more\n", "", n - MOST);
+}
+
 static void print_info(const berth_info *info)
 {
     char text[32];
@@ -48,6 +126,18 @@ static void print_info(const berth_info *info)
            info->calculated_offsets ? "calculated" : "from the file's own tables");
 }
 
+static int tell_info(const berth_info *info, const place *places, size_t n, const common *options)
+{
+    if (options->json) {
+        json_t *report = info_json(info);
+        json_object_set_new(report, "devices", places_json(places, n));
+        return print_json(report);
+    }
+    print_info(info);
+    print_places(places, n);
+    return finish_output(EXIT_YES);
+}
+
 int run_info(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -55,7 +145,8 @@ int run_info(int argc, char **argv)
         parse_plain,
         "FILE",
         "Tell what a checkpoint is: container, format version, alignment, byte order, how many "
-        "records, storages and tensors, and whether checksums are there.",
+        "records, storages and tensors, whether checksums are there, and on which devices storages "
+        "were.",
         common_children,
         NULL,
         NULL};
@@ -63,6 +154,8 @@ int run_info(int argc, char **argv)
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
+    place *places = NULL;
+    size_t n = 0;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (berth_open(options.words.words[0], NULL, &checkpoint, &error) < 0)
@@ -70,12 +163,9 @@ int run_info(int argc, char **argv)
     int code = EXIT_YES;
     if (berth_checkpoint_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
-    else if (options.common.json)
-        code = print_json(info_json(&info));
-    else {
-        print_info(&info);
-        code = finish_output(EXIT_YES);
-    }
+    else if ((code = list_places(checkpoint, info.n_storages, &places, &n)) == EXIT_YES)
+        code = tell_info(&info, places, n, &options.common);
+    free(places);
     berth_close(checkpoint);
     return code;
 }

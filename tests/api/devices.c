@@ -112,3 +112,51 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
     berth_close(checkpoint);
     berth_free(file);
 }
+
+/* ---- what GPUDirect Storage would need ---- */
+
+enum { BLOCK = 4096, N_SIZES = 40 };
+
+/* Sizes around those where a descriptor, a header or padding begins another block. */
+static berth_value *state_of_many_sizes(berth_tree *tree, uint8_t *bytes)
+{
+    berth_value *state = berth_dict(tree);
+    char name[16];
+
+    for (int i = 0; i < N_SIZES; i++) {
+        const int64_t n = (i % 4) * BLOCK + (i < N_SIZES / 2 ? i * 9 : BLOCK - i * 5);
+        (void)snprintf(name, sizeof name, "t%d", i);
+        berth_dict_set(state, name,
+                       berth_tensor_value(
+                           tree, &(berth_tensor){
+                                     .dtype = BERTH_UINT8, .rank = 1, .shape = &n, .data = bytes}));
+    }
+    return state;
+}
+
+/* Requests of whole blocks at multiples of a block: none has bytes of two storages, or of none. */
+Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
+{
+    static uint8_t bytes[4 * BLOCK];
+    berth_record record;
+    uint64_t free_from = 0;
+    int n_storages = 0;
+    berth_tree *tree = berth_tree_new(&error);
+
+    expect_good(berth_config_patch("save.storage_alignment=4096", &error));
+    berth_plan *plan = berth_save_plan(NULL, state_of_many_sizes(tree, bytes), NULL, &error);
+    cr_assert_not_null(plan, "%s", error.message);
+    for (size_t i = 0; berth_plan_record(plan, i, &record) == 0; i++) {
+        if (strncmp(record.name, "data/", 5) != 0)
+            continue;
+        cr_expect_eq(record.offset % BLOCK, 0, "%s at %zu", record.name, (size_t)record.offset);
+        cr_expect_geq(record.offset, free_from, "%s", record.name);
+        free_from = record.offset + (record.nbytes + BLOCK - 1) / BLOCK * BLOCK;
+        cr_expect_leq(free_from, berth_plan_nbytes(plan), "%s", record.name);
+        n_storages++;
+    }
+    cr_expect_eq(n_storages, N_SIZES);
+    berth_plan_free(plan);
+    berth_tree_free(tree);
+    expect_good(berth_config_unpatch(&error));
+}

@@ -92,6 +92,20 @@ Test(load, views_share_a_storage_and_its_memory)
     berth_close(checkpoint);
 }
 
+Test(load, storages_are_listed_one_by_one)
+{
+    berth_checkpoint *checkpoint = opened(), *other = opened();
+    const berth_storage *only = berth_storage_next(checkpoint, NULL);
+
+    cr_assert_not_null(only);
+    cr_expect_eq(only, berth_find_tensor(checkpoint, "model.bias")->storage);
+    cr_expect_null(berth_storage_next(checkpoint, only));
+    cr_expect_null(berth_storage_next(other, only));
+    cr_expect_null(berth_storage_next(NULL, NULL));
+    berth_close(checkpoint);
+    berth_close(other);
+}
+
 Test(load, a_name_that_is_not_there_says_what_is_near)
 {
     berth_checkpoint *checkpoint = opened();

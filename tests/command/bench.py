@@ -75,6 +75,18 @@ class BenchSave(Case):
             self.assertEqual((report["shape"], report["tensors"]), (shape, n))
             self.assertTrue(least <= report["nbytes"] <= most, report["nbytes"])
 
+    def test_tensors_on_a_device(self):
+        for shape, words in (("uniform", ["--size", "20MiB"]), ("small", ["--tensors", "300"]),
+                             ("llama", ["--size", "4MiB"])):
+            report = self.report("--shape", shape, "--device", "simulated", "--rounds", "2", *words)
+            host = self.report("--shape", shape, "--rounds", "1", *words)
+            self.assertEqual((report["device"], host["device"]), ("simulated", "cpu"))
+            self.assertEqual((report["nbytes"], report["tensors"]), (host["nbytes"], host["tensors"]))
+        self.assertIn(" on simulated:1, 1.0 MiB;",
+                      self.bench("--device", "simulated:1", "--size", "1MiB", "--rounds", "1").out)
+        self.assertEqual(self.report("--device", "cpu", "--size", "1MiB", "--rounds", "1")["device"],
+                         "cpu")
+
     def test_text_and_statistics(self):
         done = self.bench("--size", "1MiB", "--stats")
         self.assertRegex(done.out, r"\n\d+\.\d\d GiB/s: .* the median of 3 ")
@@ -83,8 +95,9 @@ class BenchSave(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "cuda:0"], "not part of this version"),
-                            (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
+        for words, says in ((["--device", "disk:0"], "disk:0: names no device"),
+                            (["--device", "simulated:7"], "simulated:7: there is no such device"),
+                            (["--device", ""], "names no device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
                             (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
                             (["--rounds", "0"], "--rounds"), (["--rounds", "5x"], "5x"),
                             (["--shape", "round"], "round"), (["more"], "one argument too many"),
@@ -202,7 +215,7 @@ class BenchLoad(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "cuda:0"], "not part of this version"),
+        for words, says in ((["--device", "cuda:0"], "--device"),
                             (["--size", "12XB"], "12XB"), (["--rounds", "0"], "--rounds"),
                             (["--shape", "round"], "round"), (["a", "b"], "one argument too many"),
                             (["--cold", "--warm"], "exclude each other"),

@@ -113,6 +113,19 @@ static void fetch(berth_checkpoint *checkpoint, berth_error *error)
         cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
 }
 
+/* A range that is long where chunks are of 64 KiB: by workers. */
+static void read_range(berth_checkpoint *checkpoint, berth_error *error)
+{
+    enum { FIRST = 5, N = N_ELEMENTS - 7 };
+    const berth_value *found = berth_find(checkpoint, "b", error);
+    float *buffer = malloc(N * sizeof *buffer);
+
+    if (found &&
+        berth_tensor_read(checkpoint, berth_value_tensor(found), FIRST, N, buffer, error) == 0)
+        cr_assert_eq(memcmp(buffer, elements + FIRST, N * sizeof *buffer), 0);
+    free(buffer);
+}
+
 /* Opens, reads both tensors, closes, verifies: 0, or the first status. */
 static int use_all(berth_error *error)
 {
@@ -122,6 +135,8 @@ static int use_all(berth_error *error)
     if (berth_open(path, NULL, &checkpoint, error) < 0)
         return error->code;
     fetch(checkpoint, error);
+    if (error->code == 0)
+        read_range(checkpoint, error);
     for (int i = 0; i < 2 && error->code == 0; i++) {
         const berth_value *found = berth_find(checkpoint, names[i], error);
         const void *data =

@@ -231,8 +231,8 @@ STAGING_TEST(a_bound_of_memory_is_kept)
     berth_staging_close(&ring);
     need.most_nbytes = PAGE - 1;
     cr_expect_eq(berth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "a staging buffer of 2097152 bytes is more than the 2097151 "
-                                    "that may be used");
+    cr_expect_str_eq(error.message, "a staging buffer takes 2097152 bytes, io.memory_nbytes leaves "
+                                    "2097151 (1 bytes missing)");
 }
 
 STAGING_TEST(needs_that_make_no_sense_are_refused)

@@ -158,6 +158,31 @@ Test(methods, of_auto_go_by_what_is_measured)
     }
 }
 
+/* Bytes that only pass: nothing is mapped, and the host's memory is not what is short. */
+Test(methods, to_devices_read_or_read_directly)
+{
+    static const struct {
+        berth_facts facts;
+        berth_load_method method;
+        const char *reason;
+    } cases[] = {
+        {{COLD, .free_nbytes = 1}, BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory"},
+        {{COLD, .residency = BERTH_RESIDENT}, BERTH_LOAD_READ, "the file is in memory"},
+        {{COLD, .asked_nbytes = 1000}, BERTH_LOAD_READ, "it is not much"},
+        {{COLD, .no_direct = "the reason"}, BERTH_LOAD_READ, "the reason"},
+        {{.is_memory = true}, BERTH_LOAD_READ, "the source is memory"},
+        {{.at_once = true}, BERTH_LOAD_READ, "the source is no file"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_facts facts = cases[i].facts;
+        facts.to_device = true;
+        expect_way("auto", facts, true, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
+        expect_way("auto", facts, false, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
+    }
+    expect_way("map", (berth_facts){COLD, .to_device = true}, true, BERTH_LOAD_MAP, BERTH_LOAD_READ,
+               "it goes to a device");
+}
+
 Test(methods, that_are_asked_for_are_given_where_they_can_be)
 {
     const berth_facts file = {LAZY}, remote = {LAZY, .file_system = BERTH_REMOTE};

@@ -199,3 +199,65 @@ Test(spans, bring_every_byte_once_to_where_it_belongs)
         }
     }
 }
+
+/* ---- to devices ---- */
+
+/* Handles are compared, never looked into. */
+static berth_device_handle *const devices[] = {(berth_device_handle *)(uintptr_t)64,
+                                               (berth_device_handle *)(uintptr_t)128};
+
+static void make_staged(void)
+{
+    for (size_t i = 0; i < spans.n_items; i++) {
+        items[i].device = devices[rand() % 4 == 0];
+        if (items[i].way.method == BERTH_LOAD_MAP || items[i].shift > 0)
+            items[i].way.method = BERTH_LOAD_READ;
+        if (rand() % 2)
+            items[i].shift = 0; /* nothing of it is swapped */
+    }
+    free(chunks);
+    cr_assert(berth_spans_measure(&spans));
+    chunks = calloc(spans.n_chunks, sizeof *chunks);
+    berth_spans_cut(&spans, NULL, NULL, chunks);
+}
+
+static void check_staged(const berth_chunk *chunk)
+{
+    const berth_item *first = &items[chunk->first_item];
+
+    cr_assert_null(chunk->memory);
+    cr_assert_leq(chunk->phase + chunk->nbytes, spans.chunk_nbytes, "it fits its buffer");
+    if (chunk->method == BERTH_LOAD_DIRECT)
+        cr_assert_eq((chunk->phase | chunk->offset) % spans.block_nbytes, 0);
+    for (size_t i = chunk->first_item; i < chunk->end_item; i++) {
+        cr_assert_eq(items[i].device, first->device, "one device");
+        if (items[i].shift == 0)
+            continue;
+        cr_assert_eq(chunk->end_item, chunk->first_item + 1, "alone");
+        cr_assert_eq((chunk->offset - items[i].storage->offset) % 64, 0, "no element is cut");
+        cr_assert_eq(chunk->phase % 64, 0, "its elements are aligned");
+    }
+}
+
+Test(spans, to_devices_fit_buffers_and_cut_no_element)
+{
+    srand(11);
+    for (int round = 0; round < 400; round++) {
+        add_at_random();
+        make_staged();
+        for (uint64_t k = 0; k < spans.n_chunks; k++)
+            check_staged(&chunks[k]);
+        for (size_t i = 0; i < spans.n_items; i++) {
+            uint64_t come = 0, begin = items[i].storage->offset;
+            uint64_t end = begin + items[i].storage->nbytes;
+            for (uint64_t k = 0; k < spans.n_chunks; k++) {
+                if (i < chunks[k].first_item || i >= chunks[k].end_item)
+                    continue;
+                uint64_t from = chunks[k].offset > begin ? chunks[k].offset : begin;
+                uint64_t to = chunks[k].offset + chunks[k].nbytes;
+                come += (to < end ? to : end) - from;
+            }
+            cr_assert_eq(come, items[i].storage->nbytes);
+        }
+    }
+}

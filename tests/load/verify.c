@@ -245,6 +245,25 @@ Test(verify, no_byte_at_a_tiles_edge_is_left_out)
     free(file);
 }
 
+Test(verify, without_memory_for_a_buffer_says_so_before_it_reads)
+{
+    size_t nbytes;
+    char expected[300];
+    berth_error error;
+
+    free(save_many(20, 30000, 1, "", &nbytes));
+    cr_expect_eq(
+        verify_with("load.mmap=off io.memory_nbytes=65535", NULL, NULL, NULL, NULL, &error),
+        BERTH_E_MEMORY);
+    (void)snprintf(expected, sizeof expected,
+                   "%s: io.memory_nbytes=65535 is too little for a buffer: 1 bytes are missing",
+                   path);
+    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    cr_expect_eq(
+        verify_with("load.mmap=off io.memory_nbytes=65536", NULL, NULL, NULL, NULL, &error), 0,
+        "%s", error.message);
+}
+
 /* ---- how much is read ---- */
 
 Test(verify, small_records_share_reads_and_no_byte_is_read_twice)

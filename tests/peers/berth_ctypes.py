@@ -137,6 +137,7 @@ DECLARATIONS = {
     "berth_tree_new": (P, [ERROR]), "berth_tree_free": (None, [P]),
     "berth_tree_error": (INT, [P, ERROR]),
     "berth_storage_new": (P, [P, INT, P, U64, TEXT]),
+    "berth_device_storage_new": (P, [P, INT, c.c_size_t, U64, TEXT, P]),
     "berth_none": (P, [P]), "berth_bool": (P, [P, BOOL]), "berth_int": (P, [P, I64]),
     "berth_bigint": (P, [P, TEXT, SIZE]), "berth_float": (P, [P, DOUBLE]),
     "berth_complex": (P, [P, DOUBLE, DOUBLE]), "berth_str": (P, [P, TEXT, SIZE]),
@@ -172,6 +173,11 @@ DECLARATIONS = {
     "berth_save_plan": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
     "berth_plan_nbytes": (U64, [P]), "berth_plan_count": (SIZE, [P]),
     "berth_plan_record": (INT, [P, SIZE, c.POINTER(Record)]),
+    # devices
+    "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
+    "berth_device_memory_free": (None, [TEXT, c.c_size_t]),
+    "berth_device_memory_write": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
+    "berth_device_memory_read": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
     # loading
     "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),
     "berth_root": (P, [P]), "berth_tensor_count": (SIZE, [P]),

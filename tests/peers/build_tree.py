@@ -31,6 +31,8 @@ def twos_complement(number):
 
 
 class Tree:
+    ready = None  # an event behind which the bytes of tensors on devices are there
+
     def __init__(self, value):
         self.kept = []  # objects, so that their ids stay theirs
         self.nodes = {}
@@ -160,11 +162,17 @@ class Tree:
         if not node:
             nbytes = untyped.nbytes()
             kind = DTYPES[dtype] if dtype in TYPED and nbytes % dtype.itemsize == 0 else 0
-            location = torch.serialization.location_tag(untyped).encode()
-            node = b.berth_storage_new(self.tree, kind, untyped.data_ptr(), nbytes, location)
+            node = self.new_storage(untyped, kind)
             self.kept.append(untyped)
             self.storages[untyped._cdata] = node
         return node
+
+    def new_storage(self, untyped, kind):
+        location = torch.serialization.location_tag(untyped).encode()
+        if untyped.device.type != "cpu":
+            return b.berth_device_storage_new(self.tree, kind, untyped.data_ptr(), untyped.nbytes(),
+                                              location, self.ready)
+        return b.berth_storage_new(self.tree, kind, untyped.data_ptr(), untyped.nbytes(), location)
 
     def attributes(self, value):
         state = torch._utils._get_obj_state(value)

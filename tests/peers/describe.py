@@ -99,7 +99,7 @@ class FromTorch:
         number = len(self.storages.numbers) - 1
         if not self.data:
             return (number, untyped.nbytes())
-        return (number, untyped.nbytes(), digest(untyped.data_ptr(), untyped.nbytes()))
+        return (number, untyped.nbytes(), digest(untyped.cpu().data_ptr(), untyped.nbytes()))
 
     def any_tensor(self, value):
         state = torch._utils._get_obj_state(value)

@@ -24,6 +24,7 @@ from torch.utils.serialization import config
 import berth_ctypes as b
 import cases
 import convert
+import devices
 import huge
 import shipped
 from build_tree import Tree
@@ -356,7 +357,8 @@ def main():
     sys.setrecursionlimit(20000)  # for the walks of these files
     with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
-                      convert.all_cases, shipped.all_files, huge.all_sizes):
+                      devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
+                      shipped.all_files, huge.all_sizes):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)

@@ -82,6 +82,22 @@ static void *read_ranges(void *checkpoint)
     return NULL;
 }
 
+/* Long enough for workers of its own, from memory or not, whichever it is by then. */
+static void *read_long_ranges(void *checkpoint)
+{
+    float *got = malloc(sizeof elements);
+    berth_error error;
+
+    for (int i = 0; i < N_TENSORS; i++) {
+        const berth_tensor *tensor = tensor_at(checkpoint, 5 * i);
+        expect(berth_tensor_read(checkpoint, tensor, 7, N_ELEMENTS - 9, got, &error) == 0,
+               error.message);
+        expect(memcmp(got, elements + 7, (N_ELEMENTS - 9) * sizeof *got) == 0, "a long range");
+    }
+    free(got);
+    return NULL;
+}
+
 static void *ask_storages(void *checkpoint)
 {
     berth_storage_stats stats;
@@ -141,7 +157,7 @@ static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset
 
 static void share_checkpoint(const char *options, bool from_source)
 {
-    static void *(*const roles[])(void *) = {read_ranges,    ask_storages, read_ranges,
+    static void *(*const roles[])(void *) = {read_ranges,    ask_storages, read_long_ranges,
                                              choose_methods, fetch_some,   walk};
     const berth_source source = {.nbytes = file_nbytes, .read = read_file};
     berth_checkpoint *checkpoint;
@@ -258,7 +274,8 @@ int main(void)
     share_checkpoint("load.check=data load.method=read io.threads=2 io.chunk_nbytes=65536", false);
     share_checkpoint("load.check=data io.threads=2 io.chunk_nbytes=65536", true);
     share_checkpoint("load.check=data load.method=map io.threads=2", false);
-    share_checkpoint("load.check=none", false);
+    share_checkpoint("load.method=direct io.threads=2 io.chunk_nbytes=65536", false);
+    share_checkpoint("load.check=none io.chunk_nbytes=65536", false);
     share_others();
     verify_together("io.threads=3 io.chunk_nbytes=65536");
     verify_together("io.threads=3 io.chunk_nbytes=65536 load.method=read");

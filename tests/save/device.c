@@ -53,7 +53,8 @@ static void check_bytes(const void *bytes, size_t nbytes, const char *what)
 
     cr_assert_eq(nbytes, scene.expected_nbytes, "%s", what);
     for (size_t i = 0; i < nbytes; i++)
-        cr_assert_eq(at[i], scene.expected[i], "byte %zu of %zu with %s", i, nbytes, what);
+        cr_assert_eq(at[i], scene.expected[i], "byte %zu of %zu is 0x%02x with %s", i, nbytes,
+                     at[i], what);
 }
 
 static void check_file(const char *what)

@@ -9,7 +9,6 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/peers"))
 
 import berth_ctypes as b
-import safetensors.torch
 import torch
 
 
@@ -23,11 +22,15 @@ class Tree:
         for name, tensor in state.items():
             shape = (c.c_int64 * tensor.dim())(*tensor.shape)
             made = b.Tensor(dtype=b.DTYPES[str(tensor.dtype).removeprefix("torch.")],
-                            rank=tensor.dim(), shape=shape, data=tensor.data_ptr())
+                            rank=tensor.dim(), shape=shape)
+            self.give_bytes(made, tensor)
             key = name.encode()
             b.berth_dict_set_value(self.root, b.berth_str(self.tree, key, len(key)),
                                    b.berth_tensor_value(self.tree, c.byref(made)))
         b.check(b.berth_tree_error, self.tree)
+
+    def give_bytes(self, made, tensor):
+        made.data = tensor.data_ptr()
 
     def free(self):
         b.berth_tree_free(self.tree)
@@ -59,6 +62,8 @@ def torch_save(state, crc32, synced=True):
 
 
 def safetensors_save(state):
+    import safetensors.torch
+
     return lambda path: then_synced(
         "safetensors", lambda to: safetensors.torch.save_file(state, to), path)
 
@@ -87,10 +92,10 @@ def memory_copy(nbytes):
 def verify(path, state):
     """The file is whole, every CRC matches, and PyTorch reads from it what was saved."""
     b.check(b.berth_verify, path.encode(), None, None)
-    loaded = torch.load(path, mmap=True, weights_only=True)
+    loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if list(loaded) != list(state):
         raise b.BerthError(f"{path}: PyTorch finds other names than were saved")
     for name, tensor in state.items():
         # By bytes: random floats hold NaNs, which equal nothing.
-        if not torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8)):
+        if not torch.equal(loaded[name].view(torch.uint8), tensor.cpu().view(torch.uint8)):
             raise b.BerthError(f"{path}: PyTorch reads {name} differently")

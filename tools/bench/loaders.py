@@ -14,8 +14,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 import berth_ctypes as b
 import numpy
-import safetensors
-import safetensors.torch
 import torch
 import torch.utils.serialization
 
@@ -204,10 +202,14 @@ def torch_load(path, mapped=False, calculated=False, then=None):
 
 
 def safetensors_load(path, backend="mmap", then=None):
+    import safetensors.torch
+
     return timed(lambda: safetensors.torch.load_file(path, backend=backend), then)
 
 
 def safetensors_open(path):
+    import safetensors
+
     def load():
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}

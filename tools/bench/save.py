@@ -48,6 +48,8 @@ def arguments():
 class Bench:
     """One shape: its tensors, those who save them, what was measured."""
 
+    command_words = ()
+
     def __init__(self, options, shape, folder, tmpfs):
         import contestants
         import raw
@@ -55,20 +57,28 @@ class Bench:
         self.who, self.raw, self.options, self.shape = contestants, raw, options, shape
         self.folder, self.tmpfs, self.remarks = folder, tmpfs, []
         self.letter, self.what, natural = shapes.SHAPES[shape]
-        wanted = options.size if options.size and (
-            shape in ("uniform", "one") or options.size < natural) else natural
-        if options.quick and shape == "small":
-            wanted = 4 * MIB  # not for its bytes but for its tensors
-        self.asked = self.fitting(wanted)
-        self.state = shapes.make(shape, self.asked)
+        self.asked = self.fitting(self.wanted(natural))
+        self.state, self.tree = self.make()
         self.nbytes = shapes.nbytes_of(self.state)
-        self.tree = contestants.Tree(self.state)
+
+    def wanted(self, natural):
+        if self.options.quick and self.shape == "small":
+            return 4 * MIB  # not for its bytes but for its tensors
+        size = self.options.size
+        return size if size and (self.shape in ("uniform", "one") or size < natural) else natural
+
+    def room(self):
+        """For the tensors, so that their copy in the page cache and the file have some, too."""
+        return min(machine.available_nbytes() / 2.3 - 512 * MIB,
+                   machine.free_nbytes(self.folder) / 1.1 - 64 * MIB)
+
+    def make(self):
+        state = shapes.make(self.shape, self.asked)
+        return state, self.who.Tree(state)
 
     def fitting(self, wanted):
-        """The size, halved until tensors, their copy in the page cache and the file have room."""
-        room = min(machine.available_nbytes() / 2.3 - 512 * MIB,
-                   machine.free_nbytes(self.folder) / 1.1 - 64 * MIB)
-        asked = wanted
+        """The size, halved until there is room."""
+        room, asked = self.room(), wanted
         while asked > room and asked > MIB:
             asked //= 2
         if asked < wanted:
@@ -174,7 +184,8 @@ class Bench:
     def command(self, n_tensors):
         """What only a process of its own can tell: `berth bench save` with the same tensors."""
         command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "save", "--json", "--quiet",
-                   "--shape", self.shape, "--size", str(self.asked), "--rounds", "2"]
+                   "--shape", self.shape, "--size", str(self.asked), "--rounds", "2",
+                   *self.command_words]
         for each in self.options.set:
             command += ["--set", each]
         done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)

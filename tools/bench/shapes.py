@@ -40,7 +40,7 @@ def sizes(shape, nbytes):
     return [(f"tensor.{i}", "float32", (nbytes // n // 4,)) for i in range(n)]
 
 
-def make(shape, nbytes):
+def make(shape, nbytes, device="cpu"):
     """An OrderedDict of tensors, each where PyTorch's allocator puts it.
 
     Their bytes are random, the same 8 MiB again and again: to make 4 GiB would take longer than
@@ -52,15 +52,15 @@ def make(shape, nbytes):
     generator = torch.Generator().manual_seed(1)
     block = torch.empty(8 * MIB // 8, dtype=torch.int64)
     block.random_(generator=generator)
-    block = block.view(torch.uint8)
+    block = block.view(torch.uint8).to(device)
     for name, dtype, dimensions in sizes(shape, nbytes):
-        tensor = torch.empty(dimensions, dtype=getattr(torch, dtype))
+        tensor = torch.empty(dimensions, dtype=getattr(torch, dtype), device=device)
         flat = tensor.view(-1).view(torch.uint8)
         for at in range(0, flat.numel(), block.numel()):
             part = flat[at:at + block.numel()]
             part.copy_(block[:part.numel()])
         if flat.numel() >= 8:
-            flat[:8].random_(0, 256, generator=generator)
+            flat[:8] = torch.empty(8, dtype=torch.uint8).random_(0, 256, generator=generator)
         state[name] = tensor
     return state
 

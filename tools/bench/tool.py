@@ -3,6 +3,7 @@
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import os
 import signal
@@ -54,22 +55,29 @@ def tell(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def version_of(package):
+    """None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def head(options, folder):
     """The report's first facts, printed too."""
     import raw
-    import safetensors
     import torch
 
     whole = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
              "quick": options.quick, "rounds": options.rounds, "set": options.set,
              "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
-             "torch": torch.__version__, "safetensors": safetensors.__version__,
+             "torch": torch.__version__, "safetensors": version_of("safetensors"),
              "fio": raw.fio_version(), "machine": machine.facts(folder),
              "load_before": os.getloadavg()}
     facts = whole["machine"]
     print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
           f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
-          f"{whole['safetensors']}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
+          f"{whole['safetensors'] or 'none'}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
     if whole["build"] != "release":
         tell("this is no release build: the figures say nothing")
     if whole["load_before"][0] > 0.5 * facts["processors"]:

@@ -110,16 +110,19 @@ class Turns:
                 made.append(figures)
         return made
 
-    def section(self, case, what, turns, rows, check=None, size=None):
-        """Takes the rounds of a case; rows: its ratios."""
+    def section(self, case, what, turns, rows, check=None, size=None, derive=None):
+        """Takes the rounds of a case; rows: its ratios; derive: adds to a round's figures."""
         self.remarks = []
         turns = turns()
         rounds = self.rounds(case, turns, check)
+        for each in rounds if derive else []:
+            derive(each)
         nbytes = size["nbytes"] if size else None
         figures = {}
-        for turn in turns:
-            seconds = [each[turn.name] for each in rounds if turn.name in each]
+        names = [*(turn.name for turn in turns), *(name for each in rounds for name in each)]
+        for name in dict.fromkeys(names):
+            seconds = [each[name] for each in rounds if name in each]
             if seconds:
-                figures[turn.name] = reports.figure(seconds, nbytes)
+                figures[name] = reports.figure(seconds, nbytes)
         return {"case": case, "letter": case, "what": what, **(size or {}), "figures": figures,
                 "ratios": reports.ratios(rows, rounds), "costs": [], "remarks": self.remarks}

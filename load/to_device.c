@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/to_device.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "io/clock.h"
+#include "io/pages.h"
+#include "io/pool.h"
+#include "io/staging.h"
+
+/* While one is copied, the other is filled. */
+#define BUFFERS_PER_WORKER 2
+/* All that can be open at a time. */
+#define MOST_DEVICES 128
+
+/* A buffer, and what it waits for before it can be filled again. */
+struct slot {
+    berth_staging_buffer *buffer;
+    berth_device_event *events;  /* one a device, opened when first needed */
+    berth_device_event *pending; /* recorded behind the copies from it */
+};
+
+/* One worker's. */
+struct lane {
+    berth_device_stream *streams; /* one a device, opened when first needed */
+    struct slot *slots;
+    unsigned next;
+    double wait_seconds;
+};
+
+struct run {
+    berth_to_device *to;
+    berth_device_handle *devices[MOST_DEVICES];
+    uint64_t nbytes[MOST_DEVICES]; /* of the memory that is to be made */
+    unsigned n_devices;
+    unsigned n_workers; /* of the pool */
+    berth_staging ring;
+    unsigned n_lanes, n_slots; /* slots of each lane */
+    struct lane *lanes;
+    struct slot *slots;
+    berth_device_stream *streams;
+    berth_device_event *events;
+};
+
+/* ---- memory on devices ---- */
+
+void berth_device_memory_list_free(berth_device_memory_list *list)
+{
+    for (berth_device_memory_list *next; list; list = next) {
+        next = list->next;
+        berth_device_release(list->device, list->address);
+        berth_release(list);
+    }
+}
+
+static unsigned number_of(struct run *run, const berth_device_handle *device)
+{
+    unsigned i = 0;
+
+    while (i < run->n_devices && run->devices[i] != device)
+        i++;
+    return i;
+}
+
+static bool measure(struct run *run)
+{
+    const berth_spans *spans = run->to->work.spans;
+
+    for (size_t i = 0; i < spans->n_items; i++) {
+        const berth_item *item = &spans->items[i];
+        unsigned number = number_of(run, item->device);
+        uint64_t *nbytes = &run->nbytes[number], end;
+        if (number == run->n_devices)
+            run->devices[run->n_devices++] = item->device;
+        if (item->address != 0)
+            continue;
+        if (!berth_add(*nbytes, item->storage->nbytes, &end) ||
+            !berth_add(end, BERTH_DEVICE_ALIGNMENT - 1, &end))
+            return false;
+        *nbytes = end - end % BERTH_DEVICE_ALIGNMENT;
+    }
+    return true;
+}
+
+/* One allocation a device. */
+static int make_memory(struct run *run, unsigned number, berth_error *error)
+{
+    berth_device_memory_list *made;
+
+    if (run->nbytes[number] == 0)
+        return 0;
+    made = berth_allocate_zeroed(sizeof *made);
+    if (!made)
+        return berth_fail_memory(error, sizeof *made);
+    *made = (berth_device_memory_list){.device = run->devices[number], .next = run->to->memory};
+    run->to->memory = made;
+    run->to->memory_nbytes += run->nbytes[number];
+    return berth_device_allocate(made->device, run->nbytes[number], &made->address, error);
+}
+
+static uintptr_t address_of(const berth_device_memory_list *list, const berth_device_handle *device)
+{
+    while (list->device != device)
+        list = list->next;
+    return list->address;
+}
+
+/* What the caller gave was looked at when it was given, but may be freed since. */
+static int place_items(struct run *run, berth_error *error)
+{
+    const berth_spans *spans = run->to->work.spans;
+    uint64_t used[MOST_DEVICES] = {0};
+
+    for (size_t i = 0; i < spans->n_items; i++) {
+        berth_item *item = &spans->items[i];
+        uint64_t nbytes = item->storage->nbytes, *at = &used[number_of(run, item->device)];
+        if (item->address != 0) {
+            if (berth_device_check(item->device, item->address, (size_t)nbytes, error) < 0)
+                return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
+            continue;
+        }
+        item->address = address_of(run->to->memory, item->device) + (uintptr_t)*at;
+        *at += nbytes +
+               (BERTH_DEVICE_ALIGNMENT - nbytes % BERTH_DEVICE_ALIGNMENT) % BERTH_DEVICE_ALIGNMENT;
+    }
+    return 0;
+}
+
+static int make_room(struct run *run, berth_error *error)
+{
+    if (!measure(run))
+        return berth_fail_memory(error, UINT64_MAX);
+    for (unsigned i = 0; i < run->n_devices; i++)
+        if (make_memory(run, i, error) < 0)
+            return error->code;
+    return place_items(run, error);
+}
+
+/* ---- the ring and its lanes ---- */
+
+uint64_t berth_staged_nbytes(const struct berth_config *config)
+{
+    uint64_t chunk_nbytes = berth_chunk_nbytes(config);
+    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
+    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
+
+    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
+        chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
+    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BERTH_LARGE_PAGE_NBYTES)
+        chunk_nbytes = BERTH_LARGE_PAGE_NBYTES; /* the least that a buffer has */
+    if (chunk_nbytes < BERTH_DIRECT_MOST_BLOCK_NBYTES)
+        return BERTH_DIRECT_MOST_BLOCK_NBYTES;
+    return chunk_nbytes - chunk_nbytes % BERTH_DIRECT_MOST_BLOCK_NBYTES;
+}
+
+static int open_ring(struct run *run, berth_error *error)
+{
+    const berth_chunks *work = &run->to->work;
+    const struct berth_config *config = work->config;
+    uint64_t n_chunks = work->spans->n_chunks;
+    berth_staging_need need = {.buffer_nbytes = (size_t)work->spans->chunk_nbytes,
+                               .n_buffers = (unsigned)config->device_staging_buffers,
+                               .most_nbytes = (uint64_t)config->io_memory_nbytes,
+                               .is_pinned = true};
+
+    run->n_workers = berth_chunks_n_workers(work, n_chunks);
+    run->n_lanes = run->n_workers > 0 ? run->n_workers : 1;
+    if (need.n_buffers == 0)
+        need.n_buffers = run->n_lanes * BUFFERS_PER_WORKER;
+    if (need.n_buffers > n_chunks)
+        need.n_buffers = (unsigned)n_chunks;
+    if (need.n_buffers > BERTH_STAGING_MOST_BUFFERS)
+        need.n_buffers = BERTH_STAGING_MOST_BUFFERS;
+    if (berth_staging_open(run->devices[0], &need, &run->ring, error) < 0)
+        return error->code;
+    run->to->staging_nbytes = (uint64_t)run->ring.n_buffers * run->ring.buffer_nbytes;
+    if (run->n_lanes > run->ring.n_buffers)
+        run->n_lanes = run->ring.n_buffers;
+    if (run->n_lanes < run->n_workers)
+        run->n_workers = run->n_lanes > 1 ? run->n_lanes : 0;
+    run->n_slots = run->ring.n_buffers / run->n_lanes;
+    return 0;
+}
+
+static int open_lanes(struct run *run, berth_error *error)
+{
+    size_t n_slots = (size_t)run->n_lanes * run->n_slots;
+    size_t n_streams = (size_t)run->n_lanes * run->n_devices;
+    size_t n_events = n_slots * run->n_devices;
+
+    run->lanes = berth_allocate_zeroed(run->n_lanes * sizeof *run->lanes);
+    run->slots = berth_allocate_zeroed(n_slots * sizeof *run->slots);
+    run->streams = berth_allocate_zeroed(n_streams * sizeof *run->streams);
+    run->events = berth_allocate_zeroed(n_events * sizeof *run->events);
+    if (!run->lanes || !run->slots || !run->streams || !run->events)
+        return berth_fail_memory(error, n_events * sizeof *run->events);
+    for (unsigned i = 0; i < run->n_lanes; i++)
+        run->lanes[i] = (struct lane){.streams = run->streams + (size_t)i * run->n_devices,
+                                      .slots = run->slots + (size_t)i * run->n_slots};
+    for (size_t i = 0; i < n_slots; i++)
+        run->slots[i] = (struct slot){.buffer = berth_staging_try(&run->ring),
+                                      .events = run->events + i * run->n_devices};
+    return 0;
+}
+
+/* Streams first: closing them waits until nothing is copied any more. */
+static void close_all(struct run *run)
+{
+    size_t n_slots = (size_t)run->n_lanes * run->n_slots;
+
+    for (size_t i = 0; run->streams && i < (size_t)run->n_lanes * run->n_devices; i++)
+        berth_device_stream_close(&run->streams[i]);
+    for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
+        berth_device_event_close(&run->events[i]);
+    for (size_t i = 0; run->slots && i < n_slots; i++)
+        if (run->slots[i].buffer)
+            berth_staging_give(&run->ring, run->slots[i].buffer);
+    berth_staging_close(&run->ring);
+    berth_release(run->events);
+    berth_release(run->streams);
+    berth_release(run->slots);
+    berth_release(run->lanes);
+}
+
+/* ---- one chunk ---- */
+
+static int wait_for(struct lane *lane, struct slot *slot, berth_error *error)
+{
+    if (!slot->pending)
+        return 0;
+    double begin_seconds = berth_seconds();
+    (void)berth_device_event_wait(slot->pending, error);
+    lane->wait_seconds += berth_seconds() - begin_seconds;
+    slot->pending = NULL;
+    return error->code;
+}
+
+/* Asks for copies of all that the chunk has of its items. */
+static int copy_items(const struct run *run, const berth_chunk *chunk, berth_device_stream *stream,
+                      berth_error *error)
+{
+    for (size_t i = chunk->first_item; i < chunk->end_item; i++) {
+        const berth_item *item = &run->to->work.spans->items[i];
+        uint64_t begin = item->storage->offset, end = begin + item->storage->nbytes;
+        uint64_t from = begin > chunk->offset ? begin : chunk->offset;
+        uint64_t to = end < chunk->offset + chunk->nbytes ? end : chunk->offset + chunk->nbytes;
+        if (from < to &&
+            berth_device_copy_to_device(stream, item->address + (uintptr_t)(from - begin),
+                                        chunk->memory + (from - chunk->offset), (size_t)(to - from),
+                                        error) < 0)
+            return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
+    }
+    return 0;
+}
+
+static int send(struct run *run, struct lane *lane, struct slot *slot, const berth_chunk *chunk,
+                berth_error *error)
+{
+    berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
+    unsigned number = number_of(run, device);
+    berth_device_stream *stream = &lane->streams[number];
+    berth_device_event *event = &slot->events[number];
+
+    if (!event->native && berth_device_event_open(device, event, error) < 0)
+        return error->code;
+    if (copy_items(run, chunk, stream, error) < 0 ||
+        berth_device_event_record(event, stream, error) < 0)
+        return error->code;
+    slot->pending = event;
+    return 0;
+}
+
+static int open_stream(struct run *run, struct lane *lane, const berth_chunk *chunk,
+                       berth_error *error)
+{
+    berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
+    berth_device_stream *stream = &lane->streams[number_of(run, device)];
+
+    return stream->native ? 0 : berth_device_stream_open(device, stream, error);
+}
+
+static int bring(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    struct run *run = context;
+    berth_chunk *chunk = &run->to->work.chunks[task];
+    struct lane *lane = &run->lanes[worker];
+    struct slot *slot = &lane->slots[lane->next];
+
+    if (chunk->first_item == chunk->end_item) /* a block's tail without any item */
+        return 0;
+    lane->next = (lane->next + 1) % run->n_slots;
+    if (open_stream(run, lane, chunk, error) < 0 || wait_for(lane, slot, error) < 0)
+        return error->code;
+    chunk->memory = slot->buffer->bytes + chunk->phase;
+    if (berth_chunk_bring(&run->to->work, chunk, error) < 0)
+        return error->code;
+    return send(run, lane, slot, chunk, error);
+}
+
+/* ---- all ---- */
+
+static int watch(void *context)
+{
+    return berth_chunks_watch(&((struct run *)context)->to->work);
+}
+
+/* Errors of copies may come only here. */
+static int wait_for_all(struct run *run, berth_error *error)
+{
+    double begin_seconds = berth_seconds();
+
+    for (size_t i = 0; i < (size_t)run->n_lanes * run->n_devices && error->code == 0; i++)
+        if (run->streams[i].native)
+            (void)berth_device_stream_wait(&run->streams[i], error);
+    run->to->device_seconds += berth_seconds() - begin_seconds;
+    return error->code;
+}
+
+int berth_to_device_run(berth_to_device *to, berth_error *error)
+{
+    struct run run = {.to = to};
+    uint64_t n_chunks = to->work.spans->n_chunks;
+
+    if (make_room(&run, error) == 0 && open_ring(&run, error) == 0 &&
+        open_lanes(&run, error) == 0 &&
+        berth_pool_run(run.n_workers, n_chunks, bring, watch, &run, error) == 0 &&
+        wait_for_all(&run, error) == 0)
+        berth_chunks_join(&to->work);
+    for (unsigned i = 0; run.lanes && i < run.n_lanes; i++)
+        to->device_seconds += run.lanes[i].wait_seconds;
+    close_all(&run);
+    return error->code;
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * After any single fault of a device in the middle of a save from devices, the path holds the old
+ * file or the new one, and the process lives (W6, W8): the Nth call of every kind into the driver
+ * fails, once, for ever, or so that the device is lost; the Nth system call and allocation of what
+ * is only done for devices.
+ */
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "io/staging.h"
+#include "tests/faults/inject.h"
+#include "tests/save/device_scene.h"
+
+#define OLD "the old file"
+#define SERIAL "io.threads=1 io.chunk_nbytes=64KiB "
+#define PARALLEL "io.threads=4 io.chunk_nbytes=64KiB "
+
+typedef struct way {
+    const char *options;
+    bool job;
+    uint32_t flags; /* of the job */
+} way;
+
+static const way ways[] = {
+    {.options = SERIAL "save.method=buffered"},
+    {.options = PARALLEL "save.method=direct"},
+    {.options = PARALLEL "save.byteorder=big debug=on"},
+    {.options = SERIAL "save.use_pinned_memory_for_d2h=off"},
+    {.options = PARALLEL "device.staging_buffers=2", .job = true},
+    {.options = "io.threads=4 io.chunk_nbytes=40001", .job = true, .flags = BERTH_SAVE_SNAPSHOT},
+};
+#define N_WAYS (sizeof ways / sizeof *ways)
+
+static device_scene scene;
+static berth_device_event ready;
+static char *folder, *path;
+static unsigned n_points;
+
+static void set_up(void)
+{
+    berth_error error;
+    berth_device_stream stream;
+
+    berth_error_clear(&error);
+    folder = test_folder_new();
+    path = test_path(folder, "archive.pt");
+    berth_simulated_set(NULL);
+    scene_begin(&scene);
+    cr_assert_eq(berth_device_stream_open(scene.device[0], &stream, &error), 0);
+    cr_assert_eq(berth_device_event_open(scene.device[0], &ready, &error), 0);
+    cr_assert_eq(berth_device_event_record(&ready, &stream, &error), 0);
+    berth_device_stream_close(&stream);
+    n_points = 0;
+}
+
+static void tear_down(void)
+{
+    fault_clear();
+    berth_device_event_close(&ready);
+    scene_end(&scene);
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(device_faults, .init = set_up, .fini = tear_down, .timeout = 300);
+
+static void check_points(unsigned line, unsigned least)
+{
+    printf("fault points W%u: %u\n", line, n_points);
+    fflush(stdout);
+    cr_assert_geq(n_points, least, "W%u: only %u fault points, not %u", line, n_points, least);
+}
+
+static int save_by_job(const berth_value *value, uint32_t flags, berth_error *error)
+{
+    berth_job *job;
+
+    if (berth_save_begin(path, value, flags, NULL, &job, error) < 0)
+        return error->code;
+    int status = berth_job_wait(job, error);
+    berth_job_free(job);
+    return status;
+}
+
+/* What fails before there is a value to save names no path. */
+static int save(const way *tried, berth_error *error)
+{
+    berth_tree *tree = berth_tree_new(error);
+
+    if (!tree)
+        return error->code;
+    const berth_value *state = scene_value(&scene, tree, true, ready.native);
+    int status = berth_tree_error(tree, error);
+    if (status == 0) {
+        status = tried->job ? save_by_job(state, tried->flags, error)
+                            : berth_save(path, state, NULL, error);
+        cr_assert(status == 0 || status == BERTH_E_MEMORY ||
+                      strncmp(error->message, path, strlen(path)) == 0,
+                  "%s", error->message);
+    }
+    berth_tree_free(tree);
+    return status;
+}
+
+static bool holds(const void *what, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(path, &n);
+    bool same = n == nbytes && memcmp(file, what, n) == 0;
+    free(file);
+    return same;
+}
+
+/* What is not the host's and was got for a save is given back; what is kept pinned, by trimming. */
+static void check_nothing_leaks(const char *about)
+{
+    berth_staging_trim();
+    const berth_simulated_live live = berth_simulated_seen();
+    cr_assert_eq(live.pinned_nbytes, 0, "%s: pinned memory leaks", about);
+    cr_assert_eq(live.n_streams, 0, "%s: a stream leaks", about);
+    cr_assert_eq(live.n_events, 1, "%s: an event leaks", about);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s: memory leaks", about);
+}
+
+static void check_outcome(int status, const berth_error *error, const char *about)
+{
+    cr_assert_eq(status, error->code, "%s", about);
+    cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
+    if (status == 0) {
+        cr_assert(holds(scene.expected, scene.expected_nbytes), "%s: not the new file", about);
+        return;
+    }
+    cr_assert(holds(OLD, strlen(OLD)), "%s: not the old file: %s", about, error->message);
+}
+
+/* A save of its own scene, with whatever was set up to fail. */
+static int try_save(const way *tried, berth_error *error, const char *about)
+{
+    size_t n_open = test_folder_count("/proc/self/fd");
+
+    berth_error_clear(error);
+    test_write_file(path, OLD, strlen(OLD));
+    int status = save(tried, error);
+    berth_simulated_fail(BERTH_SIMULATED_FIND, 0, BERTH_SIMULATED_ONCE);
+    test_memory_refuse(0, false);
+    check_outcome(status, error, about);
+    check_nothing_leaks(about);
+    cr_assert_eq(test_folder_count("/proc/self/fd"), n_open, "%s: a descriptor leaks", about);
+    return status;
+}
+
+static void begin(const way *tried)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(tried->options, &error), 0, "%s", error.message);
+    scene_expect(&scene);
+    test_memory_watch();
+}
+
+/* The process and its devices go on: the same save, whole. */
+static void end(const way *tried)
+{
+    berth_error error;
+
+    berth_simulated_set(NULL);
+    cr_assert_eq(try_save(tried, &error, "afterwards"), 0, "%s: %s", tried->options, error.message);
+    test_memory_unwatch();
+    berth_config_unpatch(NULL);
+}
+
+/* ---- the driver's calls ---- */
+
+static const struct {
+    berth_simulated_call call;
+    const char *name;
+    bool spares; /* its failure is no error: fewer staging buffers do */
+} calls[] = {
+    {BERTH_SIMULATED_FIND, "looking up memory", false},
+    {BERTH_SIMULATED_PIN, "pinning", true},
+    {BERTH_SIMULATED_OPEN_STREAM, "opening a stream", false},
+    {BERTH_SIMULATED_OPEN_EVENT, "opening an event", false},
+    {BERTH_SIMULATED_COPY, "asking for a copy", false},
+    {BERTH_SIMULATED_RECORD, "recording and waiting for an event", false},
+    {BERTH_SIMULATED_WAIT, "waiting", false},
+    {BERTH_SIMULATED_WORK, "copying", false},
+};
+#define N_CALLS (sizeof calls / sizeof *calls)
+
+static bool try_call(const way *tried, size_t i, uint64_t nth, berth_simulated_fault how)
+{
+    static const char *const hows[] = {"once", "for ever", "lost"};
+    berth_error error;
+    char about[200];
+
+    (void)snprintf(about, sizeof about, "%s, call %u, %s, %s", calls[i].name, (unsigned)nth,
+                   hows[how], tried->options);
+    berth_simulated_set(NULL);
+    berth_simulated_fail(calls[i].call, nth, how);
+    int status = try_save(tried, &error, about);
+    bool is_hit = berth_simulated_n_calls(calls[i].call) >= nth;
+    cr_assert(is_hit || status == 0, "%s: %s", about, error.message);
+    if (is_hit && !calls[i].spares)
+        cr_assert_lt(status, 0, "%s: nothing was said", about);
+    if (status < 0) /* in the driver's own words */
+        cr_assert(strstr(error.message, "simulated:") && strstr(error.message, " (SIMULATED_"),
+                  "%s: %s", about, error.message);
+    n_points += is_hit;
+    return is_hit;
+}
+
+/* W8: a sticky error too, which all later calls get. */
+Test(device_faults, every_call_into_the_driver_fails_once_for_ever_or_loses_the_device)
+{
+    for (size_t i = 0; i < N_WAYS; i++) {
+        begin(&ways[i]);
+        for (size_t j = 0; j < N_CALLS; j++)
+            for (int how = BERTH_SIMULATED_ONCE; how <= BERTH_SIMULATED_LOST; how++)
+                for (uint64_t nth = 1; try_call(&ways[i], j, nth, (berth_simulated_fault)how);
+                     nth++)
+                    ;
+        end(&ways[i]);
+    }
+    check_points(8, 700);
+}
+
+/* ---- the system's calls, and allocations ---- */
+
+static bool try_row(const way *tried, enum fault_row row, unsigned nth, int system_errno,
+                    bool for_ever)
+{
+    berth_error error;
+    char about[200];
+
+    (void)snprintf(about, sizeof about, "%s, call %u, %s%s", fault_row_names[row], nth,
+                   tried->options, for_ever ? ", for ever" : "");
+    fault_set(row, nth, system_errno, for_ever);
+    (void)try_save(tried, &error, about);
+    bool is_hit = atomic_load(&fault.n_hits) > 0;
+    fault_clear();
+    n_points += is_hit;
+    return is_hit;
+}
+
+static bool try_refusal(const way *tried, unsigned nth, bool for_ever)
+{
+    berth_error error;
+
+    uint64_t before = test_memory_seen().n_allocations;
+    test_memory_refuse(nth, for_ever);
+    int status = try_save(tried, &error, "no memory");
+    bool is_hit = test_memory_seen().n_allocations - before >= nth;
+    if (is_hit)
+        cr_assert_eq(status, BERTH_E_MEMORY, "allocation %u, %s: %s", nth, tried->options,
+                     error.message);
+    n_points += is_hit;
+    return is_hit;
+}
+
+/* W6 */
+Test(device_faults, no_memory_no_maps_no_threads_are_clean_errors)
+{
+    static const struct {
+        enum fault_row row;
+        int system_errno;
+    } rows[] = {{FAULT_mmap, ENOMEM},
+                {FAULT_munmap, EINVAL},
+                {FAULT_madvise, EINVAL},
+                {FAULT_pthread_create, EAGAIN}};
+
+    for (size_t i = 0; i < N_WAYS; i++) {
+        begin(&ways[i]);
+        for (unsigned for_ever = 0; for_ever < 2; for_ever++) {
+            for (size_t j = 0; j < 4; j++)
+                for (unsigned nth = 1;
+                     try_row(&ways[i], rows[j].row, nth, rows[j].system_errno, for_ever); nth++)
+                    ;
+            for (unsigned nth = 1; try_refusal(&ways[i], nth, for_ever); nth++)
+                ;
+        }
+        end(&ways[i]);
+    }
+    check_points(6, 500);
+}
+
+/* ---- what is said ---- */
+
+static void check_message(berth_simulated_call call, uint64_t nth, const char *message)
+{
+    const way serial = {.options = SERIAL "save.method=buffered"};
+    berth_error error;
+    char whole[400];
+
+    begin(&serial);
+    berth_simulated_set(NULL);
+    berth_simulated_fail(call, nth, BERTH_SIMULATED_LOST);
+    cr_assert_lt(try_save(&serial, &error, message), 0);
+    (void)snprintf(whole, sizeof whole, "%s: %s", path, message);
+    cr_expect_str_eq(error.message, whole);
+    end(&serial);
+}
+
+Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says)
+{
+    check_message(BERTH_SIMULATED_WAIT, 1,
+                  "data/0: simulated:0: copies did not end well: an illegal memory access was "
+                  "encountered (SIMULATED_ILLEGAL_ADDRESS)");
+    check_message(BERTH_SIMULATED_OPEN_STREAM, 1,
+                  "simulated:0: no stream can be had: an illegal memory access was encountered "
+                  "(SIMULATED_ILLEGAL_ADDRESS)");
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
+#include "tests/load/device_scene.h"
+
+#include "io/file_system.h"
+
+TestSuite(device, .init = set_up, .fini = tear_down);
+
+Test(device, storages_go_to_where_they_were)
+{
+    open_as("");
+    place_all(&as_they_were);
+    berth_stats stats = fetched(NULL);
+
+    expect_all_as_they_were();
+    cr_expect_eq(stats.device_nbytes,
+                 4 * (1 + 500000 + 700 + 100001 + 0 + 6 + 33334)); /* not part2 and part6 */
+    cr_expect_geq(stats.moved_nbytes, stats.device_nbytes);
+    cr_expect_not_null(stats.limited_by);
+    cr_expect_gt(stats.disk_seconds, 0);
+    cr_expect_str_eq(stats_at(1).method, "read");
+    cr_expect_str_eq(stats_at(1).reason, "the file is in memory");
+    cr_expect_eq(stats_at(1).moved_nbytes, 4 * 500000);
+    cr_expect_str_eq(stats_at(5).reason, "it is empty");
+}
+
+Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)
+{
+    static const char *const options[] = {
+        "io.threads=1 io.chunk_nbytes=65536",
+        "io.threads=1 io.chunk_nbytes=65536 device.staging_buffers=1",
+        "io.threads=3 io.chunk_nbytes=65536",
+        "io.threads=3 io.chunk_nbytes=131072 device.staging_buffers=7 load.check=data",
+        "io.threads=8 io.chunk_nbytes=65536 device.staging_buffers=2",
+        "io.threads=2 device.staging_nbytes=65536",
+        "io.threads=2 device.staging_nbytes=1GiB device.staging_buffers=1",
+        "io.memory_nbytes=2MiB",
+        "load.method=read load.mmap=off debug=on"};
+    /* Copies come late: a buffer that is filled again too early shows. */
+    static const berth_simulated_machine machine = {.n_devices = 2,
+                                                    .memory_nbytes = UINT64_MAX,
+                                                    .pinned_nbytes = UINT64_MAX,
+                                                    .latest_nanoseconds = 300000};
+
+    berth_simulated_set(&machine);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        open_as(options[i]);
+        place_all(&as_they_were);
+        (void)fetched(NULL);
+        expect_all_as_they_were();
+    }
+}
+
+Test(device, the_first_rule_that_fits_says_where)
+{
+    static const berth_placement_rule rules[] = {
+        {.pattern = "part[13]", .place = "simulated:1"},
+        {.location = "simulated:*", .most_nbytes = 4, .place = "cpu"},
+        {.location = "cpu", .least_nbytes = 5000, .place = "simulated:0"},
+        {.location = "simulated:1", .place = NULL}};
+    static const char *const expected[N_PARTS] = {"cpu",         "simulated:1", "cpu",
+                                                  "simulated:1", "simulated:1", "cpu",
+                                                  "simulated:0", "simulated:1", "cpu"};
+
+    open_as("");
+    cr_assert_eq(berth_choose_places(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    (void)fetched(NULL);
+    for (size_t i = 0; i < N_PARTS; i++)
+        expect_part(i, expected[i]);
+}
+
+Test(device, only_what_is_selected_is_brought_and_nothing_twice)
+{
+    const berth_selection selection = {.pattern = "part[14]"};
+
+    open_as("");
+    place_all(&as_they_were);
+    berth_stats stats = fetched(&selection);
+    cr_expect_eq(stats.device_nbytes, 4 * 600001);
+    uintptr_t address = address_at(1);
+    cr_expect_str_eq(stats_at(8).method, "none");
+    stats = fetched(&selection);
+    cr_expect_eq(stats.device_nbytes, 0);
+    cr_expect_eq(stats.moved_nbytes, 0);
+    cr_expect_null(stats.limited_by);
+    stats = fetched(NULL);
+    cr_expect_eq(stats.device_nbytes, 4 * (1 + 700 + 6 + 33334));
+    cr_expect_eq(address_at(1), address);
+    expect_all_as_they_were();
+}
+
+Test(device, an_address_is_enough_to_bring_a_storage)
+{
+    open_as("load.check=data");
+    place_all(&as_they_were);
+    expect_part(4, "simulated:1");
+    cr_expect_str_eq(stats_at(1).method, "none");
+    cr_expect_eq(stats_at(4).crc32, BERTH_CRC_GOOD);
+
+    /* Elements in the middle, and the storage that they lie in. */
+    const int64_t shape = 10, stride = 1;
+    berth_tensor part = *tensor_at(4);
+    uintptr_t address, storage;
+    part.shape = &shape;
+    part.stride = &stride;
+    part.storage_offset = 1234;
+    cr_assert_eq(berth_tensor_device_address(checkpoint, &part, &address, &error), 0);
+    cr_assert_eq(berth_storage_device_address(checkpoint, part.storage, &storage, &error), 0);
+    cr_expect_eq(address, storage + 1234);
+}
+
+Test(device, what_is_memory_of_the_host_stays_there)
+{
+    open_as("");
+    expect_part(1, "cpu");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    expect_part(1, "cpu");
+    expect_part(0, "simulated:0");
+
+    /* And what is on a device stays there, too. */
+    static const berth_placement_rule another = {.place = "simulated:1"};
+    place_all(&another);
+    expect_part(0, "simulated:0");
+}
+
+Test(device, the_host_reads_what_is_on_the_device)
+{
+    static const int64_t shape[] = {100, 3000}, stride[] = {1, 100};
+    float *bytes = malloc(4 * 300000);
+    berth_tensor across;
+
+    open_as("");
+    place_all(&as_they_were);
+    across = *tensor_at(1);
+    across.rank = 2;
+    across.shape = shape;
+    across.stride = stride;
+    for (int round = 0; round < 2; round++) { /* from the file, and then from the device */
+        cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(1), 1000, 70000, bytes, &error), 0,
+                     "%s", error.message);
+        cr_expect_eq(memcmp(bytes, words[1] + 1000, 4 * 70000), 0);
+        cr_assert_eq(berth_tensor_read(checkpoint, &across, 0, 300000, bytes, &error), 0, "%s",
+                     error.message);
+        for (size_t i = 0; i < 300000; i++)
+            cr_assert_eq(memcmp(&bytes[i], &words[1][i % 3000 * 100 + i / 3000], 4), 0);
+        (void)fetched(NULL);
+    }
+    cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(5), 0, 0, NULL, &error), 0);
+    free(bytes);
+}
+
+Test(device, what_is_written_there_is_what_is_read_and_saved_again)
+{
+    char *again = test_path(folder, "again.pt");
+    berth_device_stream stream;
+
+    open_as("");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    words[3][5] ^= 0x5a5a5a5a;
+    cr_assert_eq(berth_device_stream_open(device_named("simulated:0"), &stream, &error), 0);
+    cr_assert_eq(berth_device_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error),
+                 0);
+    cr_assert_eq(berth_device_stream_wait(&stream, &error), 0);
+    berth_device_stream_close(&stream);
+    cr_assert_eq(berth_save(again, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    free(path);
+    path = again;
+    open_as("load.check=data");
+    for (size_t i = 0; i < N_PARTS; i++)
+        expect_part(i, "cpu");
+}
+
+Test(device, foreign_bytes_are_swapped_on_the_way)
+{
+    /* Where storages lie at any byte, chunks must not cut elements (T5). */
+    static const char *const saves[] = {"save.byteorder=big save.storage_alignment=64",
+                                        "save.byteorder=big save.storage_alignment=1"};
+    static const char *const loads[] = {"io.chunk_nbytes=65536 io.threads=2",
+                                        "io.chunk_nbytes=65536 load.check=data load.method=direct",
+                                        ""};
+
+    for (size_t s = 0; s < 2; s++) {
+        save_as(saves[s]);
+        for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+            open_as(loads[i]);
+            place_all(&as_they_were);
+            (void)fetched(NULL);
+            expect_all_as_they_were();
+        }
+    }
+}
+
+Test(device, direct_reads_come_straight_into_pinned_memory)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is_in_memory = berth_file_system_of(fd) == BERTH_IN_MEMORY;
+
+    (void)close(fd);
+    if (is_in_memory)
+        cr_skip_test("the file system is in memory");
+    open_as("load.method=direct load.check=data io.chunk_nbytes=65536 io.threads=3");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+    if (checkpoint->no_direct)
+        cr_expect_str_eq(stats_at(1).method, "read");
+    else
+        cr_expect_str_eq(stats_at(1).method, "direct");
+    cr_expect_str_eq(stats_at(1).reason,
+                     checkpoint->no_direct ? checkpoint->no_direct : "load.method=direct");
+}
+
+/* No host's among them. */
+static const berth_placement_rule elsewhere = {.place = "simulated:1"};
+
+static const char *way_to_device(const char *options)
+{
+    static char text[100];
+
+    open_as(options);
+    place_all(&elsewhere);
+    (void)fetched(NULL);
+    (void)snprintf(text, sizeof text, "%s: %s", stats_at(1).method, stats_at(1).reason);
+    return text;
+}
+
+Test(device, nothing_is_mapped_that_goes_there)
+{
+    cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
+    cr_expect_null(checkpoint->map.base);
+    cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
+}
+
+static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    return 0;
+}
+
+Test(device, sources_of_all_kinds_come_there)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    const berth_source source = {.nbytes = nbytes, .read = read_memory, .context = bytes};
+
+    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+    cr_expect_str_eq(stats_at(1).reason, "the source is memory");
+    berth_close(checkpoint);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+    cr_expect_str_eq(stats_at(1).reason, "the source is no file");
+    close_all();
+    free(bytes);
+}
+
+/* ---- the caller's function, and its memory ---- */
+
+struct giver {
+    uintptr_t address; /* on simulated:1 */
+    size_t n_asked;
+};
+
+static int give(void *context, const berth_storage *storage, berth_placement *placement)
+{
+    struct giver *giver = context;
+
+    cr_expect_str_eq(placement->place, "cpu");
+    cr_expect_eq(placement->address, 0);
+    giver->n_asked++;
+    if (berth_storage_nbytes(storage) == 4 * 500000)
+        *placement = (berth_placement){"simulated:1", giver->address + 64, 4 * 500000};
+    else if (berth_storage_nbytes(storage) == 4 * 700)
+        placement->place = "simulated:0";
+    return 0;
+}
+
+Test(device, a_function_says_where_and_gives_memory)
+{
+    struct giver giver = {0};
+    berth_device_handle *device = device_named("simulated:1");
+
+    cr_assert_eq(berth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
+    open_as("load.check=data");
+    cr_assert_eq(berth_choose_places_by(checkpoint, give, &giver, &error), 0, "%s", error.message);
+    cr_expect_eq(giver.n_asked, N_PARTS);
+    (void)fetched(NULL);
+    cr_expect_eq(address_at(1), giver.address + 64);
+    expect_bytes("simulated:1", giver.address + 64, 1);
+    expect_part(3, "simulated:0");
+    expect_part(4, "cpu");
+    cr_expect_eq(berth_simulated_seen().memory_nbytes, 4 * 500000 + 64 + 3072); /* and part3's */
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    expect_bytes("simulated:1", giver.address + 64, 1); /* it is the caller's still */
+    berth_device_release(device, giver.address);
+}

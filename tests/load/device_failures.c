@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Loads to devices that fail: each with its sentence, nothing left behind, and nothing half there.
+ */
+#include "tests/load/device_scene.h"
+
+#include <sys/wait.h>
+
+TestSuite(device_failures, .init = set_up, .fini = tear_down);
+
+/* The message, which names the file, without it. */
+static const char *told(int status)
+{
+    size_t length = strlen(path);
+
+    cr_assert_lt(status, 0);
+    cr_assert_eq(error.code, status);
+    if (strncmp(error.message, path, length) != 0)
+        return error.message;
+    return error.message + length + 2;
+}
+
+static int fetch(void)
+{
+    return berth_fetch(checkpoint, NULL, NULL, &error);
+}
+
+static void expect_nothing(void)
+{
+    for (size_t i = 0; i < N_PARTS; i++)
+        if (parts[i].n_words > 0)
+            cr_expect_str_eq(stats_at(i).method, "none", "part%zu", i);
+    cr_expect_eq(berth_simulated_seen().memory_nbytes, 0);
+    cr_expect_eq(berth_simulated_seen().n_streams, 0);
+}
+
+/* ---- places ---- */
+
+static int place_at(const char *place)
+{
+    const berth_placement_rule rules[] = {{.pattern = "part0", .place = "simulated:0"},
+                                          {.pattern = "part1", .place = place}};
+
+    return berth_choose_places(checkpoint, rules, 2, &error);
+}
+
+Test(device_failures, places_that_there_are_not_change_none)
+{
+    open_as("");
+    cr_expect_str_eq(told(place_at("simulated:7")),
+                     "data/1: simulated:7: there is no such device, the driver has 2");
+    cr_expect_eq(error.code, BERTH_E_DEVICE);
+    cr_expect_str_eq(told(place_at("mps:0")),
+                     "data/1: mps:0: names no device; such do: cuda:0, simulated:0");
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+    cr_expect_str_eq(stats_at(0).place, "cpu");
+    cr_expect_str_eq(told(berth_choose_places(NULL, NULL, 0, &error)),
+                     "berth_choose_places needs a checkpoint and rules");
+    cr_expect_str_eq(told(berth_choose_places(checkpoint, NULL, 1, &error)),
+                     "berth_choose_places needs a checkpoint and rules");
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, NULL, NULL, &error)),
+                     "berth_choose_places_by needs a checkpoint and a function");
+}
+
+Test(device_failures, a_machine_without_devices_says_so)
+{
+    static const berth_simulated_machine none = {.n_devices = 0};
+
+    berth_simulated_set(&none);
+    open_as("");
+    cr_expect_str_eq(told(place_at("simulated:0")),
+                     "data/0: simulated:0: there is no such device, the driver has 0");
+    berth_simulated_set(NULL);
+    berth_simulated_fail(BERTH_SIMULATED_OPEN, 1, BERTH_SIMULATED_FOR_EVER);
+    cr_expect_str_eq(told(place_at("simulated:1")),
+                     "data/0: simulated:0: cannot be opened: unspecified failure "
+                     "(SIMULATED_FAILED)");
+}
+
+static int say(void *context, const berth_storage *storage, berth_placement *placement)
+{
+    const berth_placement *said = context;
+
+    if (berth_storage_nbytes(storage) != 4 * 700)
+        return 0;
+    if (!said)
+        return 5; /* EIO */
+    *placement = *said;
+    return 0;
+}
+
+Test(device_failures, memory_that_cannot_be_it_is_refused)
+{
+    berth_device_handle *device = device_named("simulated:1");
+    berth_placement said = {.place = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
+    char text[200];
+
+    open_as("");
+    (void)snprintf(text, sizeof text,
+                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+                   "any more",
+                   (size_t)said.address);
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)), text);
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+    said.place = "cpu";
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
+                     "data/3: memory can be given on devices only, not on \"cpu\"");
+    said.place = NULL;
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
+                     "data/3: there is no place");
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, NULL, &error)),
+                     "data/3: the caller's function gives it no place: Input/output error");
+    cr_expect_eq(error.code, BERTH_E_CALLBACK);
+
+    cr_assert_eq(berth_device_allocate(device, 2800, &said.address, &error), 0);
+    said = (berth_placement){.place = "simulated:1", .address = said.address, .nbytes = 2799};
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
+                     "data/3: simulated:1: memory of 2799 bytes is given for 2800");
+    said = (berth_placement){.place = "simulated:0", .address = said.address, .nbytes = 2800};
+    (void)snprintf(text, sizeof text,
+                   "data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
+                   "simulated:1",
+                   (size_t)said.address);
+    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)), text);
+
+    /* Freed before the bytes come, and after. */
+    said.place = "simulated:1";
+    cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
+    berth_device_release(device, said.address);
+    (void)snprintf(text, sizeof text,
+                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+                   "any more",
+                   (size_t)said.address);
+    cr_expect_str_eq(told(fetch()), text);
+    expect_nothing();
+    cr_assert_eq(berth_device_allocate(device, 2800, &said.address, &error), 0);
+    cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
+    (void)fetched(NULL);
+    berth_device_release(device, said.address);
+    (void)snprintf(text, sizeof text,
+                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+                   "any more",
+                   (size_t)said.address);
+    cr_expect_str_eq(
+        told(berth_tensor_read(checkpoint, tensor_at(3), 0, numel_of(3), words[0], &error)), text);
+}
+
+Test(device_failures, the_host_has_no_address_of_what_is_there)
+{
+    uintptr_t address = 1;
+
+    open_as("");
+    place_all(&as_they_were);
+    for (int round = 0; round < 2; round++) {
+        cr_expect_null(berth_tensor_data(checkpoint, tensor_at(1), &error));
+        cr_expect_str_eq(told(error.code),
+                         "data/1: its place is simulated:0, where the host cannot follow an "
+                         "address: berth_tensor_device_address tells it, berth_tensor_read copies "
+                         "from there");
+        cr_expect_null(berth_storage_data(checkpoint, tensor_at(1)->storage, &error));
+        (void)fetched(NULL);
+    }
+    cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(2), &address, &error)),
+                     "its place is the host's memory: berth_tensor_data tells the address");
+    cr_expect_eq(address, 0);
+    cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
+                     "there is no place for the address");
+    cr_expect_str_eq(told(berth_tensor_device_address(NULL, tensor_at(1), &address, &error)),
+                     "there is no checkpoint, or no storage");
+    cr_expect_str_eq(told(berth_storage_device_address(checkpoint, NULL, &address, &error)),
+                     "there is no checkpoint, or no storage");
+}
+
+/* ---- bytes that are bad ---- */
+
+Test(device_failures, bytes_that_are_not_those_that_were_saved_do_not_count)
+{
+    size_t nbytes;
+    uint64_t offset;
+
+    open_as("");
+    offset = tensor_at(1)->storage->offset + 1999999;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    bytes[offset] ^= 1;
+    test_write_file(path, bytes, nbytes);
+    free(bytes);
+    open_as("io.chunk_nbytes=65536 load.mmap=off");
+    place_all(&as_they_were);
+    cr_assert_eq(berth_config_patch("load.check=data", &error), 0);
+    berth_config *config = berth_config_new(&error);
+    cr_assert_eq(berth_config_unpatch(&error), 0);
+    int status = berth_fetch(checkpoint, NULL, &(berth_call){.config = config}, &error);
+    cr_expect_eq(status, BERTH_E_CHECKSUM, "%s", error.message);
+    cr_expect_str_eq(error.record, "data/1");
+    expect_nothing();
+    cr_expect_eq(stats_at(1).crc32, BERTH_CRC_BAD);
+    berth_config_free(config);
+
+    /* What is good comes. */
+    const berth_selection rest = {.pattern = "part[034578]"};
+    (void)fetched(&rest);
+    expect_part(3, "simulated:0");
+}
+
+Test(device_failures, a_file_that_became_shorter_is_an_error)
+{
+    static const berth_placement_rule all = {.place = "simulated:1"};
+
+    open_as("io.chunk_nbytes=65536 io.threads=1");
+    place_all(&all);
+    uint64_t offset = tensor_at(1)->storage->offset + 100000;
+    cr_assert_eq(truncate(path, (off_t)offset), 0);
+    cr_expect_eq(fetch(), BERTH_E_TRUNCATED, "%s", error.message);
+    cr_expect_eq(error.offset, offset);
+    cr_expect_str_eq(error.record, "data/1");
+    expect_nothing();
+}
+
+/* ---- what there is not enough of ---- */
+
+Test(device_failures, without_room_for_all_buffers_fewer_do)
+{
+    static const berth_simulated_machine machine = {
+        .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 5 << 20};
+
+    berth_simulated_set(&machine);
+    open_as("io.threads=4 io.chunk_nbytes=65536");
+    place_all(&as_they_were);
+    berth_stats stats = fetched(NULL);
+    cr_expect_geq(stats.memory_nbytes, 2 * 2097152);
+    cr_expect_lt(stats.memory_nbytes, 3 * 2097152);
+    expect_all_as_they_were();
+}
+
+Test(device_failures, without_room_for_one_the_bytes_are_told)
+{
+    static const berth_simulated_machine machine = {
+        .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 1 << 20};
+
+    berth_simulated_set(&machine);
+    open_as("");
+    place_all(&as_they_were);
+    cr_expect_str_eq(told(fetch()), "simulated:0: 4194304 bytes cannot be pinned: out of memory "
+                                    "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_eq(error.code, BERTH_E_MEMORY);
+    expect_nothing();
+    open_as("io.memory_nbytes=1MiB");
+    place_all(&as_they_were);
+    cr_expect_str_eq(told(fetch()), "a staging buffer takes 2097152 bytes, io.memory_nbytes "
+                                    "leaves 1048576 (1048576 bytes missing)");
+    berth_simulated_set(NULL);
+    open_as("");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+}
+
+Test(device_failures, without_room_on_the_device_the_bytes_are_told)
+{
+    static const berth_simulated_machine machine = {
+        .n_devices = 2, .memory_nbytes = 2000000, .pinned_nbytes = UINT64_MAX};
+
+    berth_simulated_set(&machine);
+    open_as("");
+    place_all(&as_they_were);
+    cr_expect_str_eq(told(fetch()),
+                     "simulated:0: 2137600 bytes of device memory cannot be had: out of memory "
+                     "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_eq(error.code, BERTH_E_MEMORY);
+    expect_nothing();
+    berth_simulated_set(NULL);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+}
+
+/* ---- devices that fail ---- */
+
+Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
+{
+    uint64_t nths[] = {1, 7, 0};
+
+    open_as("io.chunk_nbytes=65536 io.threads=3");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    nths[2] = berth_simulated_n_calls(BERTH_SIMULATED_WORK);
+    cr_assert_gt(nths[2], 7);
+    /* With the last copy it shows only when that is waited for. */
+    for (size_t k = 0; k < 3; k++) {
+        berth_simulated_set(NULL);
+        open_as("io.chunk_nbytes=65536 io.threads=3");
+        place_all(&as_they_were);
+        berth_simulated_fail(BERTH_SIMULATED_WORK, nths[k], BERTH_SIMULATED_LOST);
+        cr_expect_eq(fetch(), BERTH_E_DEVICE);
+        cr_expect_not_null(strstr(error.message, "(SIMULATED_ILLEGAL_ADDRESS)"), "%s",
+                           error.message);
+        for (size_t i = 0; i < N_PARTS; i++)
+            if (parts[i].n_words > 0)
+                cr_expect_str_eq(stats_at(i).method, "none");
+        cr_expect_eq(berth_simulated_seen().n_streams, 0);
+        berth_simulated_set(NULL);
+        (void)fetched(NULL);
+        expect_all_as_they_were();
+    }
+}
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    uint64_t *total = context;
+
+    (void)done_nbytes;
+    *total = total_nbytes;
+    return 1;
+}
+
+Test(device_failures, a_cancelled_load_leaves_nothing)
+{
+    uint64_t total = 0;
+    const berth_call call = {.progress = cancel, .progress_context = &total};
+
+    open_as("io.chunk_nbytes=65536 io.threads=1");
+    place_all(&as_they_were);
+    cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
+    cr_expect_gt(total, 4 * 600000);
+    expect_nothing();
+}
+
+/* In a child, that exits with the number of what was not as it must be. */
+static int act_as_child(void)
+{
+    const berth_selection host = {.pattern = "part2"};
+
+    if (fetch() != BERTH_E_DEVICE || !strstr(error.message, "this process was forked"))
+        return 1;
+    if (berth_tensor_read(checkpoint, tensor_at(0), 0, 1, words[5], &error) != BERTH_E_DEVICE)
+        return 2;
+    if (berth_fetch(checkpoint, &host, NULL, &error) < 0)
+        return 3;
+    berth_close(checkpoint);
+    return 0;
+}
+
+Test(device_failures, devices_do_not_survive_a_fork)
+{
+    const berth_selection first = {.pattern = "part0"};
+    int status = 0;
+
+    open_as("");
+    place_all(&as_they_were);
+    (void)fetched(&first);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(act_as_child());
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_expect(WIFEXITED(status));
+    cr_expect_eq(WEXITSTATUS(status), 0);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A file of tensors that were on two simulated devices and on the host, opened with options, and
+ * what of it is where.
+ */
+#ifndef TESTS_LOAD_DEVICE_SCENE_H
+#define TESTS_LOAD_DEVICE_SCENE_H
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/simulated.h"
+#include "io/staging.h"
+#include "io/syscalls.h"
+#include "load/checkpoint.h"
+#include "tests/support/support.h"
+
+/* Tensors "part0" ... of so many words, as elements of several widths. */
+#ifndef HAS_OTHER_PARTS
+static const struct part {
+    size_t n_words;
+    berth_dtype dtype;
+    const char *location;
+} parts[] = {{1, BERTH_FLOAT32, "simulated:0"},
+             {500000, BERTH_FLOAT32, "simulated:0"},
+             {300, BERTH_INT16, "cpu"},
+             {700, BERTH_INT64, "simulated:0"},
+             {100001, BERTH_UINT8, "simulated:1"},
+             {0, BERTH_FLOAT32, "simulated:1"},
+             {60000, BERTH_INT64, "cpu"},
+             {6, BERTH_FLOAT64, "simulated:1"},
+             {33334, BERTH_INT16, "simulated:0"}};
+#endif
+#define N_PARTS (sizeof parts / sizeof *parts)
+
+static const berth_placement_rule as_they_were = {.place = NULL};
+
+static char *folder, *path;
+static uint32_t *words[N_PARTS];
+static berth_checkpoint *checkpoint;
+static berth_error error;
+
+static inline int64_t numel_of(size_t i)
+{
+    return (int64_t)(parts[i].n_words * 4 / berth_dtype_nbytes(parts[i].dtype));
+}
+
+static inline void save_as(const char *options)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    char name[16];
+
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        const int64_t numel = numel_of(i);
+        berth_storage *storage = berth_storage_new(tree, parts[i].dtype, words[i],
+                                                   parts[i].n_words * 4, parts[i].location);
+        const berth_tensor tensor = {
+            .dtype = parts[i].dtype, .rank = 1, .shape = &numel, .storage = storage};
+        (void)snprintf(name, sizeof name, "part%zu", i);
+        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    berth_tree_free(tree);
+}
+
+static inline void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    for (size_t i = 0; i < N_PARTS; i++) {
+        words[i] = malloc((parts[i].n_words + 1) * 4);
+        for (size_t k = 0; k < parts[i].n_words; k++)
+            words[i][k] = (uint32_t)(k * 2654435761u + i);
+    }
+    save_as("save.storage_alignment=64");
+    berth_simulated_set(NULL);
+}
+
+/* A device that was lost does not free its memory: whoever loses one sets the machine up anew. */
+static inline void close_all(void)
+{
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    berth_staging_trim();
+    berth_simulated_live live = berth_simulated_seen();
+    cr_expect_eq(live.memory_nbytes, 0);
+    cr_expect_eq(live.pinned_nbytes, 0);
+    cr_expect_eq(live.n_streams, 0);
+    cr_expect_eq(live.n_events, 0);
+}
+
+static inline void tear_down(void)
+{
+    berth_system_restore();
+    close_all();
+    for (size_t i = 0; i < N_PARTS; i++)
+        free(words[i]);
+    free(path);
+    test_folder_remove(folder);
+}
+
+static inline void open_as(const char *options)
+{
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
+static inline const berth_tensor *tensor_at(size_t i)
+{
+    char name[16];
+
+    (void)snprintf(name, sizeof name, "part%zu", i);
+    return berth_find_tensor(checkpoint, name);
+}
+
+static inline berth_storage_stats stats_at(size_t i)
+{
+    berth_storage_stats stats;
+
+    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
+    return stats;
+}
+
+static inline void place_all(const berth_placement_rule *rule)
+{
+    cr_assert_eq(berth_choose_places(checkpoint, rule, 1, &error), 0, "%s", error.message);
+}
+
+static inline berth_stats fetched(const berth_selection *selection)
+{
+    berth_stats stats = {0};
+
+    cr_assert_eq(berth_fetch(checkpoint, selection, &(berth_call){.stats = &stats}, &error), 0,
+                 "%s", error.message);
+    return stats;
+}
+
+static inline berth_device_handle *device_named(const char *name)
+{
+    berth_device_handle *device;
+
+    cr_assert_eq(berth_device_open(name, &device, &error), 0, "%s", error.message);
+    return device;
+}
+
+static inline uintptr_t address_at(size_t i)
+{
+    uintptr_t address;
+
+    cr_assert_eq(berth_tensor_device_address(checkpoint, tensor_at(i), &address, &error), 0, "%s",
+                 error.message);
+    return address;
+}
+
+/* The bytes at an address of a device are part i's. */
+static inline void expect_bytes(const char *name, uintptr_t address, size_t i)
+{
+    size_t nbytes = parts[i].n_words * 4;
+    uint8_t *bytes = malloc(nbytes + 1);
+
+    cr_assert_eq(berth_device_read(device_named(name), bytes, address, nbytes, NULL, &error), 0,
+                 "%s", error.message);
+    cr_expect_eq(memcmp(bytes, words[i], nbytes), 0, "part%zu on %s", i, name);
+    free(bytes);
+}
+
+/* Part i is at `place`: each byte, and what is said of it. */
+static inline void expect_part(size_t i, const char *place)
+{
+    cr_expect_str_eq(stats_at(i).place, place, "part%zu", i);
+    if (strcmp(place, "cpu") == 0) {
+        const void *data = berth_tensor_data(checkpoint, tensor_at(i), &error);
+        cr_assert_not_null(data, "%s", error.message);
+        cr_expect_eq(memcmp(data, words[i], parts[i].n_words * 4), 0, "part%zu", i);
+        return;
+    }
+    uintptr_t address = address_at(i);
+    cr_expect_eq(address % 512, 0);
+    cr_expect_eq(address == 0, parts[i].n_words == 0);
+    expect_bytes(place, address, i);
+}
+
+static inline void expect_all_as_they_were(void)
+{
+    for (size_t i = 0; i < N_PARTS; i++)
+        expect_part(i, parts[i].location);
+}
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saves from devices: how many staging buffers there are, how large, and what is told of a save. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "io/staging.h"
+#include "tests/save/device_scene.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static device_scene scene;
+static char *folder, *path;
+static berth_error error;
+static berth_stats stats;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "archive.pt");
+    berth_simulated_set(NULL);
+    scene_begin(&scene);
+}
+
+static void tear_down(void)
+{
+    scene_end(&scene);
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(save_ring, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* Eight tiles of devices' bytes. Anew: nothing is kept pinned from before. */
+static int save(const char *options)
+{
+    const berth_call call = {.stats = &stats};
+
+    cr_assert_eq(berth_config_patch("io.chunk_nbytes=64KiB", &error), 0);
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    int status = berth_save(path, scene.state, &call, &error);
+    berth_config_unpatch(NULL);
+    berth_config_unpatch(NULL);
+    return status;
+}
+
+static void check_saved(const char *options)
+{
+    size_t nbytes;
+
+    cr_assert_eq(save(options), 0, "%s", error.message);
+    uint8_t *file = test_read_file(path, &nbytes);
+    cr_assert_eq(nbytes, scene.expected_nbytes);
+    cr_assert_eq(memcmp(file, scene.expected, nbytes), 0, "%s", options);
+    free(file);
+}
+
+/* ---- the ring ---- */
+
+static void check_ring(const char *options, uint64_t ring_nbytes)
+{
+    berth_staging_trim();
+    check_saved(options);
+    cr_expect_eq(berth_staging_kept_nbytes(), ring_nbytes, "%s: %llu", options,
+                 (unsigned long long)berth_staging_kept_nbytes());
+    cr_expect_geq(stats.memory_nbytes, ring_nbytes, "%s", options);
+    cr_expect_leq(stats.memory_nbytes, ring_nbytes + MIB, "%s", options);
+}
+
+Test(save_ring, buffers_are_as_many_and_as_large_as_asked_for)
+{
+    check_ring("device.staging_buffers=3", 3 * 2 * MIB);
+    check_ring("device.staging_buffers=3 device.staging_nbytes=1", 3 * 2 * MIB);
+    check_ring("device.staging_buffers=2 io.threads=5", 2 * 2 * MIB);
+    check_ring("device.staging_buffers=5 io.threads=2", 2 * 2 * MIB);
+    check_ring("device.staging_buffers=5 io.threads=1", 5 * 2 * MIB);
+    check_ring("io.threads=1", 3 * 2 * MIB);
+    check_ring("io.threads=4", 4 * 2 * MIB);
+    check_ring("io.chunk_nbytes=3MiB", 4 * MIB); /* one tile */
+    check_ring("io.chunk_nbytes=3MiB device.staging_nbytes=2MiB", 2 * MIB);
+    check_ring("io.threads=4 save.method=direct", 4 * 2 * MIB);
+}
+
+Test(save_ring, what_is_said_of_buffers_goes_before_what_is_measured)
+{
+    check_ring("io.chunk_nbytes=32MiB device.staging_nbytes=32MiB io.threads=4", 32 * MIB);
+    cr_expect_leq(stats.n_requests, 3, "one tile in one buffer, and the tail");
+}
+
+Test(save_ring, is_pinned_once_and_kept)
+{
+    check_saved("io.threads=3");
+    uint64_t n = berth_simulated_n_calls(BERTH_SIMULATED_PIN);
+    cr_expect_eq(n, 3);
+    check_saved("io.threads=3");
+    check_saved("io.threads=1");
+    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), n);
+}
+
+Test(save_ring, is_not_pinned_when_that_is_off)
+{
+    check_saved("save.use_pinned_memory_for_d2h=off io.threads=4");
+    check_saved("save.use_pinned_memory_for_d2h=off io.threads=1 save.method=direct");
+    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), 0);
+    cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);
+    cr_expect_eq(berth_staging_kept_nbytes(), 0);
+    cr_expect_geq(stats.memory_nbytes, 3 * 2 * MIB);
+}
+
+Test(save_ring, comes_from_the_driver_where_memory_cannot_be_registered)
+{
+    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
+                                                   .memory_nbytes = UINT64_MAX,
+                                                   .pinned_nbytes = UINT64_MAX,
+                                                   .cannot_register = true});
+    check_ring("io.threads=4", 4 * 2 * MIB);
+    check_ring("io.threads=3 save.method=direct", 3 * 2 * MIB);
+}
+
+Test(save_ring, is_bound_by_the_memory_that_may_be_used)
+{
+    char message[300];
+
+    check_ring("io.memory_nbytes=7MiB", 3 * 2 * MIB);
+    check_ring("io.memory_nbytes=7MiB device.staging_nbytes=32MiB io.chunk_nbytes=32MiB", 2 * MIB);
+    check_ring("io.memory_nbytes=3MiB", 2 * MIB);
+    cr_expect_leq(stats.memory_nbytes, 3 * MIB);
+    test_write_file(path, "old", 3);
+    cr_expect_eq(save("io.memory_nbytes=1MiB io.threads=1"), BERTH_E_MEMORY);
+    (void)snprintf(message, sizeof message,
+                   "%s: a staging buffer takes 2097152 bytes, io.memory_nbytes leaves ", path);
+    cr_expect_eq(strncmp(error.message, message, strlen(message)), 0, "%s", error.message);
+    cr_expect_eq(test_folder_count(folder), 1);
+}
+
+static char logged[400];
+
+static void keep_log(void *context, const char *message)
+{
+    (void)context;
+    (void)snprintf(logged, sizeof logged, "%s", message);
+}
+
+static void pin_at_most(uint64_t nbytes)
+{
+    berth_staging_trim();
+    berth_simulated_set(&(berth_simulated_machine){
+        .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = nbytes});
+}
+
+/* With fewer buffers, and then an error that names the bytes. */
+Test(save_ring, shrinks_where_pinned_memory_is_short)
+{
+    char message[300];
+    size_t nbytes;
+
+    berth_set_log(keep_log, NULL);
+    pin_at_most(5 * MIB);
+    check_ring("io.threads=4", 4 * MIB);
+    cr_expect_str_eq(logged, "2 staging buffers instead of 4: simulated:0: 2097152 bytes cannot be "
+                             "pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
+    pin_at_most(2 * MIB);
+    check_ring("io.threads=4", 2 * MIB);
+    pin_at_most(2 * MIB - 1);
+    test_write_file(path, "old", 3);
+    cr_expect_eq(save("io.threads=4"), BERTH_E_MEMORY);
+    (void)snprintf(message, sizeof message,
+                   "%s: simulated:0: 2097152 bytes cannot be pinned: out of memory "
+                   "(SIMULATED_OUT_OF_MEMORY)",
+                   path);
+    cr_expect_str_eq(error.message, message);
+    free(test_read_file(path, &nbytes));
+    cr_expect_eq(nbytes, 3, "the old file");
+    cr_expect_eq(test_folder_count(folder), 1);
+    berth_set_log(NULL, NULL);
+}
+
+/* ---- snapshots ---- */
+
+static int save_snapshot(const char *options)
+{
+    berth_job *job;
+
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    if (berth_save_begin(path, scene.state, BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0) {
+        (void)berth_job_wait(job, &error);
+        berth_job_free(job);
+    }
+    berth_config_unpatch(NULL);
+    return error.code;
+}
+
+Test(save_ring, carries_snapshots_too)
+{
+    cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB"), 0, "%s", error.message);
+    cr_expect_eq(berth_staging_kept_nbytes(), 4 * 2 * MIB);
+    berth_staging_trim();
+    cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB io.memory_nbytes=5MiB"), 0, "%s",
+                 error.message);
+    cr_expect_eq(berth_staging_kept_nbytes(), 2 * 2 * MIB);
+    cr_expect_eq(save_snapshot("io.memory_nbytes=2MiB"), BERTH_E_MEMORY);
+    cr_expect_not_null(strstr(error.message, ", and 2097152 for buffers; io.memory_nbytes is "),
+                       "%s", error.message);
+}
+
+/* ---- what is told ---- */
+
+static int sleep_and_write(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)context, (void)buffer, (void)nbytes, (void)offset;
+    usleep(10000);
+    return 0;
+}
+
+Test(save_ring, what_limited_the_save_is_told)
+{
+    const berth_sink slow = {.write = sleep_and_write};
+    const berth_call call = {.stats = &stats};
+
+    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
+                                                   .memory_nbytes = UINT64_MAX,
+                                                   .pinned_nbytes = UINT64_MAX,
+                                                   .latest_nanoseconds = 40000000,
+                                                   .seed = 1});
+    cr_assert_eq(save("io.threads=2 save.durability=none save.method=buffered"), 0);
+    cr_expect_str_eq(stats.limited_by, "device");
+    cr_expect_gt(stats.device_seconds, 0.01);
+    berth_simulated_set(NULL);
+    cr_assert_eq(berth_save_sink(&slow, NULL, scene.state, &call, &error), 0);
+    cr_expect_str_eq(stats.limited_by, "disk");
+    cr_expect_gt(stats.disk_seconds, 0.009);
+}
+
+Test(save_ring, what_became_of_each_storage_is_told)
+{
+    enum { N = SCENE_N };
+    berth_storage_stats told[N];
+    const berth_call call = {.stats = &stats, .storage_stats = told, .n_storage_stats = N};
+    uint64_t device_nbytes = 0;
+
+    cr_assert_eq(berth_config_patch("save.method=buffered", &error), 0);
+    cr_assert_eq(berth_save(path, scene.state, &call, &error), 0);
+    berth_config_unpatch(NULL);
+    for (size_t i = 0; i < N; i++) {
+        cr_expect_eq(told[i].moved_nbytes, scene_nbytes(i));
+        if (scene.device[i] && scene_nbytes(i) > 0)
+            cr_expect_str_eq(told[i].method, "buffered, from device");
+        else
+            cr_expect_null(strstr(told[i].method, "device"), "%zu: %s", i, told[i].method);
+        device_nbytes += scene.device[i] ? scene_nbytes(i) : 0;
+    }
+    cr_expect_eq(stats.device_nbytes, device_nbytes);
+    cr_expect_eq(stats.n_storages, N);
+}
