@@ -3,6 +3,8 @@
  * Saves from simulated devices under the thread sanitizer, every copy late: two at once through
  * staging buffers of their own, in small tiles whose descriptors are seams; jobs whose tensors are
  * overwritten as soon as they are staged; a device that is lost on the way (W8).
+ *
+ * usage: save_devices [NAME...]: from two devices of these names, or one twice, e.g. cuda:0
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -119,15 +121,17 @@ static void lose_device(uint64_t nth)
     free(path);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     folder = test_folder_new();
     berth_simulated_set(&late);
+    for (int i = 0; i < 2 && argc > 1; i++)
+        scene_devices[i] = argv[argc > 2 ? i + 1 : 1];
     scene_begin(&scene);
     save_at_once();
     overwrite_when_staged(0);
     overwrite_when_staged(BERTH_SAVE_SNAPSHOT);
-    for (uint64_t nth = 1; nth < 20; nth += 6)
+    for (uint64_t nth = 1; nth < 20 && argc == 1; nth += 6) /* a real one is not lost */
         lose_device(nth);
     scene_end(&scene);
     berth_staging_trim();

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves from devices, on simulated ones: the same file as from main memory, whatever goes late. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "config/error.h"
 #include "io/staging.h"
@@ -112,10 +114,40 @@ DEVICE_TEST(late_copies_in_any_order_are_waited_for)
     berth_simulated_set(NULL);
 }
 
-DEVICE_TEST(memory_and_sinks_get_the_same_bytes)
+static int append(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    uint8_t *bytes = context;
+
+    memcpy(bytes + offset, buffer, nbytes);
+    return 0;
+}
+
+/* In order: one thread, whose staging buffers are filled ahead. */
+static void check_ordered(const char *options)
+{
+    const berth_sink sink = {
+        .write = append, .context = calloc(1, scene.expected_nbytes), .in_order = true};
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+    patch(options);
+    cr_assert_eq(berth_save_sink(&sink, "archive", scene.state, NULL, &error), 0, "%s",
+                 error.message);
+    check_bytes(sink.context, scene.expected_nbytes, options);
+    cr_assert_eq(berth_save_fd(fd, "archive", scene.state, NULL, &error), 0, "%s", error.message);
+    check_file(options);
+    berth_config_unpatch(NULL);
+    close(fd);
+    free(sink.context);
+}
+
+DEVICE_TEST(memory_descriptors_and_sinks_get_the_same_bytes)
 {
     void *bytes;
     size_t nbytes;
+
+    check_ordered("io.chunk_nbytes=40000");
+    check_ordered("io.chunk_nbytes=40000 device.staging_buffers=1");
+    check_ordered("io.chunk_nbytes=999999 io.threads=4");
 
     cr_assert_eq(berth_save_memory(&bytes, &nbytes, "archive", scene.state, NULL, &error), 0, "%s",
                  error.message);
@@ -153,6 +185,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
         &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
     cr_assert_eq(berth_save_begin(path, tensor, 0, NULL, &job, &error), 0, "%s", error.message);
     cr_expect_not(berth_job_is_staged(job));
+    usleep(20000);
     berth_simulated_hold(&kernels, false);
     cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
     berth_job_free(job);

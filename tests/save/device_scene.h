@@ -15,13 +15,13 @@
 
 enum { SCENE_N = 7 };
 
-/* Elements of float32, and where they lie. */
+/* Simulated, or a real one, or twice the same, before scene_begin. */
+static const char *scene_devices[] = {"simulated:0", "simulated:1", "cpu"};
+
+/* Elements of float32, and on which of these they lie. */
 static const struct {
-    size_t n;
-    const char *location;
-} scene_parts[SCENE_N] = {{1, "simulated:0"},     {70000, "simulated:0"}, {300, "cpu"},
-                          {33333, "simulated:1"}, {0, "simulated:1"},     {20000, "cpu"},
-                          {5, "simulated:1"}};
+    size_t n, device;
+} scene_parts[SCENE_N] = {{1, 0}, {70000, 0}, {300, 2}, {33333, 1}, {0, 1}, {20000, 2}, {5, 1}};
 
 typedef struct device_scene {
     float *host[SCENE_N];
@@ -58,6 +58,11 @@ static inline size_t scene_nbytes(size_t i)
     return scene_parts[i].n * sizeof(float);
 }
 
+static inline const char *scene_location(size_t i)
+{
+    return scene_devices[scene_parts[i].device];
+}
+
 static inline void scene_fill(device_scene *scene, size_t i)
 {
     berth_error error;
@@ -66,9 +71,9 @@ static inline void scene_fill(device_scene *scene, size_t i)
     scene->host[i] = malloc(scene_nbytes(i) + 1);
     for (size_t j = 0; j < scene_parts[i].n; j++)
         scene->host[i][j] = (float)(j * 7 + i) * 0.37f;
-    if (strcmp(scene_parts[i].location, "cpu") == 0)
+    if (strcmp(scene_location(i), "cpu") == 0)
         return;
-    scene_must(berth_device_open(scene_parts[i].location, &scene->device[i], &error), &error);
+    scene_must(berth_device_open(scene_location(i), &scene->device[i], &error), &error);
     scene_must(berth_device_allocate(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
                &error);
     scene_put(scene->device[i], scene->address[i], scene->host[i], scene_nbytes(i));
@@ -86,9 +91,9 @@ static inline berth_value *scene_value(const device_scene *scene, berth_tree *tr
         berth_storage *storage =
             on_devices && scene->device[i]
                 ? berth_device_storage_new(tree, BERTH_FLOAT32, scene->address[i], scene_nbytes(i),
-                                           scene_parts[i].location, ready)
+                                           scene_location(i), ready)
                 : berth_storage_new(tree, BERTH_FLOAT32, scene->host[i], scene_nbytes(i),
-                                    scene_parts[i].location);
+                                    scene_location(i));
         const berth_tensor tensor = {
             .dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage};
         (void)snprintf(name, sizeof name, "part%zu", i);
