@@ -270,6 +270,29 @@ int berth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_
     return BERTH_OK;
 }
 
+size_t berth_zip_before_descriptor(const berth_zip_entry *entry)
+{
+    uint64_t between = entry->next_offset - entry->data_offset - entry->compressed_nbytes;
+
+    return has_descriptor(entry->flags) && (between == 12 || between == 20) ? 4 : 0;
+}
+
+/*
+ * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+ * takes them of the data, which then end with the signature.
+ */
+int berth_zip_check_before_descriptor(const uint8_t *before, const berth_zip_entry *entry,
+                                      berth_error *error)
+{
+    berth_cursor cursor = berth_cursor_over(before, 4);
+
+    if (berth_cursor_u32(&cursor) != BERTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return BERTH_OK;
+    return berth_fail(error, BERTH_E_ARCHIVE, entry->record,
+                      entry->data_offset + entry->compressed_nbytes,
+                      "a descriptor without a signature, but the bytes before it are one");
+}
+
 /* ---- the CRC ---- */
 
 int berth_zip_check_crc(const berth_zip_entry *entry, uint32_t computed, bool *present,

@@ -125,6 +125,15 @@ int berth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_
                                berth_zip_entry *entry, berth_error *error);
 
 /*
+ * Z6: the bytes right before a descriptor that tell whether it has no signature, or is the rest of
+ * one that has: 4, or 0 where there is no question. Needs entry->data_offset.
+ */
+size_t berth_zip_before_descriptor(const berth_zip_entry *entry);
+/* Refuses the rest of one: `before` are those bytes. */
+int berth_zip_check_before_descriptor(const uint8_t *before, const berth_zip_entry *entry,
+                                      berth_error *error);
+
+/*
  * Ranges (Z7), when every entry, folders too, has data_offset and end_offset: disjoint, without
  * gap, the first one at base_offset, the last ending at the directory.
  */

@@ -52,9 +52,10 @@ static uint32_t alignment_of(const berth_checkpoint *checkpoint)
 struct walk {
     const berth_checkpoint *checkpoint;
     size_t archive_nbytes;
-    const char *before; /* the record before this one, "" for the first */
-    size_t before_at;   /* unless it is a small one: storage's index + 1 */
-    size_t next;        /* berth_container_find_next */
+    const char *before;           /* the record before this one, "" for the first */
+    size_t before_at;             /* unless it is a small one: storage's index + 1 */
+    size_t next;                  /* berth_container_find_next */
+    const berth_zip_entry *entry; /* that was compared last */
     berth_place place;
 };
 
@@ -233,7 +234,24 @@ static int compare(struct walk *walk, const char *record, size_t record_nbytes, 
         return fail_header(walk, record, "the directory has it", entry->header_offset, error);
     if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
         return fail_data(walk, record, entry->data_offset, error);
+    walk->entry = entry;
     return 0;
+}
+
+/*
+ * One reading: where the last record ends tells where its data are, as the next one's header does
+ * of all others. What its own header says, where that was read, is known better.
+ */
+static int compare_end(const struct walk *walk, berth_error *error)
+{
+    const berth_zip_entry *entry = walk->entry;
+
+    if (!entry || entry->data_offset != 0 || entry->next_offset == walk->place.next_offset)
+        return 0;
+    return berth_fail(error, BERTH_E_OFFSETS, entry->record, walk->place.next_offset,
+                      "the layout has its end here; the directory has what follows it at byte "
+                      "%llu; load.calculate_storage_offsets=off asks its local header",
+                      (ull)entry->next_offset);
 }
 
 static int compare_small(struct walk *walk, int which, berth_error *error)
@@ -283,7 +301,7 @@ int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
             break;
     }
     berth_release(name.text);
-    return error->code;
+    return error->code < 0 ? error->code : compare_end(&walk, error);
 }
 
 /* ---- storages and their records ---- */

@@ -22,6 +22,20 @@ void berth_container_free(berth_container *container)
     memset(container, 0, sizeof *container);
 }
 
+/*
+ * Z7: what is read here begins with a local header. One that the directory does not list is the
+ * first record for who reads from the front.
+ */
+static int check_begin(const berth_zip_directory *directory, berth_error *error)
+{
+    const berth_zip_entry *first = &directory->entries[directory->by_offset[0]];
+
+    if (first->header_offset == 0)
+        return 0;
+    return berth_fail(error, BERTH_E_ARCHIVE, first->record, first->header_offset,
+                      "the first entry, but the archive begins at byte 0");
+}
+
 int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
                          berth_error *error)
 {
@@ -40,7 +54,8 @@ int berth_container_read(berth_container *container, berth_window *window, uint6
         berth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
         berth_window_get(window, container->end.directory_offset, container->end.directory_nbytes,
                          0, &bytes, error) < 0 ||
-        berth_zip_read_directory(bytes, &container->end, &container->directory, error) < 0)
+        berth_zip_read_directory(bytes, &container->end, &container->directory, error) < 0 ||
+        check_begin(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
@@ -130,15 +145,18 @@ static int check_reach(const berth_zip_entry *entry, berth_error *error)
 static int check_descriptor(berth_window *window, berth_zip_entry *entry, uint64_t end,
                             berth_error *error)
 {
-    uint64_t at = entry->data_offset + entry->compressed_nbytes;
+    uint64_t before = berth_zip_before_descriptor(entry);
+    uint64_t at = entry->data_offset + entry->compressed_nbytes - before;
     uint64_t gap = entry->next_offset - at;
     uint64_t room = gap < 24 ? gap : 24;
     const uint8_t *bytes;
 
     if (berth_window_get(window, at, room, gap < RUN_NBYTES && end > at ? end - at : room, &bytes,
-                         error) < 0)
+                         error) < 0 ||
+        (before > 0 && berth_zip_check_before_descriptor(bytes, entry, error) < 0))
         return error->code;
-    return berth_zip_check_descriptor(bytes, room, entry->next_offset, entry, error);
+    return berth_zip_check_descriptor(bytes + before, room - before, entry->next_offset, entry,
+                                      error);
 }
 
 int berth_container_check_headers(berth_container *container, berth_window *window,
@@ -151,7 +169,9 @@ int berth_container_check_headers(berth_container *container, berth_window *wind
         if (berth_container_check_local(entry, window, run_end(container, i, &last), error) < 0 ||
             check_reach(entry, error) < 0)
             return error->code;
-        if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0)
+        /* One without a signature, which is rare, may be what a wrong header leaves of one. */
+        if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
+            berth_zip_before_descriptor(entry) == 0)
             continue;
         /* Fetched together with the headers behind it. */
         if (check_descriptor(window, entry, run_end(container, i + 1, &last), error) < 0)

@@ -119,7 +119,9 @@ static bool descriptor_agrees(const berth_swept *record, const uint8_t *bytes, u
 
     berth_error_clear(&unasked);
     entry.data_offset = record->offset;
-    return berth_zip_check_descriptor(bytes, nbytes, entry.next_offset, &entry, &unasked) == 0;
+    /* Without a signature the bytes before it matter, too: left to who reads them again. */
+    return berth_zip_before_descriptor(&entry) == 0 &&
+           berth_zip_check_descriptor(bytes, nbytes, entry.next_offset, &entry, &unasked) == 0;
 }
 
 /* What [begin, end) of the file, which is at `bytes`, shows of one record. */

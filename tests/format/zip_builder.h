@@ -322,6 +322,8 @@ static inline int test_zip_check_entry(const test_zip *zip, berth_zip_entry *ent
     memcpy(descriptor, room ? zip->bytes + at : zip->bytes, room);
     berth_zip_check_descriptor(descriptor, room, entry->next_offset, entry, error);
     free(descriptor);
+    if (error->code == BERTH_OK && berth_zip_before_descriptor(entry) > 0)
+        berth_zip_check_before_descriptor(zip->bytes + at - 4, entry, error);
     return error->code;
 }
 

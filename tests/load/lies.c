@@ -97,10 +97,15 @@ Test(lies, padding_of_another_length)
     expect_unnoticed(&lie, OFF);
 }
 
-Test(lies, padding_of_another_length_in_the_last_storage_is_seen_by_debug_only)
+Test(lies, padding_of_another_length_in_the_last_storage)
 {
     struct lie lie = {.record = "data/2", .more_padding = 16};
 
+    /* The directory knows where the next record begins. */
+    expect_lie(&lie, "load.check=directory", BERTH_E_OFFSETS,
+               "memory: data/2 at byte 1236: the layout has its end here; the directory has what "
+               "follows it at byte 1252; load.calculate_storage_offsets=off asks its local header");
+    expect_unnoticed(&lie, OFF " load.check=directory");
     expect_lie(&lie, DEBUG, BERTH_E_OFFSETS,
                "memory: data/2 at byte 1216: the layout puts its data here, at the first multiple "
                "of 64 after the header; its local header puts it at byte 1232; "

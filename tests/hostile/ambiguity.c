@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * One reading: archives that readers of zip are known to take for different things, made by the
+ * recipes in tests/hostile/ambiguity/, a file a kind. Each is refused with its sentence, or read
+ * in the one way that there is, whoever reads it: through berth_open at every load.check, by
+ * offsets computed or told, from memory, a file or a function; as an archive; by verification; by
+ * the command; with debug mode and without. What each way says is written behind each recipe.
+ *
+ * BERTH_UPDATE=1 writes there what is said now: to be read with care before it is kept.
+ * BERTH_KEEP=folder only puts the archives there. BERTH_LONG=1 asks all subcommands.
+ */
+#include <dirent.h>
+#include <sys/wait.h>
+
+#include "tests/hostile/recipe.h"
+#include "tests/hostile/ways.h"
+
+#define FOLDER "tests/hostile/ambiguity"
+
+static char *folder, *path;
+static size_t n_refused, n_read, n_readings;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "variant.pt");
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(ambiguity, .init = set_up, .fini = tear_down, .timeout = 300);
+
+/* One variant: what it is called, its archive, what each way says of it. */
+struct variant {
+    char name[256];
+    const uint8_t *bytes;
+    size_t nbytes;
+    said says[N_WAYS];
+};
+
+/* ---- what must hold whatever a variant is ---- */
+
+/* Whoever checks more refuses more, and all that read it read the same. */
+static void expect_one_reading(const struct variant *variant)
+{
+    /* load.check=none goes by the layout alone, and says in its help what that cannot notice. */
+    for (int way = OPEN_DIRECTORY; way < N_WAYS; way++)
+        cr_expect_null(strstr(variant->says[way], "OTHERWISE"), "%s: %s: %s", variant->name,
+                       way_names[way], variant->says[way]);
+    for (int way = 0; way < N_IN_FOURS; way++)
+        for (int more = way + 1; more < (way / 4 + 1) * 4; more++)
+            if (is_read(variant->says[more]))
+                cr_expect_str_eq(variant->says[way], variant->says[more], "%s: %s: %s",
+                                 variant->name, way_names[way], variant->says[way]);
+    /* The strictest of each kind agree about an archive that follows the layout. */
+    if (is_read(variant->says[OPEN_DATA])) {
+        cr_expect(is_read(variant->says[OFF_DATA]), "%s", variant->name);
+        cr_expect(is_read(variant->says[ARCHIVE_DATA]), "%s", variant->name);
+    }
+    cr_expect_eq(is_read(variant->says[OPEN_DATA]), is_read(variant->says[VERIFY]), "%s: %s",
+                 variant->name, variant->says[VERIFY]);
+    cr_expect_eq(is_read(variant->says[VERIFY]), is_read(variant->says[VERIFY_DEBUG]), "%s: %s",
+                 variant->name, variant->says[VERIFY_DEBUG]);
+}
+
+/* From wherever the bytes come; and in debug mode as with load.check=headers at least. */
+static void expect_the_same_by_other_ways(const struct variant *variant)
+{
+    said text;
+
+    for (int check = 0; check < 4; check++) {
+        bool debug = check < OPEN_HEADERS;
+        const char *strict = variant->says[debug ? OPEN_HEADERS : check];
+        open_bytes(text, variant->bytes, variant->nbytes, check_options[check], "", true);
+        cr_expect_str_eq(text, strict, "%s: %s in debug mode: %s", variant->name, way_names[check],
+                         text);
+        open_pieces(text, variant->bytes, variant->nbytes, check_options[check], true);
+        cr_expect_str_eq(text, strict, "%s: %s by pieces: %s", variant->name, way_names[check],
+                         text);
+        open_file(text, path, check_options[check], false);
+        cr_expect_str_eq(text, variant->says[check], "%s: %s of a file: %s", variant->name,
+                         way_names[check], text);
+        open_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
+        cr_expect_str_eq(text, variant->says[ARCHIVE_NONE + (debug ? 2 : check)],
+                         "%s: the archive, %s, in debug mode: %s", variant->name,
+                         check_options[check], text);
+    }
+    n_readings += 16 + N_WAYS;
+}
+
+static void expect_command(const struct variant *variant, const char *words, const char *more,
+                           bool debug, const char *expected)
+{
+    said text;
+    int code = run_command(text, words, path, more, debug);
+
+    cr_expect_str_eq(text, expected, "%s: berth %s%s: %s", variant->name, words,
+                     debug ? " in debug mode" : "", text);
+    cr_expect_eq(code == 0, is_read(expected), "%s: berth %s: %d", variant->name, words, code);
+    n_readings++;
+}
+
+/* The command says what the function behind it says. */
+static void expect_commands(const struct variant *variant)
+{
+    char other[4096], *out = test_path(folder, "out.pt");
+
+    for (int debug = 0; debug < 2 && *command_path(); debug++) {
+        const char *opened = variant->says[debug ? OPEN_HEADERS : OPEN_DIRECTORY];
+        expect_command(variant, "ls", "", debug, opened);
+        expect_command(variant, "verify", "", debug, variant->says[debug ? VERIFY_DEBUG : VERIFY]);
+        if (!getenv("BERTH_LONG") || strcmp(getenv("BERTH_LONG"), "1") != 0)
+            continue;
+        (void)snprintf(other, sizeof other, "%s", path);
+        expect_command(variant, "info", "", debug, opened);
+        expect_command(variant, "diff", other, debug, opened);
+        expect_command(variant, "convert", out, debug, opened);
+        expect_command(variant, "copy", out, debug, opened);
+    }
+    free(out);
+}
+
+/* ---- what each way says, as text ---- */
+
+/* The names of the ways that say what `way` says; four of a kind are "open", "off", "archive". */
+static void name_ways(const struct variant *variant, int way, char *names, size_t nbytes)
+{
+    static const char *const fours[] = {"open", "off", "archive"};
+    size_t n = 0;
+
+    for (int i = 0; i < N_WAYS; i++) {
+        int same = 0;
+        for (int j = i; i % 4 == 0 && i < N_IN_FOURS && j < i + 4; j++)
+            same += strcmp(variant->says[j], variant->says[way]) == 0;
+        if (strcmp(variant->says[i], variant->says[way]) == 0)
+            n += (size_t)snprintf(names + n, nbytes - n, " %s",
+                                  same == 4 ? fours[i / 4] : way_names[i]);
+        i += same == 4 ? 3 : 0;
+    }
+}
+
+/* A line a sentence, with who says it. */
+static char *tell(const struct variant *variant)
+{
+    char *text = NULL, names[512];
+    size_t nbytes;
+    FILE *out = open_memstream(&text, &nbytes);
+
+    for (int way = 0; way < N_WAYS; way++) {
+        bool is_told = false;
+        for (int before = 0; before < way; before++)
+            is_told = is_told || strcmp(variant->says[before], variant->says[way]) == 0;
+        if (is_told)
+            continue;
+        name_ways(variant, way, names, sizeof names);
+        (void)fprintf(out, ">%s: %s\n", names, variant->says[way]);
+    }
+    (void)fclose(out);
+    return text;
+}
+
+/* ---- the files of recipes ---- */
+
+/* Asks everybody; returns what is said, malloc's. */
+static char *try_variant(struct variant *variant)
+{
+    test_write_file(path, variant->bytes, variant->nbytes);
+    for (int way = 0; way < N_WAYS; way++)
+        ask_way(variant->says[way], (enum way)way, variant->bytes, variant->nbytes, path);
+    expect_one_reading(variant);
+    expect_the_same_by_other_ways(variant);
+    expect_commands(variant);
+    n_read += is_read(variant->says[ARCHIVE_DATA]);
+    n_refused += !is_read(variant->says[ARCHIVE_DATA]);
+    return tell(variant);
+}
+
+static void keep(const struct variant *variant, const char *into)
+{
+    char name[320];
+
+    (void)snprintf(name, sizeof name, "%.200s.pt", variant->name);
+    for (char *at = name; *at; at++)
+        *at = *at == '/' || *at == ' ' ? '-' : *at;
+    char *kept = test_path(into, name);
+    test_write_file(kept, variant->bytes, variant->nbytes);
+    free(kept);
+}
+
+/* NULL: it was only to be kept. */
+static char *make_variant(struct recipe *recipe, const char *name, const char *kind)
+{
+    static struct variant variant;
+    const char *into = getenv("BERTH_KEEP");
+
+    render(recipe);
+    /* Blocks of the C library end where the bytes do: the sanitizer sees a read beyond. */
+    uint8_t *bytes = malloc(recipe->file.n);
+    memcpy(bytes, recipe->file.bytes, recipe->file.n);
+    (void)snprintf(variant.name, sizeof variant.name, "%s: %s", kind, name);
+    variant.bytes = bytes;
+    variant.nbytes = recipe->file.n;
+    if (into)
+        keep(&variant, into);
+    char *text = into ? NULL : try_variant(&variant);
+    free(bytes);
+    return text;
+}
+
+/*
+ * A block: "== name", a recipe's lines, and the lines that begin with '>'. *at moves behind it;
+ * what is to be kept of it goes to `out`.
+ */
+static void try_block(char **at, const char *kind, FILE *out)
+{
+    struct recipe recipe;
+    char *expected = NULL, name[200];
+    size_t nbytes;
+    FILE *lines = open_memstream(&expected, &nbytes);
+
+    begin_recipe(&recipe);
+    (void)snprintf(name, sizeof name, "%s", strsep(at, "\n") + 3);
+    (void)fprintf(out, "== %s\n", name);
+    while (*at && **at && **at != '\n') {
+        char *line = strsep(at, "\n");
+        if (*line == '>') {
+            (void)fprintf(lines, "%s\n", line);
+            continue;
+        }
+        (void)fprintf(out, "%s\n", line);
+        follow(&recipe, line);
+    }
+    (void)fclose(lines);
+    char *text = make_variant(&recipe, name, kind);
+    (void)fputs(text ? text : expected, out);
+    if (text && !getenv("BERTH_UPDATE"))
+        cr_expect_str_eq(text, expected, "%s: %s: says\n%s", kind, name, text);
+    free(text);
+    free(expected);
+    end_recipe(&recipe);
+}
+
+static void try_file(const char *name)
+{
+    char *file = test_path(FOLDER, name), *kept = NULL, kind[64];
+    size_t nbytes;
+    char *text = (char *)test_read_file(file, &nbytes), *at = text;
+    FILE *out = open_memstream(&kept, &nbytes);
+
+    (void)snprintf(kind, sizeof kind, "%.*s", (int)strcspn(name, "."), name);
+    while (at && *at) {
+        if (strncmp(at, "== ", 3) == 0)
+            try_block(&at, kind, out);
+        else
+            (void)fprintf(out, "%s\n", strsep(&at, "\n"));
+    }
+    (void)fclose(out);
+    if (getenv("BERTH_UPDATE"))
+        test_write_file(file, kept, strlen(kept));
+    free(kept);
+    free(text);
+    free(file);
+}
+
+static int is_recipes(const struct dirent *entry)
+{
+    return strstr(entry->d_name, ".txt") != NULL;
+}
+
+Test(ambiguity, every_variant_is_refused_or_read_in_one_way)
+{
+    struct dirent **entries;
+    int n = scandir(FOLDER, &entries, is_recipes, alphasort);
+
+    cr_assert_geq(n, 14);
+    for (int i = 0; i < n; i++) {
+        try_file(entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    if (getenv("BERTH_KEEP"))
+        return;
+    printf(
+        "ambiguity variants: %zu of %d kinds, %zu refused, %zu read in one way; %zu readings%s\n",
+        n_refused + n_read, n, n_refused, n_read, n_readings,
+        *command_path() ? "" : ", without the command");
+    cr_assert_geq(n_refused + n_read, 150);
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Every way to read one file, and what each says of it: "read", or its sentence. Those that check
+ * less may be told less, but nobody is told anything else (One reading).
+ */
+#ifndef TESTS_HOSTILE_WAYS_H
+#define TESTS_HOSTILE_WAYS_H
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* In fours: load.check from none to data. */
+enum way {
+    OPEN_NONE,
+    OPEN_DIRECTORY,
+    OPEN_HEADERS,
+    OPEN_DATA,
+    OFF_NONE,
+    OFF_DIRECTORY,
+    OFF_HEADERS,
+    OFF_DATA,
+    ARCHIVE_NONE,
+    ARCHIVE_DIRECTORY,
+    ARCHIVE_HEADERS,
+    ARCHIVE_DATA,
+    VERIFY,
+    VERIFY_DEBUG,
+    N_WAYS
+};
+
+#define N_IN_FOURS 12
+
+static const char *const way_names[N_WAYS] = {
+    "open-none",       "open-directory", "open-headers", "open-data",    "off-none",
+    "off-directory",   "off-headers",    "off-data",     "archive-none", "archive-directory",
+    "archive-headers", "archive-data",   "verify",       "verify-debug"};
+
+static const char *const check_options[4] = {"load.check=none", "load.check=directory",
+                                             "load.check=headers", "load.check=data"};
+
+typedef char said[800];
+
+static inline bool is_read(const char *text)
+{
+    return strncmp(text, "read", 4) == 0;
+}
+
+/* The error's sentence without the name of what was opened. */
+static inline void say(said text, const char *name, const berth_error *error)
+{
+    size_t n = strlen(name);
+    bool is_named =
+        strncmp(error->message, name, n) == 0 && strncmp(error->message + n, ": ", 2) == 0;
+
+    cr_expect(is_named, "%s is not named: %s", name, error->message);
+    (void)snprintf(text, sizeof(said), "%s", error->message + (is_named ? n + 2 : 0));
+}
+
+static inline berth_config *configured(const char *options, const char *more, bool debug)
+{
+    berth_config *config = berth_config_new(NULL);
+
+    cr_assert_eq(berth_config_apply(config, debug ? "debug=on" : "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+    cr_assert_eq(berth_config_apply(config, more, NULL), 0);
+    return config;
+}
+
+/* ---- values ---- */
+
+/* Sums that are looked at when bytes are read say so only then. False: an error. */
+static inline bool read_tensors(berth_checkpoint *checkpoint, berth_error *error)
+{
+    berth_named_tensor named;
+    uint8_t elements[64];
+
+    for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
+        if (berth_tensor_at(checkpoint, i, &named, error) < 0)
+            return false;
+        int64_t n = berth_tensor_numel(named.tensor);
+        cr_assert_leq(berth_tensor_nbytes(named.tensor), sizeof elements);
+        if (berth_tensor_read(checkpoint, named.tensor, 0, n, elements, error) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* What was opened under a name, and is closed here. */
+static inline void tell_values(said text, berth_checkpoint *checkpoint, const char *name)
+{
+    berth_error error;
+
+    if (!read_tensors(checkpoint, &error)) {
+        say(text, name, &error);
+    } else {
+        char *values = describe(checkpoint);
+        bool same = strcmp(values, sample_text) == 0;
+        (void)snprintf(text, sizeof(said), same ? "read" : "read OTHERWISE");
+        free(values);
+    }
+    berth_close(checkpoint);
+}
+
+static inline void open_bytes(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                              const char *more, bool debug)
+{
+    berth_config *config = configured(options, more, debug);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    if (berth_open_memory(bytes, nbytes, &call, &checkpoint, &error) < 0)
+        say(text, "memory", &error);
+    else
+        tell_values(text, checkpoint, "memory");
+    berth_config_free(config);
+}
+
+static inline void open_file(said text, const char *path, const char *options, bool debug)
+{
+    berth_config *config = configured(options, "load.method=read", debug);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    if (berth_open(path, &call, &checkpoint, &error) < 0)
+        say(text, path, &error);
+    else
+        tell_values(text, checkpoint, path);
+    berth_config_free(config);
+}
+
+struct shelf {
+    const uint8_t *bytes;
+    size_t nbytes;
+};
+
+static inline int read_shelf(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    const struct shelf *shelf = context;
+
+    cr_assert(offset <= shelf->nbytes && nbytes <= shelf->nbytes - offset, "a read outside");
+    memcpy(buffer, shelf->bytes + offset, nbytes);
+    return 0;
+}
+
+/* By reads of as little at a time as can be. */
+static inline void open_pieces(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                               bool debug)
+{
+    struct shelf shelf = {bytes, nbytes};
+    berth_source source = {.nbytes = nbytes, .name = "shelf", .read = read_shelf};
+    berth_config *config = configured(options, "load.head_nbytes=1", debug);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    source.context = &shelf;
+    if (berth_open_source(&source, &call, &checkpoint, &error) < 0)
+        say(text, "shelf", &error);
+    else
+        tell_values(text, checkpoint, "shelf");
+    berth_config_free(config);
+}
+
+/* ---- records ---- */
+
+/* All that can be seen of an archive, as one sum. */
+static inline void tell_records(said text, berth_archive *archive)
+{
+    uint32_t sum = berth_crc32(0, berth_archive_name(archive), strlen(berth_archive_name(archive)));
+    uint8_t bytes[4096];
+    berth_record record;
+    berth_error error = {0};
+
+    for (size_t i = 0; berth_archive_record(archive, i, &record) == 0; i++) {
+        cr_assert_leq(record.nbytes, sizeof bytes, "%s", record.name);
+        if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error) < 0) {
+            (void)snprintf(text, sizeof(said), "no record: %.700s", error.message);
+            return;
+        }
+        sum = berth_crc32(sum, record.name, strlen(record.name) + 1);
+        sum = berth_crc32(sum, bytes, record.nbytes);
+    }
+    (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx",
+                   berth_archive_count(archive), (unsigned long)sum);
+}
+
+static inline void open_archive(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                                bool debug)
+{
+    berth_config *config = configured(options, "", debug);
+    berth_call call = {.config = config};
+    berth_archive *archive;
+    berth_error error;
+
+    if (berth_archive_open_memory(bytes, nbytes, &call, &archive, &error) < 0)
+        say(text, "memory", &error);
+    else
+        tell_records(text, archive);
+    berth_archive_close(archive);
+    berth_config_free(config);
+}
+
+static inline void verify_file(said text, const char *path, bool debug)
+{
+    berth_config *config = configured("", "", debug);
+    berth_call call = {.config = config};
+    berth_error error;
+
+    (void)snprintf(text, sizeof(said), "read");
+    if (berth_verify(path, &call, NULL, &error) < 0)
+        say(text, path, &error);
+    berth_config_free(config);
+}
+
+/* ---- all ---- */
+
+static inline void ask_way(said text, enum way way, const uint8_t *bytes, size_t nbytes,
+                           const char *path)
+{
+    static const char off[] = "load.calculate_storage_offsets=off";
+    const char *check = check_options[way % 4];
+
+    if (way < OFF_NONE)
+        open_bytes(text, bytes, nbytes, check, "", false);
+    else if (way < ARCHIVE_NONE)
+        open_bytes(text, bytes, nbytes, check, off, false);
+    else if (way < VERIFY)
+        open_archive(text, bytes, nbytes, check, false);
+    else
+        verify_file(text, path, way == VERIFY_DEBUG);
+}
+
+/* In which folder this program was built, the command lies; "" where it was not. */
+static inline const char *command_path(void)
+{
+    static char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
+
+    for (int up = 0; n > 0 && up < 3; up++)
+        while (n > 0 && path[--n] != '/')
+            continue;
+    (void)snprintf(path + (n > 0 ? n : 0), 16, "/berth");
+    return access(path, X_OK) == 0 ? path : "";
+}
+
+/* Runs one subcommand on the file and keeps what it says of it; returns its exit code. */
+static inline int run_command(said text, const char *words, const char *path, const char *more,
+                              bool debug)
+{
+    char line[8192], output[4096] = "", name[512];
+
+    (void)snprintf(line, sizeof line, "BERTH_SERIALIZATION_DEBUG=%d exec %s %s %s %s 2>&1", debug,
+                   command_path(), words, path, more);
+    FILE *pipe = popen(line, "r");
+    cr_assert_not_null(pipe);
+    size_t n = fread(output, 1, sizeof output - 1, pipe);
+    output[n] = 0;
+    int status = pclose(pipe);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 2, "%s: %s", line, output);
+    (void)snprintf(name, sizeof name, "%s: ", path);
+    const char *sentence = strstr(output, name);
+    if (WEXITSTATUS(status) == 0)
+        (void)snprintf(text, sizeof(said), "read");
+    else if (sentence)
+        (void)snprintf(text, sizeof(said), "%.*s", (int)strcspn(sentence + strlen(name), "\n"),
+                       sentence + strlen(name));
+    else
+        (void)snprintf(text, sizeof(said), "%.700s", output);
+    return WEXITSTATUS(status);
+}
+
+#endif
