@@ -6,7 +6,7 @@
 
 #include "tools/bench_load.h"
 
-enum { KEY_COLD = 256, KEY_WARM, KEY_OPEN };
+enum { KEY_COLD = 256, KEY_WARM, KEY_OPEN, KEY_DEVICE };
 
 typedef struct load_options {
     bench_options bench;
@@ -14,6 +14,7 @@ typedef struct load_options {
     bool is_cold;
     bool is_warm;
     bool only_open;
+    const char *device; /* NULL: main memory */
 } load_options;
 
 typedef struct load_bench {
@@ -34,6 +35,8 @@ static const struct argp_option own_options[] = {
      "before each round, evict the file from the page cache; says so if it could not", 1},
     {"warm", KEY_WARM, NULL, 0, "before each round, read the file into it: the default", 1},
     {"open", KEY_OPEN, NULL, 0, "only open it, until every tensor has its name and address", 1},
+    {"device", KEY_DEVICE, "NAME", 0,
+     "where all storages go: cuda:0, or simulated:0 (cpu: to main memory)", 1},
     {0}};
 
 static const char *const load_phases[] = {"open", "names", "transfer", "touch", NULL};
@@ -57,9 +60,14 @@ static error_t parse(int key, char *word, struct argp_state *state)
     case KEY_OPEN:
         options->only_open = true;
         return 0;
+    case KEY_DEVICE:
+        options->device = strcmp(word, "cpu") == 0 ? NULL : word;
+        return 0;
     case ARGP_KEY_SUCCESS:
         if (options->is_cold && options->is_warm)
             argp_error(state, "--cold and --warm exclude each other");
+        if (options->only_open && options->device)
+            argp_error(state, "--open brings nothing to a device: --device does not apply");
         if (options->words.n && options->bench.is_shaped)
             argp_error(state, "a file has its own tensors: --size, --tensors and --shape do not "
                               "apply");
@@ -86,6 +94,15 @@ static int make_file(load_bench *bench)
     bench_tensors_free(&tensors);
     bench->subject.path = bench->folder.path;
     return code;
+}
+
+/* Opens it, which takes long once a process: no round pays for that. */
+static int open_device(const char *device)
+{
+    uintptr_t nothing;
+    berth_error error;
+
+    return device && berth_device_memory_new(device, 0, &nothing, &error) < 0 ? fail(&error) : 0;
 }
 
 /* ---- running ---- */
@@ -197,6 +214,11 @@ static bool has_fetched(const load_round *round)
     return round->fetch.n_storages > 0;
 }
 
+static const char *device_of(const load_bench *bench)
+{
+    return bench->subject.device ? bench->subject.device : "cpu";
+}
+
 /* One object, also with --stats. */
 static int print_report(const load_bench *bench)
 {
@@ -206,12 +228,12 @@ static int print_report(const load_bench *bench)
 
     json_object_update_new(
         report,
-        json_pack("{s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:b,s:o,s:I,s:I,s:I,s:I,s:I}", "file_nbytes",
+        json_pack("{s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:I,s:I,s:I,s:I,s:I}", "file_nbytes",
                   (json_int_t)bench->subject.file_nbytes, "tensors",
                   (json_int_t)bench->subject.n_tensors, "storages",
-                  (json_int_t)bench->subject.n_storages, "method", last->method, "reason",
-                  last->reason, "check", bench->check, "prefetch", bench->prefetch, "cold",
-                  was_cold(bench), "resident_before",
+                  (json_int_t)bench->subject.n_storages, "device", device_of(bench), "method",
+                  last->method, "reason", last->reason, "check", bench->check, "prefetch",
+                  bench->prefetch, "cold", was_cold(bench), "resident_before",
                   bench->residency < 0 ? json_null() : json_real(bench->residency), "open_requests",
                   (json_int_t)last->open.n_requests, "n_requests",
                   (json_int_t)(last->open.n_requests + last->fetch.n_requests), "moved_nbytes",
@@ -233,8 +255,9 @@ static int report_text(load_bench *bench)
     const load_round *last = &bench->last;
     char size[32], peak[32];
 
-    printf("%zu tensors, %s; %s (%s), check %s, %s\n", bench->subject.n_tensors,
-           human_nbytes(bench->subject.nbytes, size), last->method, last->reason, bench->check,
+    printf("%zu tensors, %s to %s; %s (%s), check %s, %s\n", bench->subject.n_tensors,
+           human_nbytes(bench->subject.nbytes, size), device_of(bench), last->method, last->reason,
+           bench->check,
            was_cold(bench)           ? "cold"
            : bench->options->is_cold ? "meant to be cold"
                                      : "warm");
@@ -291,7 +314,9 @@ int run_bench_load(int argc, char **argv)
     /* From here on a signal only cancels: what was made is removed before this ends. */
     progress_begin(&bar, "load", &options.bench.common, &call, NULL);
     bench.subject.path = options.words.words[0];
-    if (!bench.subject.path)
+    bench.subject.device = options.device;
+    code = open_device(options.device);
+    if (code == 0 && !bench.subject.path)
         code = make_file(&bench);
     if (code == 0)
         code = run_rounds(&bench);

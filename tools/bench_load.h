@@ -8,7 +8,8 @@
 /* The file that is loaded. */
 typedef struct load_subject {
     const char *path;
-    uint64_t nbytes; /* of its storages */
+    const char *device; /* where its storages go; NULL: to main memory */
+    uint64_t nbytes;    /* of its storages */
     uint64_t file_nbytes;
     uint64_t pickle_nbytes; /* 0: it has no data.pkl, it is a stream */
     size_t n_tensors;

@@ -109,7 +109,15 @@ static int fetch_pieces(load_round *round, const berth_call *call)
     int code = berth_fetch(round->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
     round->method = round->fetch.method;
     round->reason = round->fetch.reason;
-    return code ? code : find_pieces(round);
+    return code;
+}
+
+static int send_to(const load_round *round, const char *device)
+{
+    const berth_placement_rule rule = {.place = device};
+    berth_error error;
+
+    return berth_choose_places(round->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Looks at every byte; eight sums, so that memory is what it waits for. */
@@ -181,6 +189,19 @@ static bool has_prefetch(void)
            strcmp(text, "off") != 0;
 }
 
+/* What goes to a device is asked for by a fetch, and has no address here. */
+static int transfer(load_round *round, const load_subject *subject, const berth_call *call)
+{
+    if (subject->device) {
+        int code = send_to(round, subject->device);
+        return code ? code : fetch_pieces(round, call);
+    }
+    if (has_prefetch())
+        return 0;
+    int code = fetch_pieces(round, call);
+    return code ? code : find_pieces(round);
+}
+
 /* What comes after the names, in phases. */
 static int bring(load_round *round, const load_subject *subject, const berth_call *call,
                  bool only_open, double *since)
@@ -190,10 +211,10 @@ static int bring(load_round *round, const load_subject *subject, const berth_cal
 
     if (only_open)
         code = is_mapped ? find_pieces(round) : 0;
-    else if (!has_prefetch())
-        code = fetch_pieces(round, call);
+    else
+        code = transfer(round, subject, call);
     round->phases[LOAD_TRANSFER] = lap(since);
-    if (code == 0 && !only_open)
+    if (code == 0 && !only_open && !subject->device)
         code = touch_pieces(round, call, subject->nbytes);
     round->phases[LOAD_TOUCH] = lap(since);
     return code;

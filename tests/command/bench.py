@@ -143,6 +143,16 @@ class BenchLoad(Case):
             self.assertAlmostEqual(sum(each["phases"].values()), each["seconds"])
         self.assertNotIn("parse", report)
 
+    def test_storages_go_to_a_device(self):
+        for words in (["--size", "8MiB", "--tensors", "3"], [self.demo],
+                      ["--size", "1MiB", "--cold", "--set", "load.check=data"]):
+            report = self.report("--device", "simulated:1", "--rounds", "2", "--stats", *words)
+            self.assertEqual(report["device"], "simulated:1")
+            self.assertEqual(report["stats"]["device_nbytes"], report["nbytes"])
+            self.assertIn(report["method"], ("read", "direct"))
+        self.assertEqual(self.report(self.demo, "--rounds", "1")["device"], "cpu")
+        self.assertIn("MiB to simulated:0; read", self.bench("--device", "simulated:0", self.demo).out)
+
     def test_methods_and_what_is_touched(self):
         for method in ("map", "read", "direct"):
             report = self.report("--size", "64MiB", "--rounds", "1", "--set", f"load.method={method}")
@@ -215,7 +225,9 @@ class BenchLoad(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "cuda:0"], "--device"),
+        for words, says in ((["--device", "disk:0"], "disk:0: names no device"),
+                            (["--device", "simulated:7"], "simulated:7: there is no such device"),
+                            (["--device", "simulated", "--open"], "--device does not apply"),
                             (["--size", "12XB"], "12XB"), (["--rounds", "0"], "--rounds"),
                             (["--shape", "round"], "round"), (["a", "b"], "one argument too many"),
                             (["--cold", "--warm"], "exclude each other"),
@@ -405,3 +417,66 @@ class BenchLoadTool(Case):
             self.assertIn(says, error)
             self.assertNotIn("Traceback", error)
             self.assertEqual(job.returncode, 2)
+
+
+class BenchDeviceTool(Case):
+    """tools/bench/device: that it works, without a GPU."""
+
+    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "device")
+
+    def run_tool(self, *words):
+        return subprocess.run([self.TOOL, *words], cwd=self.folder, text=True, timeout=300,
+                              env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def setUp(self):
+        super().setUp()
+        if "BERTH_PYTHON" not in os.environ:
+            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+
+    def test_a_quick_run_on_a_simulated_device_measures_all_of_ours_and_leaves_nothing(self):
+        before = self.entries()
+        done = self.run_tool("--quick", "--size", "8MiB", "--device", "simulated", "--shapes", "llama",
+                             "--json", "j")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        report = json.loads(self.read("j"))
+        self.assertEqual((report["device"]["device"], report["device"]["name"]),
+                         ("simulated:0", "simulated"))
+        self.assertEqual([each["case"] for each in report["sections"]],
+                         ["save", "b: load, cold", "b: load, warm"])
+        for each in report["sections"]:
+            self.assertIn(each["what"], done.stdout)
+            self.assertEqual(len(each["ratios"]), 4 if each["case"] == "save" else 2)
+            for ratio in each["ratios"]:
+                self.assertIsNone(ratio["aim"])  # what is simulated is not fast
+                self.assertTrue(0 < ratio["min"] <= ratio["median"] <= ratio["max"], ratio)
+            limit = each["figures"]["the slower limit"]["seconds"]
+            copies = each["figures"]["copy loop"]["seconds"]
+            self.assertTrue(all(a >= b for a, b in zip(limit, copies)))
+        saved = report["sections"][0]
+        self.assertAlmostEqual(saved["ratios"][0]["rounds"][0],
+                               saved["figures"]["the slower limit"]["seconds"][0] /
+                               saved["figures"]["berth, durable"]["seconds"][0])
+        self.assertEqual(saved["command"]["device"], "simulated:0")
+
+    def test_without_a_gpu_it_says_so_and_measures_nothing(self):
+        has_gpu = subprocess.run([os.environ["BERTH_PYTHON"], "-c", "import sys, torch; "
+                                  "sys.exit(not torch.cuda.is_available())"]).returncode == 0
+        if has_gpu:
+            self.skipTest("there is a GPU here")
+        before = self.entries()
+        done = self.run_tool("--quick", "--json", "j")
+        self.assertEqual((done.returncode, done.stdout, self.entries()), (2, "", before))
+        self.assertIn("PyTorch finds no GPU here", done.stderr)
+        self.assertIn("nothing was measured", done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_wrong_usage(self):
+        for words, says in ((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
+                            (["--device", "disk:0"], "disk:0"),
+                            (["--device", "simulated:9"], "there is no such device")):
+            done = self.run_tool(*words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)

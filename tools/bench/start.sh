@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
-# Sourced by tools/bench/save and load with the name of a Python file here and the words of the
+# Sourced by tools/bench/save, load and device with the name of a Python file here and the words of the
 # command line: builds the release variant, finds or installs PyTorch, and starts the file. With
 # BERTH_BUILD (the folder of a built variant) and BERTH_PYTHON nothing is built or installed.
 set -u
