@@ -943,7 +943,8 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
  * (n x item size bytes), whatever the strides. For sub-byte quantized kinds only whole
  * contiguous tensors. Of a contiguous tensor no more is read than these; long ranges by io.threads
  * workers, from the map, or where it is not mapped as its method says: past the page cache through
- * buffers of io.memory_nbytes at most, or straight into `buffer`. From a device, if that is where they are. Thread-safe.
+ * buffers of io.memory_nbytes at most, or straight into `buffer`. From a device, if that is where
+ * they are. Thread-safe.
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
@@ -1473,9 +1474,9 @@ BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placeme
 /*
  * The address of a tensor's first element (its strides apply) on the device that is its place, in
  * the device's byte order; 0 if it is empty. Brings its storage if nobody has. Memory that is ours
- * begins at multiples of 512 bytes, and lives until berth_close; what is written to it,
- * berth_tensor_read and saves of the checkpoint's values get. BERTH_E_ARGUMENT: its place is the
- * host. Thread-safe.
+ * begins at multiples of 512 bytes, of storages up to 64 KiB at multiples of 64, and lives until
+ * berth_close; what is written to it, berth_tensor_read and saves of the checkpoint's values get.
+ * BERTH_E_ARGUMENT: its place is the host. Thread-safe.
  */
 BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                           uintptr_t *address, berth_error *error);

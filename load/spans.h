@@ -29,9 +29,10 @@ typedef struct berth_item {
                         a device: its elements lie so in the file, no chunk may cut any */
     bool fell_back;  /* a direct read of it was refused */
     uint32_t crc32;  /* computed, if asked for */
-    uint64_t region_at;          /* of its first byte, as read */
+    uint64_t region_at; /* of its first byte, as read; then, in memory made on its device */
     berth_device_handle *device; /* where it goes; NULL: to the host */
     uintptr_t address;           /* there; 0: nobody made room yet */
+    bool is_ours;                /* in memory that is made for it */
 } berth_item;
 
 /* What one worker brings at a time. */

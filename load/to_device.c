@@ -10,6 +10,14 @@
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
+/*
+ * Storages up to this size, and not further apart than storages of files aligned to pages are, lie
+ * on a device as in the file: a copy costs some microseconds, however little it copies. Then they
+ * are aligned as PyTorch aligns them in files.
+ */
+#define SMALL_NBYTES 65536
+#define SMALL_GAP_NBYTES 8192
+#define SMALL_ALIGNMENT 64
 /* All that can be open at a time. */
 #define MOST_DEVICES 128
 
@@ -62,22 +70,39 @@ static unsigned number_of(struct run *run, const berth_device_handle *device)
     return i;
 }
 
+/* Whether it lies behind the one before it as in the file. */
+static bool is_beside(const berth_item *before, const berth_item *item)
+{
+    uint64_t offset = item->storage->offset;
+    uint64_t end = before->storage->offset + before->storage->nbytes;
+
+    return before->device == item->device && before->address == 0 && item->address == 0 &&
+           before->storage->nbytes <= SMALL_NBYTES && item->storage->nbytes <= SMALL_NBYTES &&
+           offset >= end && offset - end <= SMALL_GAP_NBYTES &&
+           (offset - before->storage->offset) % SMALL_ALIGNMENT == 0;
+}
+
+/* Where each item begins in the memory that is made, and how much that is. */
 static bool measure(struct run *run)
 {
     const berth_spans *spans = run->to->work.spans;
 
     for (size_t i = 0; i < spans->n_items; i++) {
-        const berth_item *item = &spans->items[i];
+        berth_item *item = &spans->items[i], *before = item - (i > 0);
         unsigned number = number_of(run, item->device);
-        uint64_t *nbytes = &run->nbytes[number], end;
+        uint64_t *nbytes = &run->nbytes[number];
         if (number == run->n_devices)
             run->devices[run->n_devices++] = item->device;
         if (item->address != 0)
             continue;
-        if (!berth_add(*nbytes, item->storage->nbytes, &end) ||
-            !berth_add(end, BERTH_DEVICE_ALIGNMENT - 1, &end))
+        if (i > 0 && is_beside(before, item))
+            item->region_at = before->region_at + (item->storage->offset - before->storage->offset);
+        else if (!berth_add(*nbytes, BERTH_DEVICE_ALIGNMENT - 1, &item->region_at))
             return false;
-        *nbytes = end - end % BERTH_DEVICE_ALIGNMENT;
+        else
+            item->region_at -= item->region_at % BERTH_DEVICE_ALIGNMENT;
+        if (!berth_add(item->region_at, item->storage->nbytes, nbytes))
+            return false;
     }
     return true;
 }
@@ -109,19 +134,15 @@ static uintptr_t address_of(const berth_device_memory_list *list, const berth_de
 static int place_items(struct run *run, berth_error *error)
 {
     const berth_spans *spans = run->to->work.spans;
-    uint64_t used[MOST_DEVICES] = {0};
 
     for (size_t i = 0; i < spans->n_items; i++) {
         berth_item *item = &spans->items[i];
-        uint64_t nbytes = item->storage->nbytes, *at = &used[number_of(run, item->device)];
-        if (item->address != 0) {
-            if (berth_device_check(item->device, item->address, (size_t)nbytes, error) < 0)
-                return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
-            continue;
-        }
-        item->address = address_of(run->to->memory, item->device) + (uintptr_t)*at;
-        *at += nbytes +
-               (BERTH_DEVICE_ALIGNMENT - nbytes % BERTH_DEVICE_ALIGNMENT) % BERTH_DEVICE_ALIGNMENT;
+        item->is_ours = item->address == 0;
+        if (item->is_ours)
+            item->address = address_of(run->to->memory, item->device) + (uintptr_t)item->region_at;
+        else if (berth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
+                                    error) < 0)
+            return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
     }
     return 0;
 }
@@ -235,20 +256,44 @@ static int wait_for(struct lane *lane, struct slot *slot, berth_error *error)
     return error->code;
 }
 
-/* Asks for copies of all that the chunk has of its items. */
+/* What a chunk has of an item, or of some that lie on the device as in the file. */
+struct share {
+    uint64_t from, to; /* in the file */
+    uintptr_t address;
+};
+
+static struct share share_of(const berth_item *item, const berth_chunk *chunk)
+{
+    uint64_t begin = item->storage->offset, end = begin + item->storage->nbytes;
+    uint64_t chunk_end = chunk->offset + chunk->nbytes;
+    uint64_t from = begin > chunk->offset ? begin : chunk->offset;
+
+    return (struct share){.from = from,
+                          .to = end < chunk_end ? end : chunk_end,
+                          .address = item->address + (uintptr_t)(from - begin)};
+}
+
+/*
+ * Asks for copies of all that the chunk has of its items. What lies between two is copied along
+ * only where both are in memory of ours: there it is between them, too, and nobody's.
+ */
 static int copy_items(const struct run *run, const berth_chunk *chunk, berth_device_stream *stream,
                       berth_error *error)
 {
-    for (size_t i = chunk->first_item; i < chunk->end_item; i++) {
-        const berth_item *item = &run->to->work.spans->items[i];
-        uint64_t begin = item->storage->offset, end = begin + item->storage->nbytes;
-        uint64_t from = begin > chunk->offset ? begin : chunk->offset;
-        uint64_t to = end < chunk->offset + chunk->nbytes ? end : chunk->offset + chunk->nbytes;
-        if (from < to &&
-            berth_device_copy_to_device(stream, item->address + (uintptr_t)(from - begin),
-                                        chunk->memory + (from - chunk->offset), (size_t)(to - from),
-                                        error) < 0)
-            return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
+    const berth_item *items = run->to->work.spans->items;
+
+    for (size_t i = chunk->first_item, next; i < chunk->end_item; i = next) {
+        struct share share = share_of(&items[i], chunk);
+        for (next = i + 1; next < chunk->end_item && items[i].is_ours; next++) {
+            struct share more = share_of(&items[next], chunk);
+            if (!items[next].is_ours || more.address - share.address != more.from - share.from)
+                break;
+            share.to = more.to;
+        }
+        if (berth_device_copy_to_device(stream, share.address,
+                                        chunk->memory + (share.from - chunk->offset),
+                                        (size_t)(share.to - share.from), error) < 0)
+            return berth_error_in_storage(run->to->work.checkpoint, items[i].storage, error);
     }
     return 0;
 }

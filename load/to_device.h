@@ -9,7 +9,8 @@
 
 #include "load/chunks.h"
 
-/* Where memory of ours on a device is divided: as allocators there do, for any kind of element. */
+/* Where memory of ours on a device is divided: as allocators there do, for any kind of element. But
+ * small storages lie there as in the file. */
 #define BERTH_DEVICE_ALIGNMENT 512
 
 typedef struct berth_to_device {

@@ -260,6 +260,94 @@ Test(device, sources_of_all_kinds_come_there)
     free(bytes);
 }
 
+/* ---- small storages ---- */
+
+enum { N_SMALL = 2000 };
+static uint8_t small[N_SMALL][100];
+
+/* All on one device, but one. */
+static void save_small(void)
+{
+    static const int64_t shape[] = {100};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_list(tree);
+
+    for (size_t i = 0; i < N_SMALL; i++) {
+        berth_tensor tensor = {.dtype = BERTH_UINT8, .rank = 1, .shape = shape};
+        memset(small[i], (int)(i % 251), 100);
+        tensor.storage = berth_storage_new(tree, BERTH_UINT8, small[i], 100,
+                                           i == 1000 ? "simulated:1" : "simulated:0");
+        berth_list_append(root, berth_tensor_value(tree, &tensor));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+}
+
+static const berth_tensor *small_at(size_t i)
+{
+    return berth_value_tensor(berth_value_item(berth_root(checkpoint), i));
+}
+
+static void expect_small(size_t i)
+{
+    uint8_t got[100];
+    uintptr_t address;
+
+    cr_assert_eq(berth_tensor_device_address(checkpoint, small_at(i), &address, &error), 0);
+    cr_assert_eq(address % 64, 0);
+    cr_assert_eq(berth_tensor_read(checkpoint, small_at(i), 0, 100, got, &error), 0);
+    cr_assert_eq(memcmp(got, small[i], 100), 0, "%zu", i);
+}
+
+/* One copy a chunk. */
+Test(device, small_neighbours_are_copied_together)
+{
+    save_small();
+    open_as("io.chunk_nbytes=128KiB");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    uint64_t n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    cr_expect_leq(n_copies, 12, "%llu copies", (unsigned long long)n_copies);
+    for (size_t i = 0; i < N_SMALL; i++)
+        expect_small(i);
+}
+
+/* As far from each other as in the file: what lies between is not ours. */
+static int give_small(void *context, const berth_storage *storage, berth_placement *placement)
+{
+    const uintptr_t *address = context;
+
+    if (storage->offset > small_at(9)->storage->offset)
+        return 0;
+    *placement = (berth_placement){
+        "simulated:0", *address + (uintptr_t)(storage->offset - small_at(0)->storage->offset), 100};
+    return 0;
+}
+
+Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
+{
+    static uint8_t got[10000], before[10000];
+    uintptr_t address;
+
+    save_small();
+    memset(before, 0xa5, sizeof before);
+    cr_assert_eq(berth_device_memory_new("simulated:0", sizeof before, &address, &error), 0);
+    cr_assert_eq(berth_device_memory_write("simulated:0", address, before, sizeof before, &error),
+                 0);
+    open_as("");
+    cr_assert_eq(berth_choose_places_by(checkpoint, give_small, &address, &error), 0, "%s",
+                 error.message);
+    (void)fetched(NULL);
+    for (size_t i = 0; i < 10; i++) {
+        expect_small(i);
+        memcpy(before + (small_at(i)->storage->offset - small_at(0)->storage->offset), small[i],
+               100);
+    }
+    cr_assert_eq(berth_device_memory_read("simulated:0", address, got, sizeof got, &error), 0);
+    cr_expect_eq(memcmp(got, before, sizeof got), 0);
+    berth_device_memory_free("simulated:0", address);
+}
+
 /* ---- the caller's function, and its memory ---- */
 
 struct giver {
@@ -295,7 +383,7 @@ Test(device, a_function_says_where_and_gives_memory)
     expect_bytes("simulated:1", giver.address + 64, 1);
     expect_part(3, "simulated:0");
     expect_part(4, "cpu");
-    cr_expect_eq(berth_simulated_seen().memory_nbytes, 4 * 500000 + 64 + 3072); /* and part3's */
+    cr_expect_eq(berth_simulated_seen().memory_nbytes, 4 * 500000 + 64 + 2800); /* and part3's */
     berth_close(checkpoint);
     checkpoint = NULL;
     expect_bytes("simulated:1", giver.address + 64, 1); /* it is the caller's still */
