@@ -1371,7 +1371,12 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * device.staging_buffers), which the first operation pins and the next ones use again. An operation
  * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
  * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
+ *
+ * GPUDirect Storage is not used. In files of save.storage_alignment=4096 requests of it fit: each
+ * storage begins at a multiple of 4096, and up to the next one behind its end lies no other.
  */
+
+/* ---- saving from devices ---- */
 
 /*
  * Like berth_storage_new, for bytes on a device: nbytes bytes from `address` on, which stay the
@@ -1381,13 +1386,23 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * live as long as the bytes must. NULL, and berth_tree_error tells, also if the device cannot be
  * opened or the first or last byte is not its memory.
  *
- * Saves read the bytes by asynchronous copies on streams of their own, and look again whether they
- * are the device's. For a job they must stay as they are until it is staged: from then on they may
- * be overwritten or freed, while the copy is still on its way to the file.
+ *     berth_storage *storage =
+ *         berth_device_storage_new(tree, BERTH_FLOAT32, address, nbytes, "cuda:0", event);
+ *     berth_dict_set(state, "weight",
+ *                    berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1,
+ *                                                             .shape = &n, .storage = storage}));
+ *
+ * Storages on several devices and on the host may mix in one file, which is as if all had been on
+ * the host, but for the locations that it records. Saves read the bytes by asynchronous copies on
+ * streams of their own, and look again whether they are the device's. For a job they must stay as
+ * they are until it is staged: from then on they may be overwritten or freed, while the copy is
+ * still on its way to the file.
  */
 BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype,
                                                   uintptr_t address, uint64_t nbytes,
                                                   const char *location, void *ready);
+
+/* ---- memory of devices ---- */
 
 /*
  * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
@@ -1425,9 +1440,11 @@ BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, vo
  * read. berth_fetch then brings them: through pinned staging buffers, whose copies by the device
  * overlap with reading, with CRCs compared (load.check=data) and bytes swapped on the way; past the
  * page cache where that is best, or load.method and berth_choose_methods say so ("map" is as
- * "read"). When it returns, all copies have been made: any stream may use the bytes. Storages on
- * the host, on one device and on another may mix in one load. Failed fetches leave nothing on
- * devices, but may have written to memory that the caller gave.
+ * "read"; with load.check=data set load.mmap=off, too, or berth_open reads all of a file that it
+ * could map, to sum it, before anything has a place). When it returns, all copies have been made:
+ * any stream may use the bytes. Storages on the host, on one device and on another may mix in one
+ * load. Failed fetches leave nothing on devices, but may have written to memory that the caller
+ * gave.
  *
  * A place counts for storages that nobody has asked for yet: what is memory, of the host or of a
  * device, stays there. Views of another storage, which only files from before 1.6 have, go with it.
