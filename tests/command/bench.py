@@ -475,6 +475,7 @@ class BenchDeviceTool(Case):
     def test_wrong_usage(self):
         for words, says in ((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
                             (["--device", "disk:0"], "disk:0"),
+                            (["--device", "cuda:one"], "cuda:one"),
                             (["--device", "simulated:9"], "there is no such device")):
             done = self.run_tool(*words)
             self.assertEqual(done.returncode, 2)

@@ -299,8 +299,11 @@ class FromBerth:
         nbytes = b.berth_storage_nbytes(storage)
         if not self.data:
             return (number, nbytes)
+        return (number, nbytes, self.digest_of(storage, nbytes))
+
+    def digest_of(self, storage, nbytes):
         address = b.check(b.berth_storage_data, self.checkpoint, storage) if nbytes else None
-        return (number, nbytes, digest(address, nbytes))
+        return digest(address, nbytes)
 
     def tensor(self, node):
         tensor = b.berth_value_tensor(node).contents

@@ -17,10 +17,11 @@ import berth_ctypes as b
 import cases
 import torch
 from build_tree import Tree
-from describe import FromBerth, FromTorch, difference
+from describe import FromBerth, FromTorch, difference, digest
 from files import expect, same_file
 
 SIMULATED = "simulated:0"
+Rule = b.structure("berth_placement_rule")
 
 
 class Recorded(Tree):
@@ -85,6 +86,29 @@ def berth_loads(path, wanted):
     expect(found is None, found)
 
 
+class ToDevice(FromBerth):
+    """A checkpoint all of whose storages go to a device, and are copied back to be looked at."""
+
+    def __init__(self, path, place):
+        super().__init__(path)
+        self.place = place.encode()
+        rule = Rule(place=self.place)
+        b.check(b.berth_choose_places, self.checkpoint, c.byref(rule), 1)
+        b.check(b.berth_fetch, self.checkpoint, None, None)
+
+    def digest_of(self, storage, nbytes):
+        address, back = c.c_size_t(), c.create_string_buffer(nbytes)
+        b.check(b.berth_storage_device_address, self.checkpoint, storage, c.byref(address))
+        b.check(b.berth_device_memory_read, self.place, address, back, nbytes)
+        return digest(c.addressof(back), nbytes)
+
+
+def berth_loads_to(place, path, wanted):
+    with b.patched("load.check=data load.mmap=off"), ToDevice(path, place) as checkpoint:
+        found = difference(checkpoint.root(), wanted)
+    expect(found is None, found)
+
+
 def torch_misses(path, text):
     """Without map_location it looks for the device: the file does say so."""
     try:
@@ -127,6 +151,8 @@ def one_case(results, folder, name, value, differs):
         results.run(f"{title}: Berth -> PyTorch, map_location=cpu", torch_loads, ours, wanted, mmap)
         if not differs.get("torch_loads_otherwise"):
             results.run(f"{title}: Berth -> Berth", berth_loads, ours, wanted)
+        if not differs.get("torch_loads_otherwise") and not differs.get("torch_cannot_load"):
+            results.run(f"{title}: PyTorch -> Berth, to a device", berth_loads_to, SIMULATED, theirs, wanted)
         if location == "cuda:0" and has_bytes(value) and not mmap and not torch.cuda.is_available():
             results.run(f"{title}: recorded", torch_misses, ours, "map_location")
 
@@ -232,6 +258,7 @@ def cuda(results, folder):
         results.run(f"{title}: Berth -> PyTorch", torch_loads_to_gpu, ours, wanted)
         results.run(f"{title}: Berth -> PyTorch, map_location=cpu", torch_loads, ours, wanted)
         results.run(f"{title}: PyTorch -> Berth, to main memory", berth_loads, theirs, wanted)
+        results.run(f"{title}: PyTorch -> Berth, to the GPU", berth_loads_to, "cuda:0", theirs, wanted)
 
 
 if __name__ == "__main__":  # tools/gpu: these alone

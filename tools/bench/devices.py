@@ -6,6 +6,7 @@ What differs between them is here; the simulated one has no peers, and its figur
 
 import ctypes as c
 import gc
+import re
 import time
 
 import contestants
@@ -231,12 +232,10 @@ class Simulated:
 
 
 def device_of(name):
-    kind = name.split(":")[0]
-    if kind == "simulated":
-        return Simulated(name)
-    if kind == "cuda":
-        return Gpu(name)
-    raise OSError(f"there is no device '{name}'; there are cuda:0 and simulated")
+    found = re.fullmatch(r"(cuda|simulated)(:\d+)?", name)
+    if not found:
+        raise OSError(f"there is no device '{name}'; there are cuda:0 and simulated")
+    return (Gpu if found[1] == "cuda" else Simulated)(name)
 
 
 def torch_save(state, pinned, crc32):
