@@ -1156,8 +1156,8 @@ BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *rec
  * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
  * system needs the memory, as pages of any file do, and what was written to a copy-on-write map
  * stays. Storages that are memory of their own already, or read past the page cache (direct), are
- * left out; of a checkpoint from memory or a berth_source nothing is left: that is no error, and
- * everything returns at once.
+ * left out, and those on devices; of a checkpoint from memory or a berth_source nothing is left:
+ * that is no error, and everything returns at once.
  *
  * All functions may be called from any threads at once, but for berth_prefetch_free, which is the
  * last; it must come before berth_close.
@@ -1492,8 +1492,9 @@ BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placeme
  * The address of a tensor's first element (its strides apply) on the device that is its place, in
  * the device's byte order; 0 if it is empty. Brings its storage if nobody has. Memory that is ours
  * begins at multiples of 512 bytes, of storages up to 64 KiB at multiples of 64, and lives until
- * berth_close; what is written to it, berth_tensor_read and saves of the checkpoint's values get.
- * BERTH_E_ARGUMENT: its place is the host. Thread-safe.
+ * berth_close. What is written to it, berth_tensor_read and saves of the checkpoint's values get,
+ * these a piece after the other through ordinary memory: berth_device_storage_new over the address
+ * saves faster. BERTH_E_ARGUMENT: its place is the host. Thread-safe.
  */
 BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                           uintptr_t *address, berth_error *error);

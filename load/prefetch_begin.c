@@ -80,7 +80,12 @@ static bool is_worth_it(gathering *all, const berth_storage *root)
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    bool is_on_device = checkpoint->placed && checkpoint->placed[root->index].is_there;
     (void)pthread_mutex_unlock(&checkpoint->mutex);
+    if (is_on_device) {
+        all->reason = "it is on a device";
+        return false;
+    }
     if (way.method == BERTH_LOAD_MAP && !facts.is_memory) {
         all->any_mapped = true;
         return true;

@@ -109,6 +109,21 @@ Test(device, an_address_is_enough_to_bring_a_storage)
     cr_expect_eq(address, storage + 1234);
 }
 
+Test(device, what_is_there_is_not_prefetched)
+{
+    berth_prefetch *prefetch;
+    berth_prefetch_stats stats;
+
+    open_as("");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    cr_assert_eq(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(berth_prefetch_stats_of(prefetch, &stats, &error), 0);
+    cr_expect_leq(stats.asked_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
+    berth_prefetch_free(prefetch);
+}
+
 Test(device, what_is_memory_of_the_host_stays_there)
 {
     open_as("");
