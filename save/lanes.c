@@ -148,7 +148,10 @@ int berth_lanes_open(berth_lanes *lanes, const berth_plan *plan, const berth_sta
     return error->code;
 }
 
-/* Streams first: closing them waits until nothing is copied into the buffers any more. */
+/*
+ * Streams first: closing them waits until nothing is copied into the buffers any more. Where
+ * another lane failed (W8), copies of this one may be under way.
+ */
 void berth_lanes_close(berth_lanes *lanes)
 {
     for (unsigned i = 0; lanes->tracks && i < lanes->n * lanes->n_devices; i++) {

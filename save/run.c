@@ -218,7 +218,7 @@ static uint64_t align_of(const berth_run_state *run, uint64_t nbytes)
 {
     uint64_t bound = run->settings->memory_nbytes;
 
-    if (run->block_nbytes > 1 && run->tile_nbytes >= BERTH_LARGE_PAGE_NBYTES &&
+    if (run->lanes.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BERTH_LARGE_PAGE_NBYTES &&
         (bound == 0 || nbytes + BERTH_LARGE_PAGE_NBYTES <= bound))
         return BERTH_LARGE_PAGE_NBYTES;
     return run->block_nbytes;

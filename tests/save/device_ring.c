@@ -135,6 +135,29 @@ Test(save_ring, is_bound_by_the_memory_that_may_be_used)
     cr_expect_eq(test_folder_count(folder), 1);
 }
 
+/* Whole large pages, and nothing beside them but what waits for its CRC. */
+Test(save_ring, is_all_that_direct_writes_have_large_pages_for)
+{
+    const int64_t n = 3 << 20;
+    const berth_call call = {.stats = &stats};
+    uintptr_t address;
+
+    cr_assert_eq(berth_device_memory_new("simulated:0", (size_t)n, &address, &error), 0);
+    berth_storage *storage =
+        berth_device_storage_new(scene.tree, BERTH_INT8, address, (uint64_t)n, "simulated", NULL);
+    berth_value *tensor = berth_tensor_value(
+        scene.tree,
+        &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = &n, .storage = storage});
+    cr_assert_eq(
+        berth_config_patch("io.chunk_nbytes=2MiB io.memory_nbytes=5MiB save.method=direct", &error),
+        0);
+    cr_assert_eq(berth_save(path, tensor, &call, &error), 0, "%s", error.message);
+    berth_config_unpatch(NULL);
+    cr_expect_geq(stats.memory_nbytes, 2 * 2 * MIB);
+    cr_expect_leq(stats.memory_nbytes, 5 * MIB);
+    berth_device_memory_free("simulated:0", address);
+}
+
 static char logged[400];
 
 static void keep_log(void *context, const char *message)
