@@ -171,6 +171,12 @@ char *leaf_text(const berth_value *value);
 
 /* ---- safetensors_read.c, safetensors_write.c ---- */
 
+/*
+ * Puts the tensors of a safetensors file into a dict of the tree: they view its bytes, which must
+ * live as long as the tree. `name` is for what is told on stderr. Returns an exit code.
+ */
+int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
+                       berth_value *dict);
 int convert_from_safetensors(const char *in, const char *out, const common *options);
 int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
                            const common *options);

@@ -20,7 +20,8 @@ enum { HEADER_LIMIT = 100000000 };
 typedef struct safetensors_file {
     const char *path;
     int fd;
-    uint8_t *bytes;
+    void *map;
+    const uint8_t *bytes;
     size_t nbytes;
     const uint8_t *data;
     size_t data_nbytes;
@@ -40,6 +41,8 @@ static int bad(const safetensors_file *file, const char *name, const char *why)
     return EXIT_NO;
 }
 
+static const char too_short[] = "too short for a safetensors file";
+
 static int map_file(safetensors_file *file)
 {
     struct stat status;
@@ -49,13 +52,15 @@ static int map_file(safetensors_file *file)
         return trouble("%s: %s", file->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
         return trouble("%s: not a regular file", file->path);
-    if (status.st_size < 10)
-        return bad(file, "", "too short for a safetensors file");
+    if (status.st_size == 0)
+        return bad(file, "", too_short);
     file->nbytes = (size_t)status.st_size;
-    void *map = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, file->fd, 0);
-    if (map == MAP_FAILED)
+    file->map = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, file->fd, 0);
+    if (file->map == MAP_FAILED) {
+        file->map = NULL;
         return trouble("%s: %s", file->path, strerror(errno));
-    file->bytes = map;
+    }
+    file->bytes = file->map;
     return 0;
 }
 
@@ -65,6 +70,8 @@ static int parse_header(safetensors_file *file)
     json_error_t error;
     char why[256];
 
+    if (file->nbytes < 10)
+        return bad(file, "", too_short);
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)file->bytes[i] << (8 * i);
     if (n > file->nbytes - 8 || n > HEADER_LIMIT)
@@ -179,14 +186,29 @@ static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
     return code;
 }
 
-/* A checkpoint has no place for the header's free texts: say so, unless it is only the usual. */
-static void tell_metadata(const safetensors_file *file, const common *options)
+/* A checkpoint has no place for the header's free texts, unless they are only the usual. */
+static size_t count_metadata(const safetensors_file *file)
 {
     const json_t *metadata = json_object_get(file->header, "__metadata__");
-    size_t n = json_object_size(metadata) - (json_object_get(metadata, "format") ? 1 : 0);
 
-    if (n && !options->quiet)
-        fprintf(stderr, "berth: %s: %zu entries of __metadata__ were left out\n", file->path, n);
+    return json_object_size(metadata) - (json_object_get(metadata, "format") ? 1 : 0);
+}
+
+static int read_values(safetensors_file *file, berth_tree *tree, berth_value *dict)
+{
+    int code = parse_header(file);
+
+    return code ? code : build(file, tree, dict);
+}
+
+int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
+                       berth_value *dict)
+{
+    safetensors_file file = {.path = name, .fd = -1, .bytes = bytes, .nbytes = nbytes};
+    int code = read_values(&file, tree, dict);
+
+    json_decref(file.header);
+    return code;
 }
 
 static int save(const char *out, berth_value *dict, const common *options)
@@ -207,22 +229,20 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     safetensors_file file = {.path = in, .fd = -1};
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
+    berth_value *dict = berth_dict(tree);
     int code = tree ? map_file(&file) : fail(&error);
 
     if (!code)
-        code = parse_header(&file);
-    if (!code) {
-        berth_value *dict = berth_dict(tree);
-        code = build(&file, tree, dict);
-        if (!code)
-            code = save(out, dict, options);
-        if (!code)
-            tell_metadata(&file, options);
-    }
+        code = read_values(&file, tree, dict);
+    if (!code)
+        code = save(out, dict, options);
+    if (!code && count_metadata(&file) && !options->quiet)
+        fprintf(stderr, "berth: %s: %zu entries of __metadata__ were left out\n", in,
+                count_metadata(&file));
     berth_tree_free(tree);
     json_decref(file.header);
-    if (file.bytes)
-        munmap(file.bytes, file.nbytes);
+    if (file.map)
+        munmap(file.map, file.nbytes);
     if (file.fd >= 0)
         close(file.fd);
     return code;

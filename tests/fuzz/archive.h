@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An archive in its parts: taken apart by the directory alone, as plainly as other readers do,
+ * changed, and put together again with every sum, size and offset right, so that a change gets
+ * behind the checks of these.
+ */
+#ifndef TESTS_FUZZ_ARCHIVE_H
+#define TESTS_FUZZ_ARCHIVE_H
+
+#include "format/bytes.h"
+#include "format/checksum.h"
+#include "tests/fuzz/pickles.h"
+#include "tests/fuzz/target.h"
+
+#define MOST_PARTS 64
+#define MOST_NAME_NBYTES 96
+#define MOST_ARCHIVE_NBYTES ((size_t)1 << 18)
+
+struct part {
+    char name[MOST_NAME_NBYTES]; /* whole, with the top folder */
+    uint32_t name_nbytes;
+    uint32_t method;
+    uint32_t crc32; /* as the directory has it */
+    uint32_t n;     /* bytes before they were deflated */
+    size_t header_at, at;
+    uint32_t nbytes; /* in the file */
+    const uint8_t *data;
+};
+
+struct parts {
+    struct part list[MOST_PARTS];
+    size_t n;
+    bool is_whole; /* every entry was taken */
+};
+
+/* ---- taken apart ---- */
+
+static inline uint32_t u16_at(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
+}
+
+static inline uint32_t u32_at(const uint8_t *bytes)
+{
+    return u16_at(bytes) | u16_at(bytes + 2) << 16;
+}
+
+/* The last classic end record that ends where the bytes do; false: none, or one of a huge file. */
+static inline bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *begin, size_t *end)
+{
+    for (size_t at = nbytes < 22 ? 0 : nbytes - 22 + 1; at-- > 0;) {
+        if (memcmp(bytes + at, "PK\5\6", 4) != 0 || u16_at(bytes + at + 20) != nbytes - at - 22)
+            continue;
+        size_t size = u32_at(bytes + at + 12), offset = u32_at(bytes + at + 16);
+        *begin = offset;
+        *end = offset + size;
+        return *end <= at;
+    }
+    return false;
+}
+
+/* The entry at `at`, and how long it is; 0: not one that can be taken. */
+static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t end,
+                               struct part *part)
+{
+    if (end - at < 46 || memcmp(bytes + at, "PK\1\2", 4) != 0)
+        return 0;
+    size_t name_nbytes = u16_at(bytes + at + 28);
+    size_t length = 46 + name_nbytes + u16_at(bytes + at + 30) + u16_at(bytes + at + 32);
+    *part = (struct part){.name_nbytes = (uint32_t)name_nbytes,
+                          .method = u16_at(bytes + at + 10),
+                          .crc32 = u32_at(bytes + at + 16),
+                          .nbytes = u32_at(bytes + at + 20),
+                          .n = u32_at(bytes + at + 24),
+                          .header_at = u32_at(bytes + at + 42)};
+    if (length > end - at || name_nbytes >= MOST_NAME_NBYTES || nbytes < 30 ||
+        part->header_at > nbytes - 30)
+        return 0;
+    memcpy(part->name, bytes + at + 46, name_nbytes);
+    const uint8_t *header = bytes + part->header_at;
+    part->at = part->header_at + 30 + u16_at(header + 26) + u16_at(header + 28);
+    if (part->at > nbytes || part->nbytes > nbytes - part->at)
+        return 0;
+    part->data = bytes + part->at;
+    return length;
+}
+
+/* False: there is nothing to take. The parts' data stay where they are. */
+static inline bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts *parts)
+{
+    size_t at, end;
+
+    parts->n = 0;
+    parts->is_whole = false;
+    if (!find_directory(bytes, nbytes, &at, &end))
+        return false;
+    while (at < end && parts->n < MOST_PARTS) {
+        size_t length = take_part(bytes, nbytes, at, end, &parts->list[parts->n]);
+        if (length == 0)
+            return parts->n > 0;
+        at += length;
+        parts->n++;
+    }
+    parts->is_whole = at == end;
+    return parts->n > 0;
+}
+
+/* ---- put together ---- */
+
+/* How an archive is written; zeros: without sums, as small as can be. */
+struct style {
+    uint32_t alignment;   /* 0: no padding */
+    bool has_descriptors; /* else sizes and sums are in the local header */
+    bool has_sums;
+    bool has_large_end; /* the ZIP64 end record and its locator, as PyTorch writes them */
+};
+
+static const struct style style_of_pytorch = {64, true, true, true};
+
+struct image {
+    uint8_t *bytes;
+    size_t nbytes, most;
+    bool is_full; /* something did not fit */
+};
+
+static inline void put_bytes(struct image *out, const void *bytes, size_t n)
+{
+    if (n > out->most - out->nbytes) {
+        out->is_full = true;
+        return;
+    }
+    if (n > 0)
+        memcpy(out->bytes + out->nbytes, bytes, n);
+    out->nbytes += n;
+}
+
+static inline void put_number(struct image *out, uint64_t value, size_t width)
+{
+    uint8_t bytes[8];
+
+    for (size_t i = 0; i < width; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
+    put_bytes(out, bytes, width);
+}
+
+/* Numbers of these widths, one a digit: "4224" is the form of a header. */
+static inline void put_numbers(struct image *out, const char *widths, const uint64_t *values)
+{
+    for (size_t i = 0; widths[i]; i++)
+        put_number(out, values[i], (size_t)(widths[i] - '0'));
+}
+
+static inline uint32_t sum_of(const struct part *part, const struct style *style)
+{
+    if (!style->has_sums)
+        return 0;
+    return part->method == 0 ? berth_crc32(0, part->data, part->nbytes) : part->crc32;
+}
+
+static inline uint32_t flags_of(const struct part *part, const struct style *style)
+{
+    return style->has_descriptors && part->nbytes > 0 ? 0x0808 : 0x0800;
+}
+
+static inline void put_padding(struct image *out, const struct part *part, uint32_t alignment)
+{
+    static const char letters[] = "ZZZZZZZZZZZZZZZZ";
+    size_t at = out->nbytes + 2 + part->name_nbytes + (alignment ? 4 : 0);
+    size_t n = alignment ? (alignment - at % alignment) % alignment : 0;
+
+    put_number(out, alignment ? n + 4 : 0, 2);
+    put_bytes(out, part->name, part->name_nbytes);
+    if (alignment == 0)
+        return;
+    put_bytes(out, "FB", 2);
+    put_number(out, n, 2);
+    for (; n > 0 && !out->is_full; n -= n < 16 ? n : 16)
+        put_bytes(out, letters, n < 16 ? n : 16);
+}
+
+static inline void put_local(struct image *out, struct part *part, const struct style *style)
+{
+    uint32_t flags = flags_of(part, style);
+    bool is_told = !(flags & 8);
+    uint64_t crc32 = sum_of(part, style), size = part->method == 0 ? part->nbytes : part->n;
+    const uint64_t header[] = {0x04034b50,
+                               0,
+                               flags,
+                               part->method,
+                               0,
+                               0,
+                               is_told ? crc32 : 0,
+                               is_told ? part->nbytes : 0,
+                               is_told ? size : 0,
+                               part->name_nbytes};
+
+    part->header_at = out->nbytes;
+    put_numbers(out, "4222224442", header);
+    put_padding(out, part, style->alignment);
+    put_bytes(out, part->data, part->nbytes);
+    const uint64_t descriptor[] = {0x08074b50, crc32, part->nbytes, size};
+    if (!is_told)
+        put_numbers(out, "4444", descriptor);
+}
+
+static inline void put_central(struct image *out, const struct part *part,
+                               const struct style *style)
+{
+    const uint64_t entry[] = {0x02014b50,
+                              0,
+                              0,
+                              flags_of(part, style),
+                              part->method,
+                              0,
+                              0,
+                              sum_of(part, style),
+                              part->nbytes,
+                              part->method == 0 ? part->nbytes : part->n,
+                              part->name_nbytes,
+                              0,
+                              0,
+                              0,
+                              0,
+                              0,
+                              part->header_at};
+
+    put_numbers(out, "42222224442222244", entry);
+    put_bytes(out, part->name, part->name_nbytes);
+}
+
+static inline void put_end(struct image *out, const struct style *style, size_t n, size_t begin)
+{
+    uint64_t end = out->nbytes, size = out->nbytes - begin;
+    const uint64_t large[] = {0x06064b50, 44,   0x31e, 45,         0, 0,   n,
+                              n,          size, begin, 0x07064b50, 0, end, 1};
+    const uint64_t small[] = {0x06054b50, 0, 0, n, n, size, begin, 0};
+
+    if (style->has_large_end)
+        put_numbers(out, "48224488884484", large);
+    put_numbers(out, "42222442", small);
+}
+
+/* The bytes, or 0 where they are more than `most`. */
+static inline size_t put_together(struct parts *parts, const struct style *style, uint8_t *bytes,
+                                  size_t most)
+{
+    struct image out = {.bytes = bytes, .most = most};
+
+    for (size_t i = 0; i < parts->n; i++)
+        put_local(&out, &parts->list[i], style);
+    size_t begin = out.nbytes;
+    for (size_t i = 0; i < parts->n; i++)
+        put_central(&out, &parts->list[i], style);
+    put_end(&out, style, parts->n, begin);
+    return out.is_full ? 0 : out.nbytes;
+}
+
+/* ---- changed ---- */
+
+/* Data of changed parts: they are longer than where they were. */
+struct room {
+    uint8_t bytes[MOST_ARCHIVE_NBYTES];
+    size_t nbytes;
+};
+
+static inline void change_name(struct part *part)
+{
+    static const char *const telling[] = {"a/data.pkl",
+                                          "a/byteorder",
+                                          "a/data/0",
+                                          "a/data/1",
+                                          "a/data/00",
+                                          "a/.format_version",
+                                          "a/.storage_alignment",
+                                          "a/version",
+                                          "a/.data/serialization_id",
+                                          "b/data/0",
+                                          "a/",
+                                          "a/../data/0",
+                                          "a/data\\0",
+                                          "A/data/0",
+                                          "a/constants.pkl",
+                                          "archive/data.pkl"};
+
+    if (random_below(2)) {
+        const char *name = telling[random_below(sizeof telling / sizeof *telling)];
+        part->name_nbytes = (uint32_t)strlen(name);
+        memcpy(part->name, name, part->name_nbytes);
+        return;
+    }
+    part->name_nbytes =
+        (uint32_t)LLVMFuzzerMutate((uint8_t *)part->name, part->name_nbytes, MOST_NAME_NBYTES - 1);
+}
+
+/* Pickles by their opcodes; else bytes by bytes. What was deflated gets no sum: nobody knows it. */
+static inline void change_data(struct part *part, struct room *room, unsigned number)
+{
+    uint8_t *data = room->bytes + room->nbytes;
+    size_t left = sizeof room->bytes - room->nbytes, most = part->nbytes + 64 + random_below(512);
+
+    if (part->nbytes > left)
+        return;
+    if (part->nbytes > 0)
+        memcpy(data, part->data, part->nbytes);
+    most = most < left ? most : left;
+    bool is_pickle = part->nbytes > 1 && data[0] == 0x80 && part->method == 0;
+    size_t n = is_pickle && random_below(4) ? mutate_pickle(data, part->nbytes, most, number)
+                                            : LLVMFuzzerMutate(data, part->nbytes, most);
+    part->data = data;
+    part->nbytes = (uint32_t)n;
+    part->crc32 = 0;
+    room->nbytes += n;
+}
+
+/* A storage of another length: as often one less or more as anything. */
+static inline void change_length(struct part *part, struct room *room)
+{
+    size_t left = sizeof room->bytes - room->nbytes, n = part->nbytes;
+
+    switch (random_below(4)) {
+    case 0:
+        n = n ? n - 1 : 0;
+        break;
+    case 1:
+        n++;
+        break;
+    case 2:
+        n = 0;
+        break;
+    default:
+        n = random_below(2 * n + 64);
+    }
+    if (n > left || part->nbytes > left)
+        return;
+    memset(room->bytes + room->nbytes, 0, n);
+    if (part->nbytes > 0 && n > 0)
+        memcpy(room->bytes + room->nbytes, part->data, n < part->nbytes ? n : part->nbytes);
+    part->data = room->bytes + room->nbytes;
+    part->nbytes = (uint32_t)n;
+    room->nbytes += n;
+}
+
+/* The pickle rather than any other. */
+static inline struct part *some_part(struct parts *parts)
+{
+    for (size_t i = 0; i < parts->n && random_below(2); i++)
+        if (memmem(parts->list[i].name, parts->list[i].name_nbytes, "data.pkl", 8))
+            return &parts->list[i];
+    return &parts->list[random_below(parts->n)];
+}
+
+static inline void change_parts(struct parts *parts, struct room *room, unsigned number)
+{
+    struct part *one = some_part(parts), *other = some_part(parts), kept;
+
+    switch (random_below(12)) {
+    case 0:
+        change_name(one);
+        break;
+    case 1:
+        change_length(one, room);
+        break;
+    case 2:
+        if (parts->n > 1)
+            *one = parts->list[--parts->n];
+        break;
+    case 3:
+        if (parts->n < MOST_PARTS)
+            parts->list[parts->n++] = *one;
+        break;
+    case 4:
+        kept = *one;
+        *one = *other;
+        *other = kept;
+        break;
+    case 5:
+        one->method = one->method == 0 ? 8 : 0;
+        break;
+    default:
+        change_data(one, room, number);
+    }
+}
+
+static inline struct style some_style(void)
+{
+    static const uint32_t alignments[] = {0, 1, 2, 16, 64, 64, 64, 100, 256, 4096};
+    struct style style = style_of_pytorch;
+
+    if (random_below(4))
+        return style;
+    style.alignment = alignments[random_below(sizeof alignments / sizeof *alignments)];
+    style.has_descriptors = random_below(4) > 0;
+    style.has_sums = random_below(4) > 0;
+    style.has_large_end = random_below(2) > 0;
+    return style;
+}
+
+/* ---- changed in place ---- */
+
+/* The sums of every entry that the directory lists: there, and in the descriptor. */
+static inline void mend_sums(uint8_t *bytes, size_t nbytes)
+{
+    for (size_t at = 0; at + 46 <= nbytes; at++) {
+        if (memcmp(bytes + at, "PK\1\2", 4) != 0)
+            continue;
+        uint64_t header = u32_at(bytes + at + 42), size = u32_at(bytes + at + 24);
+        if (header + 30 > nbytes)
+            continue;
+        uint64_t data = header + 30 + u16_at(bytes + header + 26) + u16_at(bytes + header + 28);
+        if (data + size + 16 > nbytes || u32_at(bytes + at + 16) == 0)
+            continue;
+        uint32_t crc = berth_crc32(0, bytes + data, size);
+        berth_put_u32(bytes + at + 16, crc);
+        if (memcmp(bytes + data + size, "PK\7\10", 4) == 0)
+            berth_put_u32(bytes + data + size + 4, crc);
+    }
+}
+
+/* One byte or number of any structure: nothing moves. */
+static inline void change_in_place(uint8_t *bytes, size_t nbytes)
+{
+    static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'Q', '.', 't', '(', 'h', 'q'};
+    size_t at = random_below(nbytes);
+
+    /* Most bytes of a small file are padding and payload: prefer what is not. */
+    for (size_t i = 0; i < 200 && (bytes[at] == 'Z' || bytes[at] == 0); i++)
+        at = (at + 1) % nbytes;
+    switch (random_below(4)) {
+    case 0:
+        bytes[at] = telling[random_below(sizeof telling)];
+        break;
+    case 1:
+        bytes[at] = (uint8_t)(bytes[at] ^ 1u << random_below(8));
+        break;
+    case 2:
+        bytes[at] = (uint8_t)(bytes[at] + random_below(9) - 4);
+        break;
+    default:
+        bytes[at] = bytes[random_below(nbytes)];
+    }
+}
+
+/* ---- all of it ---- */
+
+static inline size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    static struct parts parts;
+    static struct room room;
+    static uint8_t built[MOST_ARCHIVE_NBYTES];
+
+    if (nbytes == 0 || random_below(16) == 0)
+        return LLVMFuzzerMutate(bytes, nbytes, most);
+    if (random_below(4) > 0 && take_apart(bytes, nbytes, &parts)) {
+        const struct style style = some_style();
+        room.nbytes = 0;
+        for (size_t i = 1 + random_below(3); i-- > 0;)
+            change_parts(&parts, &room, number);
+        size_t n = put_together(&parts, &style, built, most < sizeof built ? most : sizeof built);
+        if (n > 0) {
+            memcpy(bytes, built, n);
+            nbytes = n;
+        }
+        if (random_below(4))
+            return nbytes;
+    }
+    for (size_t i = 1 + random_below(3); i-- > 0;)
+        change_in_place(bytes, nbytes);
+    if (random_below(4))
+        mend_sums(bytes, nbytes);
+    return nbytes;
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Configurations: any bytes as an environment, as assignments, as portable text, and as values of
+ * each option by itself. What is taken is printed, and taken again as the same.
+ */
+#include "tests/fuzz/target.h"
+
+#include "config/layer.h"
+
+#define MOST_VARIABLES 64
+#define MOST_TEXT_NBYTES 8192
+
+static void check_result(int result, const berth_error *error)
+{
+    MUST(result == (int)error->code && (result < 0) == (error->message[0] != 0), "%d: %s", result,
+         error->message);
+    MUST(is_clean_text(error->message), "not one line of UTF-8: %s", error->message);
+    MUST(result == 0 || error->code == BERTH_E_OPTION || error->code == BERTH_E_UNAVAILABLE, "%s",
+         error->message);
+}
+
+/* Every value that was taken is one that its row allows, and its text is that value again. */
+static void check_layer(const berth_layer *layer)
+{
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const berth_option_row *row = berth_option_at(i);
+        int64_t value = berth_option_value(&layer->values, row), again;
+        char text[BERTH_OPTION_TEXT_NBYTES];
+        berth_error error = {0};
+
+        if (!layer->is_set[i])
+            continue;
+        MUST(berth_option_check(row, value, "by a test", &error) == 0, "%s", error.message);
+        berth_option_print(row, value, text);
+        MUST(strlen(text) < sizeof text &&
+                 berth_option_parse(row, text, strlen(text), "by a test", &again, &error) == 0 &&
+                 again == value,
+             "%s=%s is not taken again: %s", row->name, text, error.message);
+    }
+}
+
+static bool is_same_layer(const berth_layer *a, const berth_layer *b)
+{
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const berth_option_row *row = berth_option_at(i);
+        if (a->is_set[i] != b->is_set[i] ||
+            (a->is_set[i] &&
+             berth_option_value(&a->values, row) != berth_option_value(&b->values, row)))
+            return false;
+    }
+    return true;
+}
+
+/* Bytes divided by NULs: variables. */
+static void check_environment(char *text, size_t nbytes)
+{
+    char *variables[MOST_VARIABLES + 1];
+    static berth_environment environment;
+    size_t n = 0;
+    berth_error error = {0};
+
+    for (size_t at = 0; at < nbytes && n < MOST_VARIABLES; at += strlen(text + at) + 1)
+        variables[n++] = text + at;
+    variables[n] = NULL;
+    int result = berth_environment_read(variables, &environment, &error);
+    check_result(result, &error);
+    if (result < 0)
+        return;
+    check_layer(&environment.plain);
+    check_layer(&environment.force);
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        MUST(environment.plain.is_set[i] == (environment.plain_source[i][0] != 0) &&
+                 environment.force.is_set[i] == (environment.force_source[i][0] != 0),
+             "%s is set by nothing", berth_option_at(i)->name);
+        MUST(is_clean_text(environment.plain_source[i]) &&
+                 is_clean_text(environment.force_source[i]),
+             "%s", berth_option_at(i)->name);
+    }
+}
+
+/* Text as lines and as words; one is the other where nothing but the space between differs. */
+static void check_text(const char *text)
+{
+    berth_layer lines = {0}, words = {0};
+    berth_error error = {0}, words_error = {0};
+    int result = berth_layer_parse_lines(&lines, text, &error);
+    int words_result = berth_layer_parse_words(&words, text, "in a patch", &words_error);
+
+    check_result(result, &error);
+    check_result(words_result, &words_error);
+    if (result == 0)
+        check_layer(&lines);
+    if (words_result == 0)
+        check_layer(&words);
+    if (result == 0 && words_result == 0 && !strchr(text, '#'))
+        MUST(is_same_layer(&lines, &words), "lines and words differ");
+}
+
+/* A configuration is printed in its forms, and these give it again; its hash says so too. */
+static void check_forms(const char *text)
+{
+    static char printed[16384];
+    berth_error error;
+    berth_config *config = berth_config_new(&error), *again = berth_config_new(NULL);
+
+    MUST(config && again, "%s", error.message);
+    check_result(berth_config_apply(config, text, &error), &error);
+    for (int i = 0; i < 2; i++) {
+        berth_config_form form = i == 0 ? BERTH_CONFIG_PORTABLE : BERTH_CONFIG_CHANGED;
+        int64_t n = berth_config_print(config, form, printed, sizeof printed, &error);
+        MUST(n >= 0 && (size_t)n < sizeof printed && strlen(printed) == (size_t)n, "%lld",
+             (long long)n);
+        MUST(berth_config_apply(again, printed, &error) == 0, "%s", error.message);
+        MUST(form == BERTH_CONFIG_CHANGED || berth_config_hash(config) == berth_config_hash(again),
+             "printed and read again, it is another");
+    }
+    MUST(berth_config_print(config, BERTH_CONFIG_CODE, NULL, 0, &error) >= 0, "%s", error.message);
+    berth_config_free(config);
+    berth_config_free(again);
+}
+
+/* The thread's and the program's values: what is set is in force, all or nothing. */
+static void check_in_force(const char *text)
+{
+    uint64_t before = berth_config_hash(NULL);
+    berth_error error;
+
+    int result = berth_config_patch(text, &error);
+    check_result(result, &error);
+    if (result == 0)
+        MUST(berth_config_unpatch(&error) == 0, "%s", error.message);
+    MUST(berth_config_hash(NULL) == before, "a patch that is gone, or refused, changes something");
+    result = berth_config_load(text, &error);
+    check_result(result, &error);
+    MUST(result == 0 || berth_config_hash(NULL) == before, "refused text changes something");
+    MUST(berth_config_reset(NULL, &error) == 0 && berth_config_hash(NULL) == before, "%s",
+         error.message);
+}
+
+/* The text as the value of each option, and as a name. */
+static void check_values(const char *text)
+{
+    berth_error error;
+
+    for (size_t i = 0; i < berth_config_count(); i++) {
+        berth_option option;
+        MUST(berth_config_option(i, &option, &error) == 0, "%s", error.message);
+        int result = berth_config_set(option.name, text, &error);
+        check_result(result, &error);
+        if (result == 0) {
+            MUST(berth_config_describe(option.name, &option, &error) == 0 &&
+                     berth_config_set(option.name, option.value, &error) == 0,
+                 "%s=%s: %s", option.name, option.value, error.message);
+            MUST(berth_config_reset(option.name, &error) == 0, "%s", error.message);
+        }
+    }
+    check_result(berth_config_set(text, "off", &error), &error);
+    (void)berth_config_reset(NULL, &error);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+{
+    if (nbytes > MOST_TEXT_NBYTES)
+        return 0;
+    char *text = malloc(nbytes + 1);
+    memcpy(text, bytes, nbytes);
+    text[nbytes] = '\0';
+    count_memory_from_now();
+    size_t before_nbytes = live_nbytes;
+    double since = processor_seconds();
+    check_environment(text, nbytes);
+    check_text(text);
+    check_forms(text);
+    check_in_force(text);
+    if (nbytes < 64)
+        check_values(text);
+    check_time(since, nbytes);
+    MUST(live_nbytes == before_nbytes && most_nbytes - before_nbytes <= 65536,
+         "%zu bytes leak, of %zu", live_nbytes - before_nbytes, most_nbytes - before_nbytes);
+    free(text);
+    return 0;
+}
+
+/* ---- changed by words ---- */
+
+static const char *const telling[] = {"on",
+                                      "off",
+                                      "0",
+                                      "1",
+                                      "-1",
+                                      "64KiB",
+                                      "1MiB",
+                                      "16 GiB",
+                                      "9223372036854775807",
+                                      "auto",
+                                      "private|populate",
+                                      "shared",
+                                      "huge",
+                                      "map",
+                                      "read",
+                                      "direct",
+                                      "BERTH_",
+                                      "BERTH_FORCE_",
+                                      "=",
+                                      "#",
+                                      "TORCH_SERIALIZATION_DEBUG=1",
+                                      "serialization_debug"};
+
+static size_t insert(uint8_t *bytes, size_t nbytes, size_t most, const char *word)
+{
+    size_t n = strlen(word), at = random_below(nbytes + 1);
+
+    if (nbytes + n > most)
+        return nbytes;
+    memmove(bytes + at + n, bytes + at, nbytes - at);
+    memcpy(bytes + at, word, n);
+    return nbytes + n;
+}
+
+/* "BERTH_SAVE_METHOD=": the name of an option as a variable has it, or as it is. */
+static size_t insert_name(uint8_t *bytes, size_t nbytes, size_t most)
+{
+    const berth_option_row *row = berth_option_at(random_below(BERTH_N_OPTIONS));
+    bool is_variable = random_below(2) > 0;
+    char name[100];
+
+    snprintf(name, sizeof name, "%s%s=", is_variable ? "BERTH_" : "", row->name);
+    for (char *at = name; *at && is_variable; at++)
+        *at = *at == '.' ? '_' : (char)(*at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+    return insert(bytes, nbytes, most, name);
+}
+
+static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    static const char between[] = "\n\0 |";
+
+    switch (number % 6) {
+    case 0:
+        return insert_name(bytes, nbytes, most);
+    case 1:
+        return insert(bytes, nbytes, most, telling[random_below(sizeof telling / sizeof *telling)]);
+    case 2:
+        if (nbytes > 0)
+            bytes[random_below(nbytes)] = (uint8_t)between[random_below(4)];
+        return nbytes;
+    default:
+        return LLVMFuzzerMutate(bytes, nbytes, most);
+    }
+}
+
+static void make_seeds(void)
+{
+    static const char environment[] =
+        "BERTH_SAVE_METHOD=direct\0BERTH_FORCE_LOAD_CHECK=data\0PATH=/bin";
+    static const char text_of_all[] = "# all\nload.check=data # now\n\nsave.compute_crc32=off\n";
+
+    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+        const berth_option_row *row = berth_option_at(i);
+        char value[BERTH_OPTION_TEXT_NBYTES], text[200];
+
+        berth_option_print(row, row->initial, value);
+        int n = snprintf(text, sizeof text, "%s=%s\n", row->name, value);
+        seed(row->name, text, (size_t)n);
+    }
+    for (size_t i = 0; i < sizeof telling / sizeof *telling; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "word-%zu", i);
+        seed(name, telling[i], strlen(telling[i]));
+    }
+    seed("environment", environment, sizeof environment - 1);
+    seed("text", text_of_all, sizeof text_of_all - 1);
+    seed_folder("tests/fuzz/found/config", "");
+}
+
+#ifndef BERTH_FUZZER
+
+Test(configurations, keep_all_properties)
+{
+    cr_assert_geq(replay_seeds(200), BERTH_N_OPTIONS + 2);
+}
+#endif

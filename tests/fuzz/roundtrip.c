@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * There and back: whatever is accepted, a file, or a pickle in an archive around it, is saved again
+ * in every form, and read back equal; compact, with equal elements in no more bytes.
+ */
+#include "tests/fuzz/archive.h"
+#include "tests/fuzz/saves.h"
+#include "tests/fuzz/wrap.h"
+
+/* One of the forms an input, not all of each: a fuzzer has many inputs. */
+static const char *form_for(const uint8_t *bytes, size_t nbytes)
+{
+    static const char *const forms[] = {"save.byteorder=big", "save.storage_alignment=1",
+                                        "save.storage_alignment=4096 save.compute_crc32=off",
+                                        "io.threads=1 io.chunk_nbytes=1"};
+
+    return forms[berth_crc32(0, bytes, nbytes) % 4];
+}
+
+static void there_and_back(const uint8_t *bytes, size_t nbytes, const char *form)
+{
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    count_memory_from_now();
+    size_t before_nbytes = live_nbytes;
+    if (open_with(bytes, nbytes, "load.unknown_globals=inert load.check=directory", &checkpoint,
+                  &error) < 0)
+        return;
+    check_saves_again(checkpoint, "io.threads=1");
+    check_saves_again(checkpoint, form);
+    check_compact(checkpoint, nbytes);
+    berth_close(checkpoint);
+    MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+{
+    static struct memory_file file;
+    berth_pickle_rules rules = {.inert = true, .record = "data.pkl"};
+    berth_value *root = NULL;
+    berth_error error;
+
+    if (nbytes == 0 || bytes[0] != 0x80) {
+        there_and_back(bytes, nbytes, form_for(bytes, nbytes));
+        return 0;
+    }
+    count_memory_from_now();
+    berth_tree *tree = berth_tree_new(&error);
+    bool wrapped = berth_pickle_read(bytes, nbytes, &rules, tree, &root, &error) == 0 &&
+                   wrap(bytes, nbytes, tree, &file);
+    berth_tree_free(tree);
+    if (wrapped)
+        there_and_back(file.bytes, file.nbytes, form_for(bytes, nbytes));
+    return 0;
+}
+
+static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    return nbytes > 0 && bytes[0] == 0x80 ? mutate_pickle(bytes, nbytes, most, number)
+                                          : mutate_archive(bytes, nbytes, most, number);
+}
+
+static void make_seeds(void)
+{
+    seed_written();
+    seed_calls();
+    seed_bombs(500);
+    seed_folder("tests/data/torch", ".pt");
+    seed_folder("tests/data/old", ".pt");
+    seed_folder("tests/fuzz/found/roundtrip", "");
+}
+
+#ifndef BERTH_FUZZER
+
+Test(what_is_read, is_saved_and_read_back_equal)
+{
+    cr_assert_geq(replay_seeds(6), 150);
+}
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What must hold of a checkpoint that was read, when it is saved again, in any way. */
+#ifndef TESTS_FUZZ_SAVES_H
+#define TESTS_FUZZ_SAVES_H
+
+#include "format/pickle.h"
+#include "tests/fuzz/properties.h"
+
+/* ---- saved again ---- */
+
+/* Elements alone: where they lie may differ. */
+static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
+{
+    static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
+    berth_named_tensor our, their;
+    size_t n = berth_tensor_count(a), nbytes, other_nbytes;
+
+    MUST(n == berth_tensor_count(b), "%zu tensors, compact %zu", n, berth_tensor_count(b));
+    for (size_t i = 0; i < n; i++) {
+        if (berth_tensor_at(a, i, &our, NULL) < 0 || berth_tensor_at(b, i, &their, NULL) < 0 ||
+            !read_first(a, our.tensor, ours, &nbytes))
+            continue;
+        MUST(strcmp(our.path, their.path) == 0, "%s and %s", our.path, their.path);
+        MUST(read_first(b, their.tensor, theirs, &other_nbytes) && nbytes == other_nbytes &&
+                 memcmp(ours, theirs, nbytes) == 0,
+             "%s has other elements", our.path);
+    }
+}
+
+/* The pickles of two readings: as identity is kept in them, equal bytes are equal values. */
+static inline void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, const char *how)
+{
+    berth_pickled ours, theirs;
+    berth_error error = {0};
+
+    if (berth_pickle_write(berth_root(a), false, &ours, &error) < 0)
+        return;
+    MUST(berth_pickle_write(berth_root(b), false, &theirs, &error) == 0, "%s: %s", how,
+         error.message);
+    MUST(ours.nbytes == theirs.nbytes && memcmp(ours.bytes, theirs.bytes, ours.nbytes) == 0 &&
+             ours.n_storages == theirs.n_storages,
+         "%s: other values", how);
+    berth_pickled_free(&ours);
+    berth_pickled_free(&theirs);
+}
+
+/* All bytes of all storages, those that no tensor uses too. */
+static inline void check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
+{
+    berth_named_tensor ours, theirs;
+    berth_error error;
+
+    for (size_t i = 0; i < berth_tensor_count(a); i++) {
+        if (berth_tensor_at(a, i, &ours, &error) < 0 || !ours.tensor->storage)
+            continue;
+        MUST(berth_tensor_at(b, i, &theirs, &error) == 0, "%s", error.message);
+        const void *our = berth_storage_data(a, ours.tensor->storage, &error);
+        const void *their = berth_storage_data(b, theirs.tensor->storage, &error);
+        uint64_t nbytes = berth_storage_nbytes(ours.tensor->storage);
+        if (!our)
+            continue;
+        MUST(their && nbytes == berth_storage_nbytes(theirs.tensor->storage) &&
+                 memcmp(our, their, nbytes) == 0,
+             "%s: its storage has other bytes", ours.path);
+    }
+}
+
+/*
+ * What was read can be saved, or not, with a sentence; what was saved opens, with every check, and
+ * is equal; and saving that again gives the same bytes, so that nothing was lost on the way.
+ */
+static inline void check_saves_again(berth_checkpoint *checkpoint, const char *options)
+{
+    void *once = NULL, *twice = NULL;
+    size_t once_nbytes = 0, twice_nbytes = 0;
+    berth_checkpoint *reopened;
+    berth_error error;
+
+    MUST(berth_config_patch(options, &error) == 0, "%s", error.message);
+    bool is_saved =
+        berth_save_memory(&once, &once_nbytes, "again", berth_root(checkpoint), NULL, &error) == 0;
+    MUST(is_saved == (error.message[0] == 0), "%s: %s", options, error.message);
+    if (is_saved) {
+        MUST(open_with(once, once_nbytes, "load.check=data load.unknown_globals=inert", &reopened,
+                       &error) == 0,
+             "saved again (%s), it does not open: %s", options, error.message);
+        check_same_pickle(checkpoint, reopened, options);
+        check_same_elements(checkpoint, reopened);
+        if (!strstr(options, "byteorder"))
+            check_same_storages(checkpoint, reopened);
+        MUST(berth_save_memory(&twice, &twice_nbytes, "again", berth_root(reopened), NULL,
+                               &error) == 0,
+             "%s", error.message);
+        MUST(once_nbytes == twice_nbytes && memcmp(once, twice, once_nbytes) == 0,
+             "saved twice (%s), %zu bytes and %zu", options, once_nbytes, twice_nbytes);
+        berth_close(reopened);
+    }
+    MUST(berth_config_unpatch(NULL) == 0, "%s", options);
+    berth_free(once);
+    berth_free(twice);
+}
+
+/* Bytes of memory that a compact value may cost per byte of the file: shared ints are made anew. */
+#define COMPACT_MEMORY_PER_BYTE 256
+
+/* A compact value can be made of everything, and saved wherever the whole one can. */
+static inline void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
+{
+    void *whole = NULL, *bytes = NULL;
+    size_t whole_nbytes = 0, compact_nbytes = 0, before_nbytes = live_nbytes;
+    berth_checkpoint *reopened;
+    berth_error error;
+
+    most_nbytes = live_nbytes;
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *compact = berth_value_compact(tree, berth_root(checkpoint));
+    MUST(compact, "%s", (berth_tree_error(tree, &error), error.message));
+    MUST(most_nbytes - before_nbytes <= COMPACT_MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
+         "P3: %zu bytes of memory for a compact value of %zu", most_nbytes - before_nbytes, nbytes);
+    if (berth_save_memory(&whole, &whole_nbytes, "a", berth_root(checkpoint), NULL, NULL) == 0) {
+        MUST(berth_save_memory(&bytes, &compact_nbytes, "a", compact, NULL, &error) == 0, "%s",
+             error.message);
+        MUST(compact_nbytes <= whole_nbytes, "%zu bytes became %zu", whole_nbytes, compact_nbytes);
+        MUST(open_with(bytes, compact_nbytes, "load.check=data load.unknown_globals=inert",
+                       &reopened, &error) == 0,
+             "%s", error.message);
+        check_same_elements(checkpoint, reopened);
+        berth_close(reopened);
+    }
+    berth_free(whole);
+    berth_free(bytes);
+    berth_tree_free(tree);
+}
+
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What makes a program of a target. As a fuzzer (-DBERTH_FUZZER, VARIANT=fuzz) libFuzzer calls it;
+ * with BERTH_FUZZ_SEEDS=folder it writes its seeds there, and ends. As a Criterion program it
+ * replays the seeds, what was ever found, and some thousand changes of them that its own mutator
+ * makes.
+ *
+ * A target defines LLVMFuzzerTestOneInput, make_seeds, and mutate.
+ */
+#ifndef TESTS_FUZZ_TARGET_H
+#define TESTS_FUZZ_TARGET_H
+
+#include <dirent.h>
+
+#include "tests/fuzz/properties.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
+/* Calls seed() or seed_folder() for each. */
+static void make_seeds(void);
+/* Changes bytes in place, up to `most` of them; returns how many there are then. */
+static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
+static void seed(const char *name, const void *bytes, size_t nbytes);
+
+/* ---- numbers that look random, the same ones each time ---- */
+
+static uint64_t random_state = 1;
+
+static inline void random_begin(unsigned number)
+{
+    random_state = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
+}
+
+/* Below n; n 0: 0. */
+static inline size_t random_below(size_t n)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return n ? (size_t)(random_state >> 11) % n : 0;
+}
+
+/* ---- files ---- */
+
+#define MOST_FILE_NBYTES ((size_t)1 << 20)
+
+/* An existing file as a seed. */
+static inline void seed_file(const char *path, const char *name)
+{
+    static uint8_t bytes[MOST_FILE_NBYTES];
+    FILE *file = fopen(path, "rb");
+
+    MUST(file, "%s does not open", path);
+    size_t nbytes = fread(bytes, 1, sizeof bytes, file);
+    MUST(nbytes < sizeof bytes, "%s is longer than any seed", path);
+    fclose(file);
+    seed(name, bytes, nbytes);
+}
+
+/* All files of a folder whose name holds `part`; in the project's root, where tests run. */
+static inline void seed_folder(const char *folder, const char *part)
+{
+    DIR *opened = opendir(folder);
+    struct dirent *entry;
+
+    while (opened && (entry = readdir(opened))) {
+        char path[600];
+        if (entry->d_name[0] == '.' || !strstr(entry->d_name, part))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        seed_file(path, entry->d_name);
+    }
+    if (opened)
+        closedir(opened);
+}
+
+#ifdef BERTH_FUZZER
+
+#define IS_FUZZER 1
+
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+static const char *seeds_folder;
+
+static void seed(const char *name, const void *bytes, size_t nbytes)
+{
+    char path[600];
+
+    snprintf(path, sizeof path, "%s/%s", seeds_folder, name);
+    FILE *file = fopen(path, "wb");
+    MUST(file && fwrite(bytes, 1, nbytes, file) == nbytes && fclose(file) == 0, "%s", path);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    seeds_folder = getenv("BERTH_FUZZ_SEEDS");
+    if (seeds_folder) {
+        make_seeds();
+        exit(0);
+    }
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    random_begin(number);
+    return mutate(bytes, nbytes, most, number);
+}
+
+#else
+
+#include <criterion/criterion.h>
+
+#define IS_FUZZER 0
+
+/* In the place of libFuzzer's: a few bytes overwritten, inserted or cut out. */
+static inline size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most)
+{
+    static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, '.', '(', 't', 'R', '=', '\n', '"'};
+    size_t at = random_below(nbytes), n = 1 + random_below(4);
+
+    switch (random_below(4)) {
+    case 0:
+        if (nbytes + n > most)
+            return nbytes;
+        memmove(bytes + at + n, bytes + at, nbytes - at);
+        for (size_t i = 0; i < n; i++)
+            bytes[at + i] = telling[random_below(sizeof telling)];
+        return nbytes + n;
+    case 1:
+        n = n < nbytes - at ? n : nbytes - at;
+        memmove(bytes + at, bytes + at + n, nbytes - at - n);
+        return nbytes - n;
+    case 2:
+        if (nbytes > 0)
+            bytes[at] = telling[random_below(sizeof telling)];
+        return nbytes;
+    default:
+        if (nbytes > 0)
+            bytes[at] = (uint8_t)(bytes[at] ^ 1u << random_below(8));
+        return nbytes;
+    }
+}
+
+static size_t n_seeds, n_changes_of_each;
+
+/* A copy of its own: a sanitizer then sees every step beyond. */
+static inline void replay(const uint8_t *bytes, size_t nbytes)
+{
+    uint8_t *copy = malloc(nbytes + (nbytes == 0));
+
+    memcpy(copy, bytes, nbytes);
+    (void)LLVMFuzzerTestOneInput(copy, nbytes);
+    free(copy);
+}
+
+static void seed(const char *name, const void *bytes, size_t nbytes)
+{
+    size_t most = 2 * nbytes + 256, n = nbytes;
+    uint8_t *changed = malloc(most);
+
+    (void)name;
+    n_seeds++;
+    replay(bytes, nbytes);
+    memcpy(changed, bytes, nbytes);
+    for (unsigned i = 0; i < n_changes_of_each; i++) {
+        random_begin((unsigned)n_seeds * 1000003u + i);
+        /* Now and then from the beginning: changes of changes of changes get nowhere. */
+        if (i % 4 == 0) {
+            memcpy(changed, bytes, nbytes);
+            n = nbytes;
+        }
+        n = mutate(changed, n, most, i);
+        replay(changed, n);
+    }
+    free(changed);
+}
+
+/* The number of seeds, for the test to know that it had some. */
+static inline size_t replay_seeds(size_t changes_of_each)
+{
+    n_seeds = 0;
+    n_changes_of_each = changes_of_each;
+    make_seeds();
+    return n_seeds;
+}
+
+#endif
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A pickle in an archive that has just the storages that it names. */
+#ifndef TESTS_FUZZ_WRAP_H
+#define TESTS_FUZZ_WRAP_H
+
+#include "tests/fuzz/properties.h"
+
+#define MOST_STORAGES 64
+#define MOST_STORAGE_NBYTES 65536
+
+struct memory_file {
+    uint8_t bytes[8 << 20];
+    size_t nbytes;
+};
+
+static inline int write_to_memory(void *context, const void *bytes, size_t nbytes, uint64_t offset)
+{
+    struct memory_file *file = context;
+
+    MUST(offset == file->nbytes && nbytes <= sizeof file->bytes - file->nbytes, "%zu", nbytes);
+    memcpy(file->bytes + file->nbytes, bytes, nbytes);
+    file->nbytes += nbytes;
+    return 0;
+}
+
+/* False: the storages are too many, or too large, for a test, or their keys make no names. */
+static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree,
+                        struct memory_file *file)
+{
+    static uint8_t payload[MOST_STORAGE_NBYTES];
+    static char names[MOST_STORAGES][1100];
+    berth_new_record records[MOST_STORAGES + 1] = {
+        {.name = "data.pkl", .nbytes = nbytes, .data = bytes}};
+    berth_sink sink = {.write = write_to_memory, .context = file, .in_order = true};
+    size_t n = berth_tree_n_storages(tree);
+    berth_error error;
+
+    if (n > MOST_STORAGES || nbytes > sizeof file->bytes / 2)
+        return false;
+    for (size_t i = 0; i < sizeof payload; i++)
+        payload[i] = (uint8_t)(i * 31 + i / 256);
+    for (size_t i = 0; i < n; i++) {
+        const berth_storage *storage = berth_tree_storage(tree, i);
+        if (storage->nbytes > MOST_STORAGE_NBYTES)
+            return false;
+        snprintf(names[i], sizeof names[i], "data/%s", storage->key);
+        records[i + 1] =
+            (berth_new_record){.name = names[i], .nbytes = storage->nbytes, .data = payload};
+    }
+    file->nbytes = 0;
+    return berth_save_records_sink(&sink, "a", records, n + 1, 0, NULL, &error) == 0;
+}
+
+#endif

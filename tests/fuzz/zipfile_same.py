@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""One reading (Z1 to Z10): of each archive that Berth accepts, Python's zipfile lists the same
+names, sizes and bytes.
+
+usage: zipfile_same.py LIST    LIST: a file that names one archive a line
+
+BERTH_BUILD names the folder of the built variant.
+"""
+
+import ctypes as c
+import io
+import os
+import sys
+import zipfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
+import berth_ctypes as berth  # noqa: E402
+
+LIBRARY = berth.LIBRARY
+MOST_NBYTES = 1 << 24
+
+
+def declare(name, result, *arguments):
+    function = getattr(LIBRARY, name)
+    function.restype, function.argtypes = result, arguments
+
+
+RECORD, ERROR = c.POINTER(berth.Record), berth.ERROR
+declare("berth_archive_open_memory", c.c_int, c.c_char_p, c.c_size_t, c.c_void_p,
+        c.POINTER(c.c_void_p), ERROR)
+declare("berth_archive_close", None, c.c_void_p)
+declare("berth_archive_name", c.c_char_p, c.c_void_p)
+declare("berth_archive_count", c.c_size_t, c.c_void_p)
+declare("berth_archive_record", c.c_int, c.c_void_p, c.c_size_t, RECORD)
+declare("berth_archive_read", c.c_int, c.c_void_p, RECORD, c.c_void_p, c.c_size_t, c.c_uint64,
+        ERROR)
+
+
+def read(archive, record):
+    """A record's bytes; None where they are refused."""
+    error, buffer = berth.Error(), c.create_string_buffer(max(1, record.nbytes))
+    if LIBRARY.berth_archive_read(archive, c.byref(record), buffer, record.nbytes, 0,
+                                  c.byref(error)) < 0:
+        return None
+    return buffer.raw[:record.nbytes]
+
+
+def ours(content):
+    """{name: (size, bytes)} of an archive that is accepted, else None."""
+    error, archive, record = berth.Error(), c.c_void_p(), berth.Record()
+    if LIBRARY.berth_archive_open_memory(content, len(content), None, c.byref(archive),
+                                         c.byref(error)) < 0:
+        return None
+    listed, top = {}, LIBRARY.berth_archive_name(archive).decode()
+    for i in range(LIBRARY.berth_archive_count(archive)):
+        LIBRARY.berth_archive_record(archive, i, c.byref(record))
+        small = record.nbytes <= MOST_NBYTES
+        listed[f"{top}/{record.name.decode()}"] = (record.nbytes,
+                                                   read(archive, record) if small else None)
+    LIBRARY.berth_archive_close(archive)
+    return listed
+
+
+def theirs(content, names):
+    """The same as zipfile reads it. Folders are no records. Of sums nothing is asked: with
+    load.check=headers Berth asks nothing either, and 0 is none (Z10)."""
+    listed = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for info in archive.infolist():
+            if info.filename.endswith("/"):
+                continue
+            if info.filename in listed:
+                raise zipfile.BadZipFile(f"{info.filename} twice")
+            info.CRC = None
+            wanted = names.get(info.filename, (0, None))[1] is not None
+            listed[info.filename] = (info.file_size, archive.read(info) if wanted else None)
+    return listed
+
+
+def compare(paths):
+    accepted = 0
+    differences = []
+    for path in paths:
+        with open(path, "rb") as file:
+            content = file.read()
+        mine = ours(content)
+        if mine is None:
+            continue
+        accepted += 1
+        try:
+            other = theirs(content, mine)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as why:
+            other = f"refused: {why}"
+        if mine != other:
+            differences.append(f"{path}:\n  berth:   {str(mine)[:1500]}\n"
+                               f"  zipfile: {str(other)[:1500]}")
+    return accepted, differences
+
+
+def main(listed):
+    with open(listed, encoding="utf-8") as file:
+        paths = file.read().split("\n")
+    paths = [path for path in paths if path]
+    with berth.patched("load.check=headers debug=off"):
+        accepted, differences = compare(paths)
+    print("\n".join(differences[:20]))
+    print(f"{len(paths)} archives, {accepted} accepted, {len(differences)} read differently")
+    return 1 if differences or not accepted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
