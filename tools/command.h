@@ -144,8 +144,9 @@ int count_long_name(size_t *counted, size_t nbytes);
 int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                   int64_t n, void *buffer, berth_error *error);
 /*
- * How many elements to read at a time into a buffer of nbytes, at least 1; of the kinds of which
- * several share a byte, all: they are only read whole, into as many items.
+ * How many elements to read at a time into a buffer of nbytes, at least 1 and no more than there
+ * are; of the kinds of which several share a byte, all: they are only read whole, into as many
+ * items.
  */
 int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
 

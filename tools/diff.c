@@ -15,8 +15,9 @@ typedef struct side {
 
 typedef struct comparison {
     side left, right;
-    uint8_t *buffer;    /* CHUNK_NBYTES of each side, once there is a tensor to compare */
-    size_t long_nbytes; /* of long paths that were told */
+    uint8_t *buffer;     /* of two chunks, once there is a tensor to compare */
+    size_t chunk_nbytes; /* CHUNK_NBYTES at most */
+    size_t long_nbytes;  /* of long paths that were told */
     bool json;
     json_t *differences;
     size_t n_differences;
@@ -77,8 +78,11 @@ static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
     *own = NULL;
     if (chunk_nbytes > CHUNK_NBYTES)
         return *own = malloc(chunk_nbytes * 2);
-    if (!c->buffer)
-        c->buffer = malloc((size_t)CHUNK_NBYTES * 2);
+    if (!c->buffer || chunk_nbytes > c->chunk_nbytes) {
+        free(c->buffer);
+        c->buffer = malloc(chunk_nbytes * 2);
+        c->chunk_nbytes = chunk_nbytes;
+    }
     return c->buffer;
 }
 

@@ -63,5 +63,6 @@ int64_t elements_per(const berth_tensor *tensor, size_t nbytes)
 
     if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
         return numel ? numel : 1;
-    return nbytes > item ? (int64_t)(nbytes / item) : 1;
+    int64_t most = nbytes > item ? (int64_t)(nbytes / item) : 1;
+    return numel > 0 && numel < most ? numel : most;
 }

@@ -237,14 +237,15 @@ static int write_tensor(conversion *c, const entry *e, outfile *file, progress *
 
 static int write_all(conversion *c, outfile *file, progress *bar)
 {
-    enum { BUFFER_NBYTES = 4 << 20 };
+    enum { MOST_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
+    size_t buffer_nbytes = c->nbytes < MOST_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MOST_NBYTES;
     uint8_t length[8];
     size_t n = 0;
     char *header = header_text(c, &n);
-    void *buffer = malloc(BUFFER_NBYTES);
+    void *buffer = NULL;
     int code;
 
-    if (!header || !buffer) {
+    if (!header) {
         code = trouble("%s: a name is no valid UTF-8, or memory is gone", c->in);
         goto cleanup;
     }
@@ -255,8 +256,11 @@ static int write_all(conversion *c, outfile *file, progress *bar)
         code = outfile_write(file, length, sizeof length);
     if (!code)
         code = outfile_write(file, header, n);
+    /* Only now: a file of a kilobyte may have asked for more than there is room (P3). */
+    if (!code && !(buffer = malloc(buffer_nbytes)))
+        code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)
-        code = write_tensor(c, &c->entries[i], file, bar, buffer, BUFFER_NBYTES);
+        code = write_tensor(c, &c->entries[i], file, bar, buffer, buffer_nbytes);
 cleanup:
     free(header);
     free(buffer);

@@ -111,7 +111,7 @@ Test(pickle_bombs, containers_side_by_side)
 Test(pickle_bombs, depth_is_bounded_only_by_memory)
 {
     struct pickle pickle = {0};
-    bomb("chain of TUPLE1", "NONE", "TUPLE1", 3000000, "STOP", 0);
+    bomb("chain of TUPLE1", "NONE", "TUPLE1", 10000000, "STOP", 0);
     bomb("nested lists, built inside out", "EMPTY_LIST BINPUT 0",
          "EMPTY_LIST BINGET 0 APPEND BINPUT 0 TUPLE2", MANY, "STOP", 0);
     assemble_times(&pickle, "EMPTY_LIST", 1000000);

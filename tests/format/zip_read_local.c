@@ -350,6 +350,22 @@ Test(zip_local, a_descriptor_is_never_searched_for)
                    "descriptor has 12, 16, 20 or 24");
 }
 
+/* Else a header that is four bytes too long would pass, and take them of the data. */
+Test(zip_local, a_descriptor_without_signature_behind_one_is_refused)
+{
+    test_zip narrow = with_descriptor("\x0e\x74\x43\xb7\6\0\0\0\6\0\0\0", 12);
+    test_zip wide = with_descriptor("\x0e\x74\x43\xb7\6\0\0\0\0\0\0\0\6\0\0\0\0\0\0\0", 20);
+
+    test_zip_put_text(&narrow, narrow.descriptor_at[0] - 4, "PK\7\x8");
+    test_zip_put_text(&wide, wide.descriptor_at[0] - 4, "PK\7\x8");
+    expect_refused(narrow, BERTH_E_ARCHIVE,
+                   "data.pkl at byte 46: a descriptor without a signature, but the bytes before it "
+                   "are one");
+    expect_refused(wide, BERTH_E_ARCHIVE,
+                   "data.pkl at byte 46: a descriptor without a signature, but the bytes before it "
+                   "are one");
+}
+
 Test(zip_local, a_descriptor_cut_off_asks_for_more)
 {
     berth_zip_entry entry = {.record = "data/0",

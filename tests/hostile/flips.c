@@ -8,6 +8,7 @@
  * and so are its values.
  *
  * In short, files other than the first are tried at every so many bits; BERTH_LONG=1 tries all.
+ * Byte order is assumed to be the other one, so that a record that tells it cannot get lost.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -26,7 +27,8 @@ enum meaning {
 
 struct subject {
     const char *name;
-    uint8_t *bytes; /* a file in memory that others see, too */
+    uint8_t *bytes; /* the C library's, so that the sanitizer sees a read beyond */
+    uint8_t *file;  /* the same, mapped: what is flipped here is flipped for who opens the path */
     size_t nbytes;
     uint8_t *meanings;
     uint64_t directory_at;
@@ -145,7 +147,7 @@ static void configure(void)
         const char *options = strstr(levels[i], "load.");
         configs[i] = berth_config_new(NULL);
         cr_assert_eq(berth_config_apply(configs[i], "debug=off", NULL), 0);
-        cr_assert_eq(berth_config_apply(configs[i], "io.threads=1", NULL), 0);
+        cr_assert_eq(berth_config_apply(configs[i], "io.threads=1 load.endianness=big", NULL), 0);
         cr_assert_eq(berth_config_apply(configs[i], options ? options : "", NULL), 0);
     }
 }
@@ -237,19 +239,18 @@ static void mark_records(struct subject *subject)
     subject->directory_at = (uint64_t)(directory - subject->bytes);
 }
 
-/* The file itself is mapped: what is flipped here is flipped for whoever opens its path. */
 static void begin_subject(struct subject *subject, size_t which)
 {
     uint8_t *bytes = files[which].recipe ? by_recipe(files[which].recipe, &subject->nbytes)
                                          : saved_again(files[which].from, &subject->nbytes);
 
     subject->name = files[which].name;
+    subject->bytes = bytes;
     test_write_file(path, bytes, subject->nbytes);
-    free(bytes);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     cr_assert_geq(fd, 0);
-    subject->bytes = mmap(NULL, subject->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    cr_assert_neq(subject->bytes, MAP_FAILED);
+    subject->file = mmap(NULL, subject->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    cr_assert_neq(subject->file, MAP_FAILED);
     (void)close(fd);
     subject->meanings = calloc(subject->nbytes, 1);
     mark_records(subject);
@@ -263,7 +264,8 @@ static void begin_subject(struct subject *subject, size_t which)
 
 static void end_subject(struct subject *subject)
 {
-    (void)munmap(subject->bytes, subject->nbytes);
+    (void)munmap(subject->file, subject->nbytes);
+    free(subject->bytes);
     free(subject->meanings);
 }
 
@@ -284,11 +286,12 @@ static void flip(struct subject *subject, size_t level, size_t bit, struct count
 {
     size_t at = bit / 8;
     uint8_t meaning = subject->meanings[at];
+    uint8_t whole = subject->bytes[at];
     bool changed;
 
-    subject->bytes[at] ^= (uint8_t)(1 << bit % 8);
+    subject->bytes[at] = subject->file[at] = (uint8_t)(whole ^ (1 << bit % 8));
     bool detected = is_detected(subject, level, &changed);
-    subject->bytes[at] ^= (uint8_t)(1 << bit % 8);
+    subject->bytes[at] = subject->file[at] = whole;
     counts->n_detected += detected;
     counts->n_unchanged += !detected && !changed;
     counts->n_elements += !detected && changed;
@@ -341,7 +344,7 @@ Test(flips, of_any_bit_are_detected_or_change_nothing)
         struct subject subject;
         begin_subject(&subject, which);
         for (size_t level = 0; level < N_LEVELS; level++) {
-            size_t step = is_long() ? 1 : which == 0 && level < 4 ? slower : 11 * slower;
+            size_t step = is_long() ? 1 : which == 0 ? slower : 11 * slower;
             struct counts counts = flip_all(&subject, level, step);
             if (is_long())
                 printf("  %s, %s: %llu detected, %llu unchanged, %llu elements changed\n",

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A small file cut at every byte, and with every single bit of what is no element flipped: each is
- * refused with a sentence, or reads the same values (One reading), at every level of checking, with
- * memory in proportion to the file (P3).
+ * A small file cut at every byte: refused with a sentence (One reading), at every level of
+ * checking, with memory in proportion to the file (P3). Flipped bits: tests/hostile/flips.c.
  */
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
@@ -68,115 +67,6 @@ Test(broken, a_cut_directory_is_not_missed_where_it_is_not_asked)
 
     cut_everywhere(file, nbytes, "load.check=none", true);
     free(file);
-}
-
-/* Whether a byte is an element, and so changes a value if it is flipped. */
-static bool is_element(const struct archive *archive, uint64_t at)
-{
-    uint64_t cursor = 0;
-
-    for (size_t i = 0; i < archive->n; i++) {
-        berth_place place = place_record(&archive->records[i], NULL, cursor, 64);
-        if (strncmp(archive->records[i].name, "data/", 5) == 0 && at >= place.data_offset &&
-            at - place.data_offset < place.nbytes)
-            return true;
-        cursor = place.next_offset;
-    }
-    return false;
-}
-
-/* Where the directory begins. */
-static uint64_t directory_of(const struct archive *archive)
-{
-    uint64_t cursor = 0;
-
-    for (size_t i = 0; i < archive->n; i++)
-        cursor = place_record(&archive->records[i], NULL, cursor, 64).next_offset;
-    return cursor;
-}
-
-static size_t flip_everywhere(const struct archive *archive, const char *options, bool directory)
-{
-    size_t nbytes, n_refused = 0;
-    uint8_t *file = build(archive, 64, true, NULL, &nbytes);
-    uint8_t *copy = exact_copy(file, nbytes);
-    size_t end = directory ? nbytes : directory_of(archive);
-
-    for (size_t at = 0; at < end; at++)
-        for (int bit = 0; bit < 8 && !is_element(archive, at); bit++) {
-            copy[at] ^= (uint8_t)(1 << bit);
-            n_refused += try_broken(copy, nbytes, options, "flipped in byte", at);
-            copy[at] ^= (uint8_t)(1 << bit);
-        }
-    free(copy);
-    free(file);
-    return n_refused;
-}
-
-static void flip_sample(const char *options, bool directory)
-{
-    struct archive archive = sample();
-    size_t n_refused = flip_everywhere(&archive, options, directory);
-
-    /* At least every bit of the pickle. */
-    cr_expect_geq(n_refused, 8 * archive.pickled.nbytes);
-    free_archive(&archive);
-}
-
-Test(broken, a_flipped_bit_with_nothing_compared)
-{
-    flip_sample("load.check=none", false);
-}
-
-Test(broken, a_flipped_bit_with_the_directory_compared)
-{
-    flip_sample("load.check=directory", true);
-}
-
-Test(broken, a_flipped_bit_in_debug_mode)
-{
-    flip_sample("debug=on", true);
-}
-
-Test(broken, a_flipped_bit_with_offsets_from_the_directory)
-{
-    flip_sample("load.calculate_storage_offsets=off", true);
-    flip_sample("load.calculate_storage_offsets=off load.check=none", false);
-}
-
-Test(broken, a_flipped_bit_with_everything_compared)
-{
-    flip_sample("load.check=data", true);
-}
-
-/* The sample as PyTorch wrote it before 2.7: its byte order must not get lost either. */
-Test(broken, a_flipped_bit_in_an_older_file)
-{
-    struct archive archive = sample();
-
-    remove_record(&archive, ".format_version");
-    remove_record(&archive, ".storage_alignment");
-    flip_everywhere(&archive, "load.endianness=big", true);
-    flip_everywhere(&archive, "load.endianness=big load.check=none", false);
-    flip_everywhere(&archive, "load.endianness=big debug=on", true);
-    free_archive(&archive);
-}
-
-Test(broken, a_flipped_bit_of_an_element_is_found_by_its_crc)
-{
-    struct archive archive = sample();
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-
-    for (size_t at = 0; at < nbytes; at++) {
-        if (!is_element(&archive, at))
-            continue;
-        file[at] ^= 1;
-        cr_expect(try_broken(file, nbytes, "load.check=data", "flipped in byte", at));
-        file[at] ^= 1;
-    }
-    free(file);
-    free_archive(&archive);
 }
 
 /* P3: memory follows the bytes that are there, not what they claim. */
