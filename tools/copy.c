@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth copy: the same records, in a new layout if options say so. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 typedef struct copied_record {
     berth_archive *archive;
     berth_record record;
+    atomic_bool is_unreadable; /* several threads read one record */
 } copied_record;
 
 typedef struct copy {
@@ -28,7 +30,21 @@ static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offs
 
     if (berth_archive_read(source->archive, &source->record, buffer, nbytes, offset, &error) == 0)
         return 0;
+    atomic_store(&source->is_unreadable, true);
     return error.system_errno ? error.system_errno : EIO;
+}
+
+/* A save knows only that a record could not be read. What the file says wrong is said again. */
+static void tell_unreadable(copy *c, berth_error *error)
+{
+    berth_error why;
+
+    for (size_t i = 0; i < c->n_records; i++)
+        if (atomic_load(&c->sources[i].is_unreadable) &&
+            berth_archive_read(c->archive, &c->sources[i].record, NULL, 0, 0, &why) < 0) {
+            *error = why;
+            return;
+        }
 }
 
 static bool is_default(const char *name)
@@ -206,6 +222,10 @@ static int copy_records(copy *c, const char *in, const char *out, berth_call *ca
         call->config = config;
         code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
                                   BERTH_RECORDS_COMPLETE, call, error);
+        if (code < 0) {
+            tell_unreadable(c, error);
+            code = error->code;
+        }
     }
     berth_config_free(config);
     return code;
