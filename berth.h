@@ -418,7 +418,7 @@ BERTH_API int berth_set_add(berth_value *set, berth_value *item);
 BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *value);
 /* The same with any hashable key node. */
 BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
-/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. */
+/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. Tensors: berth_subclass. */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
 /* ---- compact ---- */

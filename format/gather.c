@@ -54,11 +54,9 @@ static int64_t seek(struct walk *walk, int64_t first)
 static int64_t next_row(struct walk *walk)
 {
     int64_t change = 0;
-    for (int32_t i = walk->rank; i-- > 0;) {
+    for (int32_t i = walk->rank - 1; i > 0; i--) {
         change -= walk->index[i] * walk->stride[i];
         walk->index[i] = 0;
-        if (i == 0)
-            break;
         if (++walk->index[i - 1] < walk->shape[i - 1])
             return change + walk->stride[i - 1];
         walk->index[i - 1]--;

@@ -45,7 +45,7 @@ static int fail_inflate(const berth_zip_entry *entry, const z_stream *stream, in
 {
     if (result == Z_MEM_ERROR)
         return berth_fail_memory(error, 0);
-    if (result == Z_STREAM_END || result == Z_OK || result == Z_BUF_ERROR)
+    if (result == Z_STREAM_END || result == Z_BUF_ERROR) /* Z_FINISH never gives Z_OK */
         return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
                           "%lu bytes inflate to %lu, where %" PRIu64 " and %" PRIu64
                           " were announced%s",

@@ -209,8 +209,7 @@ bool berth_key_equal(const berth_value *a, const berth_value *b)
     if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
         return strcmp(((const struct device_node *)a)->text,
                       ((const struct device_node *)b)->text) == 0;
-    struct number m = number_of(a), n = number_of(b);
-    return m.sort != NO_NUMBER && number_equal(a, m, b, n);
+    return number_equal(a, number_of(a), b, number_of(b));
 }
 
 /* ---- canonical nodes ---- */
@@ -349,7 +348,7 @@ static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what
             node = child;
             continue;
         }
-        if (node->hash < node->count || tree->error.code != BERTH_OK)
+        if (tree->error.code != BERTH_OK)
             return false;
         struct keyed *parent = node->link;
         node->hash = tuple_hash(tree, (const struct tuple_node *)node);

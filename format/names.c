@@ -334,8 +334,6 @@ static int walk_all(struct walk *walk)
 
 uint32_t berth_names_slot(const berth_names *names, uint64_t hash)
 {
-    if (!names->slots)
-        return UINT32_MAX;
     for (uint64_t at = hash & names->slots_mask;; at = (at + 1) & names->slots_mask) {
         uint32_t slot = names->slots[at];
         if (!slot)

@@ -275,8 +275,6 @@ struct search {
 static bool add_place(struct search *search, uint32_t parent, uint32_t index, size_t at)
 {
     const berth_value *value = berth_step(search->places[parent].value, index);
-    if (!value)
-        return true;
     if (search->n == MOST_PLACES)
         return false;
     search->places[search->n] =

@@ -158,8 +158,6 @@ uint32_t *berth_emit_slot(berth_emitter *emitter, const berth_value *value);
 void berth_emit_layout(berth_emitter *emitter, berth_layout_kind layout);
 /* torch.Size, which `slot` remembers. */
 void berth_emit_size(berth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot);
-/* Makes the frame a BUILD with this state, begun. */
-void berth_emit_build(berth_emitter *emitter, berth_frame *frame, const berth_value *state);
 
 /* ---- tensors (pickle_write_tensor.c) ---- */
 

@@ -207,27 +207,10 @@ BERTH_BUILDER(parameter)
     return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
 }
 
-/* Attributes as _set_obj_state takes them: None, a dict, or (dict or None, dict or None). */
-static bool is_state(const berth_value *state)
-{
-    berth_value *const *items;
-    berth_kind kind = berth_node_kind(state);
-    if (kind == BERTH_KIND_NONE || kind == BERTH_KIND_DICT)
-        return true;
-    if (berth_unpickle_items(state, &items) != 2)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        kind = berth_node_kind(items[i]);
-        if (kind != BERTH_KIND_NONE && kind != BERTH_KIND_DICT)
-            return false;
-    }
-    return true;
-}
-
 static berth_value *with_state(berth_unpickler *unpickler, const berth_known *known,
                                berth_value *tensor, berth_value *state)
 {
-    if (!is_state(state)) {
+    if (!berth_value_is_state(state)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
                             known->module, known->name, berth_kind_name(berth_node_kind(state)));
         return NULL;

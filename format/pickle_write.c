@@ -83,7 +83,8 @@ static void step_build(berth_emitter *emitter, berth_frame *frame)
     berth_emit_pop(emitter);
 }
 
-void berth_emit_build(berth_emitter *emitter, berth_frame *frame, const berth_value *state)
+/* Makes the frame a BUILD with this state, begun. */
+static void emit_build(berth_emitter *emitter, berth_frame *frame, const berth_value *state)
 {
     frame->step = step_build;
     berth_emit_value(emitter, state);
@@ -161,8 +162,12 @@ static void finish_dict(berth_emitter *emitter, berth_frame *frame, size_t n)
     if (berth_value_kind(value) == BERTH_KIND_COUNTER)
         finish_reduce_one(emitter, berth_emit_slot(emitter, value));
     const berth_value *state = is_ordered(value) ? berth_value_state(value) : NULL;
-    if (state)
-        berth_emit_build(emitter, frame, state);
+    if (state && berth_value_kind(state) != BERTH_KIND_DICT)
+        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                   "attributes of an OrderedDict cannot be saved as %s: they are a dict",
+                   berth_kind_phrase(berth_value_kind(state)));
+    else if (state)
+        emit_build(emitter, frame, state);
     else
         berth_emit_pop(emitter);
 }
@@ -198,7 +203,7 @@ static void step_state(berth_emitter *emitter, berth_frame *frame)
 {
     const berth_value *state = berth_value_state(frame->value);
     if (state)
-        berth_emit_build(emitter, frame, state);
+        emit_build(emitter, frame, state);
     else
         berth_emit_pop(emitter);
 }

@@ -283,12 +283,7 @@ static void finish_reduce(berth_emitter *emitter, berth_frame *frame)
 {
     berth_emit_op(emitter, BERTH_OP_REDUCE);
     berth_emit_memo(emitter, frame->detached ? NULL : berth_emit_slot(emitter, frame->value));
-    const berth_value *state =
-        frame->value == frame->inner ? berth_value_state(frame->value) : NULL;
-    if (state)
-        berth_emit_build(emitter, frame, state);
-    else
-        berth_emit_pop(emitter);
+    berth_emit_pop(emitter);
 }
 
 /* After (function, type, arguments, state). */
@@ -353,13 +348,29 @@ static bool check_scheme(berth_emitter *emitter, const berth_value *value)
     return false;
 }
 
+/* P5: attributes as the readers take them, ours and PyTorch's; nothing is left out silently. */
+static bool check_attributes(berth_emitter *emitter, const berth_frame *frame)
+{
+    const berth_value *state =
+        frame->value == frame->inner ? NULL : berth_value_state(frame->value);
+    if (berth_value_state(frame->inner))
+        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                   "%s cannot be saved with attributes of its own: berth_subclass gives it some",
+                   berth_kind_phrase(berth_value_kind(frame->inner)));
+    else if (!berth_value_is_state(state))
+        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                   "attributes of a tensor cannot be saved as %s: they are a dict",
+                   berth_kind_phrase(berth_value_kind(state)));
+    return emitter->error->code == BERTH_OK;
+}
+
 void berth_emit_tensor(berth_emitter *emitter, const berth_value *value, bool detached)
 {
     berth_frame frame = {.step = step_arguments, .value = value, .inner = value};
     if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
         frame.inner = berth_value_inner(value);
     frame.detached = detached;
-    if (!check_scheme(emitter, frame.inner))
+    if (!check_scheme(emitter, frame.inner) || !check_attributes(emitter, &frame))
         return;
     if (has_type(&frame)) {
         berth_emit_global(emitter, "torch._tensor", "_rebuild_from_type_v2");

@@ -12,11 +12,9 @@ const struct text_node *berth_text_holder(const berth_value *value)
     return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
 }
 
-/* How many bytes follow the first one of a UTF-8 sequence; -1: none can begin so. */
+/* How many bytes follow the first one of a UTF-8 sequence that is no ASCII; -1: none begins so. */
 static int n_following(uint8_t first)
 {
-    if (first < 0x80)
-        return 0;
     if (first >= 0xc2 && first <= 0xdf)
         return 1;
     if (first >= 0xe0 && first <= 0xef)
@@ -46,7 +44,7 @@ static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
             if ((text[at + (size_t)i] & 0xc0) != 0x80)
                 return at;
         /* Overlong forms, and what lies beyond U+10FFFF. */
-        uint8_t second = n ? text[at + 1] : 0;
+        uint8_t second = text[at + 1];
         if ((text[at] == 0xe0 && second < 0xa0) || (text[at] == 0xf0 && second < 0x90) ||
             (text[at] == 0xf4 && second > 0x8f))
             return at;

@@ -135,6 +135,9 @@ size_t berth_dict_find_text(const berth_value *dict, const char *text, size_t nb
 size_t berth_dict_find_int(const berth_value *dict, int64_t integer);
 /* What a PARAMETER or SUBCLASS is around, or the value itself. */
 const berth_value *berth_value_plain(const berth_value *value);
+/* Attributes of a tensor as PyTorch's _set_obj_state takes them: None, a dict, or a pair of these.
+ */
+bool berth_value_is_state(const berth_value *value);
 /* The tree a value was made in. */
 berth_tree *berth_value_tree(const berth_value *value);
 /* CALL: the tuple of its arguments. */

@@ -361,6 +361,19 @@ const berth_tensor *berth_value_tensor(const berth_value *value)
                : NULL;
 }
 
+static bool is_dict_or_none(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;
+}
+
+bool berth_value_is_state(const berth_value *value)
+{
+    return is_dict_or_none(value) ||
+           (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&
+            is_dict_or_none(berth_value_item(value, 0)) &&
+            is_dict_or_none(berth_value_item(value, 1)));
+}
+
 bool berth_value_is_coalesced(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_SPARSE && value->flags & BERTH_NODE_COALESCED;

@@ -12,6 +12,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/bytes.h"
+#include "format/tensor.h"
 
 static berth_tree *tree, *other;
 static berth_value *foreign_list, *foreign_dict, *foreign_tuple, *foreign_text;
@@ -463,6 +465,85 @@ Test(bad_arguments, parts_of_nested_tensors_that_do_not_agree_are_refused)
     REFUSED(nested(long_table(2, 1), long_table(2, 2), longs(2)), BERTH_E_TENSOR, sentence);
     REFUSED(nested(long_table(2, 1), long_table(2, 1), longs(3)), BERTH_E_TENSOR, sentence);
     REFUSED(nested(long_table(2, 1), long_table(2, 1), long_table(2, 1)), BERTH_E_TENSOR, sentence);
+}
+
+/* T2: of no element, a tensor may lie anywhere; its place in the root of a view is then 0. */
+Test(bad_arguments, the_place_of_an_empty_tensor_far_away)
+{
+    berth_storage *root = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
+    berth_storage *view = berth_storage_new(tree, BERTH_FLOAT32, numbers, 4, NULL);
+    berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                           .rank = 1,
+                           .shape = (const int64_t[]){0},
+                           .storage = view,
+                           .storage_offset = INT64_MAX};
+    int64_t at;
+
+    view->root = root;
+    view->root_offset = 8;
+    cr_expect_eq(berth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(at, 0);
+    tensor.storage_offset = 5;
+    cr_expect_eq(berth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(at, 7);
+    view->root_offset = 6; /* no whole item */
+    cr_expect_eq(berth_tensor_place(&tensor, &at), view);
+    cr_expect_eq(at, 5);
+}
+
+Test(bad_arguments, no_elements_are_gathered)
+{
+    const berth_tensor tensor = {.dtype = BERTH_FLOAT32};
+    float out = 7;
+
+    berth_tensor_gather(&tensor, numbers, 0, 0, &out);
+    berth_tensor_gather(&tensor, numbers, 0, -1, &out);
+    cr_expect_eq(out, 7);
+}
+
+Test(bad_arguments, what_is_no_global_has_no_name)
+{
+    const char *module = "a", *name = "b";
+
+    berth_value_global(berth_int(tree, 1), &module, &name);
+    cr_expect_null(module);
+    cr_expect_null(name);
+}
+
+/* P4: numbers that begin alike are not the same key. */
+Test(bad_arguments, numbers_that_are_alike_are_different_keys)
+{
+    berth_value *dict = berth_dict(tree);
+    uint8_t big[12] = {1, [8] = 1}, longer[12] = {1, [8] = 1, [9] = 1};
+    berth_value *keys[] = {
+        berth_complex(tree, 1, 2),     berth_complex(tree, 1, 3),      berth_complex(tree, 2, 2),
+        berth_bigint(tree, big, 10),   berth_bigint(tree, longer, 11), berth_none(tree),
+        berth_device(tree, "cuda", 1),
+    };
+    size_t n = sizeof keys / sizeof *keys;
+
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
+    cr_expect_eq(berth_value_count(dict), n);
+    cr_expect_eq(berth_dict_find_int(dict, 1), SIZE_MAX);
+}
+
+/* ---- bytes ---- */
+
+/* After the first step beyond the end nothing is read, also what would be there. */
+Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
+{
+    const uint8_t bytes[5] = {1, 2, 3, 4, 5};
+    berth_cursor cursor = berth_cursor_over(bytes, sizeof bytes);
+
+    cr_expect_eq(berth_cursor_u16(&cursor), 0x0201);
+    cr_expect_eq(berth_cursor_u32(&cursor), 0);
+    cr_expect_not(cursor.good);
+    cr_expect_eq(berth_cursor_u16(&cursor), 0);
+    cr_expect_eq(berth_cursor_u64(&cursor), 0);
+    cr_expect_null(berth_cursor_take(&cursor, 1));
+    cr_expect_null(berth_cursor_take(&cursor, 0));
+    cr_expect_eq(berth_cursor_left(&cursor), 3);
 }
 
 /* ---- names ---- */

@@ -14,12 +14,14 @@
 /* What makers make values of. */
 static struct {
     berth_tree *tree;
-    berth_value *text, *latin, *bytes, *ints, *list, *empty, *pairs, *dict, *ordered, *call;
-    berth_value *tensor, *indices, *sizes, *offsets;
+    berth_value *text, *latin, *bytes, *ints, *list, *empty, *pairs, *dict, *ordered, *call,
+        *long_key;
+    berth_value *tensor, *indices, *sizes, *offsets, *storage_value;
     berth_storage *storage;
 } with;
 
 static const float numbers[6] = {0, 1, 2, 3, 4, 5};
+static char long_text[3000];
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
@@ -50,12 +52,17 @@ static void prepare(void)
         berth_dict_set_value(with.dict, two[0], two[1]);
     }
     with.storage = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
+    with.storage_value = berth_storage_value(tree, with.storage);
     with.tensor = tensor_of(BERTH_FLOAT32, 1, &one);
     with.indices = tensor_of(BERTH_INT64, 2, square);
     with.sizes = tensor_of(BERTH_INT64, 2, square);
     with.offsets = tensor_of(BERTH_INT64, 1, &one);
     with.call = berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
                                  berth_tuple(tree, NULL, 0), false);
+    two[0] = berth_str(tree, long_text, sizeof long_text - 1);
+    with.long_key = berth_tuple(tree, two, 1);
+    while (tree->storages.n_room > 0) /* the next one, too, needs memory */
+        (void)berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
 }
 
 #define MAKERS(X)                                                                                  \
@@ -100,11 +107,19 @@ static void prepare(void)
                            (berth_value *[]){with.tensor, with.sizes, with.sizes, with.offsets}))  \
     X(call, berth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))            \
     X(compact, berth_value_compact(with.tree, with.tensor))                                        \
+    X(compact_storage, berth_value_compact(with.tree, with.storage_value))                         \
     X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
+    X(storage, berth_storage_value(                                                                \
+                   with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
+    X(met_storage,                                                                                 \
+      berth_storage_value(with.tree, berth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,    \
+                                                             BERTH_UINT8, 1, "cuda:0", 6)))        \
     /* and what changes one */                                                                     \
     X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
     X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
     X(set_value, berth_dict_set_value(with.dict, with.ints, with.text) == 0 ? with.dict : NULL)    \
+    X(set_long_key,                                                                                \
+      berth_dict_set_value(with.ordered, with.long_key, with.text) == 0 ? with.ordered : NULL)     \
     X(set_state, berth_value_set_state(with.ordered, with.dict) == 0 ? with.ordered : NULL)        \
     X(call_extend, berth_call_extend(with.call, &with.text, 1) == 0 ? with.call : NULL)            \
     X(call_set_items,                                                                              \
@@ -113,7 +128,6 @@ static void prepare(void)
           : NULL)                                                                                  \
     X(as_shape, berth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)
 
-static char long_text[3000];
 static const int64_t *shape_asked;
 static int32_t rank_asked;
 
@@ -166,7 +180,7 @@ Test(no_memory, every_maker_of_values_fails_cleanly_wherever_a_chunk_ends, .time
     memset(long_text, 'a', sizeof long_text - 1);
     for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
         size_t before = n_points;
-        for (uint64_t nth = 1; nth <= 4; nth++)
+        for (uint64_t nth = 1; nth <= 8; nth++)
             for (size_t left = 0; left <= 512; left += 8)
                 n_points += !make_with(&makers[i], left, nth);
         cr_expect_gt(n_points, before, "%s needs no memory?", makers[i].name);
@@ -301,7 +315,6 @@ static berth_value *make_named(berth_tree *tree)
         deep = below;
     }
     set(deep, "tensor", tensor);
-    set(root, "a.b", tensor);
     set(state, "b", tensor);
     set(root, "a", state);
     berth_dict_set_value(root, berth_float(tree, 1.5), tensor);
@@ -315,7 +328,7 @@ static berth_value *make_named(berth_tree *tree)
     return root;
 }
 
-/* Every name and path, and by each its value again; 0, or the first failure. */
+/* Asks for every name and path, and by each for its value again; 0, or the first failure. */
 static int ask_names(const berth_names *names, berth_error *error)
 {
     for (size_t i = 0; i < berth_names_count(names); i++) {
@@ -334,36 +347,129 @@ static int ask_names(const berth_names *names, berth_error *error)
     (void)berth_names_find(names, "1.5", error);
     if (error->code == 0)
         (void)berth_names_find(names, "call", error);
-    if (error->code == 0)
-        (void)berth_names_find(names, "a.b", error);
     return error->code;
 }
 
+/* Whether the nth allocation was refused since there were `before` of them. */
+static bool was_refused(uint64_t before, uint64_t nth)
+{
+    return test_memory_seen().n_allocations >= before + nth;
+}
+
+/* Whoever was refused memory says so, at once: no name is made of what is missing. */
 Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
 {
-    int code = BERTH_E_MEMORY;
+    bool refused = true;
     uint64_t n_points = 0;
 
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     const berth_value *root = make_named(tree);
-    uint64_t before = test_memory_seen().live_nbytes;
-    while (code == BERTH_E_MEMORY) {
+    uint64_t live = test_memory_seen().live_nbytes;
+    while (refused) {
         berth_names *names;
         berth_error error;
+        uint64_t before = test_memory_seen().n_allocations;
         berth_error_clear(&error);
         n_points++;
         test_memory_refuse(n_points, n_points % 2 == 0);
-        code = berth_names_new(root, &names, &error);
+        int code = berth_names_new(root, &names, &error);
         cr_assert_eq(code < 0, names == NULL);
+        cr_assert_eq(code, was_refused(before, n_points) ? BERTH_E_MEMORY : 0, "allocation %d: %s",
+                     (int)n_points, error.message);
         if (names)
             code = ask_names(names, &error);
+        refused = was_refused(before, n_points);
+        cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", (int)n_points,
+                     error.message);
         test_memory_refuse(0, false);
         berth_names_free(names);
-        cr_assert_eq(test_memory_seen().live_nbytes, before, "allocation %d leaks", (int)n_points);
+        cr_assert_eq(test_memory_seen().live_nbytes, live, "allocation %d leaks", (int)n_points);
     }
-    cr_expect_eq(code, BERTH_E_AMBIGUOUS, "%d", code);
     berth_tree_free(tree);
     test_memory_unwatch();
     printf("names: %llu places where memory ended\n", (unsigned long long)n_points);
+}
+
+/* Two of one name: who could not write out the second says so, and not that there is one. */
+Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
+{
+    bool refused = true;
+
+    test_memory_watch();
+    berth_tree *tree = with.tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *tensor = tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1});
+    berth_error error;
+    berth_names *names;
+
+    set(root, "a.b", tensor);
+    set(inner, "b", tensor);
+    set(root, "a", inner);
+    berth_error_clear(&error);
+    cr_assert_eq(berth_names_new(root, &names, &error), 0);
+    for (uint64_t nth = 1; refused; nth++) {
+        uint64_t before = test_memory_seen().n_allocations;
+        berth_error_clear(&error);
+        test_memory_refuse(nth, true);
+        cr_expect_null(berth_names_find(names, "a.b", &error));
+        refused = was_refused(before, nth);
+        cr_expect(error.code == BERTH_E_AMBIGUOUS || (refused && error.code == BERTH_E_MEMORY),
+                  "allocation %d: %s", (int)nth, error.message);
+    }
+    test_memory_refuse(0, false);
+    berth_names_free(names);
+    berth_tree_free(tree);
+    test_memory_unwatch();
+}
+
+/* ---- writing ---- */
+
+/* A text so long that the buffer is full somewhere in what follows, and that. */
+static berth_value *make_written(berth_tree *tree, size_t longer)
+{
+    berth_value *root = berth_list(tree), *inner = berth_ordered_dict(tree);
+
+    with.tree = tree;
+    berth_list_append(root, berth_str(tree, long_text, longer));
+    berth_list_append(root, berth_float(tree, 0.5));
+    berth_list_append(root, berth_bigint(tree, (const uint8_t[16]){[15] = 1}, 16));
+    berth_list_append(root, berth_int(tree, 70000));
+    berth_list_append(root, berth_bytes(tree, "\xff", 1));
+    berth_list_append(root, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1}));
+    berth_dict_set(inner, "key", berth_bool(tree, true));
+    berth_value_set_state(inner, berth_dict(tree));
+    berth_list_append(root, inner);
+    return root;
+}
+
+Test(no_memory, pickles_are_written_whole_or_not_at_all, .timeout = 120)
+{
+    size_t n_points = 0;
+
+    memset(long_text, 'a', sizeof long_text - 1);
+    for (size_t longer = 640; longer < 1030; longer++) {
+        bool refused = true;
+        test_memory_watch();
+        berth_tree *tree = berth_tree_new(NULL);
+        const berth_value *root = make_written(tree, longer);
+        uint64_t live = test_memory_seen().live_nbytes;
+        for (uint64_t nth = 1; refused; nth++, n_points++) {
+            uint64_t before = test_memory_seen().n_allocations;
+            berth_pickled pickled;
+            berth_error error;
+            berth_error_clear(&error);
+            test_memory_refuse(nth, true);
+            int code = berth_pickle_write(root, false, &pickled, &error);
+            refused = was_refused(before, nth);
+            cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "%s", error.message);
+            if (code == 0)
+                berth_pickled_free(&pickled);
+            cr_assert_eq(test_memory_seen().live_nbytes, live);
+        }
+        test_memory_refuse(0, false);
+        berth_tree_free(tree);
+        test_memory_unwatch();
+    }
+    printf("pickles written: %zu places where memory ended\n", n_points);
 }

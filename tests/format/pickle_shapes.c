@@ -381,3 +381,45 @@ Test(pickle_shapes, views_of_storages)
     refuses_by(STREAM, VIEWED("'' 1 1 TUPLE3"), BERTH_E_UNSUPPORTED,
                "persistent id: a storage key of 0 bytes (1 to 1024, without NUL)");
 }
+
+/* Whoever looks at a tensor from before 0.4 finds it built, or the pickle is refused. */
+Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
+{
+    static const char sentence[] = "a tensor is used before its BUILD";
+
+    refuses("EMPTY_LIST " OLD_TENSOR "!APPEND STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "NONE !APPEND STOP", BERTH_E_PICKLE, sentence);
+    refuses("EMPTY_LIST MARK " OLD_TENSOR "!APPENDS STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "MARK NONE !APPENDS STOP", BERTH_E_PICKLE, sentence);
+    refuses("EMPTY_DICT " OLD_TENSOR "NONE !SETITEM STOP", BERTH_E_PICKLE, sentence);
+    refuses("EMPTY_DICT NONE " OLD_TENSOR "!SETITEM STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "NONE NONE !SETITEM STOP", BERTH_E_PICKLE, sentence);
+    refuses("EMPTY_DICT MARK " OLD_TENSOR "NONE !SETITEMS STOP", BERTH_E_PICKLE, sentence);
+    refuses("MARK " OLD_TENSOR "!TUPLE STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "NONE !TUPLE2 STOP", BERTH_E_PICKLE, sentence);
+    refuses("NONE " OLD_TENSOR "NONE !TUPLE3 STOP", BERTH_E_PICKLE, sentence);
+    refuses("EMPTY_DICT " OLD_TENSOR "!BUILD STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "!BINPERSID STOP", BERTH_E_PICKLE, sentence);
+    refuses("GLOBAL torch Size " OLD_TENSOR "!REDUCE STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR "EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE, sentence);
+    refuses("GLOBAL torch Size " OLD_TENSOR "!NEWOBJ STOP", BERTH_E_PICKLE, sentence);
+}
+
+/* An OrderedDict of pairs: each of two items, in a list or tuple. */
+Test(pickle_shapes, pairs_of_an_ordered_dict)
+{
+#define FROM(pair) "GLOBAL collections OrderedDict EMPTY_LIST " pair " APPEND TUPLE1 !REDUCE STOP"
+#define NO_PAIR "collections OrderedDict: an OrderedDict made from what is no pair"
+    ACCEPTS(list, FROM("EMPTY_LIST MARK 1 2 APPENDS"));
+    cr_expect_eq(berth_value_count(list.root), 1);
+    free_reading(&list);
+    ACCEPTS(tuple, FROM("1 2 TUPLE2"));
+    free_reading(&tuple);
+    refuses(FROM("1 2 3 TUPLE3"), BERTH_E_PICKLE, NO_PAIR);
+    refuses(FROM("1 TUPLE1"), BERTH_E_PICKLE, NO_PAIR);
+    refuses(FROM("EMPTY_DICT MARK 1 1 2 2 SETITEMS"), BERTH_E_PICKLE, NO_PAIR);
+    refuses(FROM("GLOBAL torch Size 1 2 TUPLE2 TUPLE1 REDUCE"), BERTH_E_PICKLE, NO_PAIR);
+    refuses(FROM("'ab'"), BERTH_E_PICKLE, NO_PAIR);
+    refuses(FROM("EMPTY_LIST 1 TUPLE2"), BERTH_E_UNSUPPORTED,
+            "collections OrderedDict: a list cannot be a dict key");
+}

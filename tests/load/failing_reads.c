@@ -156,3 +156,28 @@ Test(failing_reads, where_the_head_ends_anywhere, .timeout = 100)
     }
     free_archive(&archive);
 }
+
+/* More than the tail, so that head and directory are read apart; and headers longer than the head.
+ */
+Test(failing_reads, where_headers_lie_beyond_head_and_tail, .timeout = 100)
+{
+    static const uint32_t alignments[] = {64, 4096, 16384};
+    struct archive archive = sample();
+    struct file file = {.name = "long"};
+    uint8_t *middle = calloc(1, 100000);
+
+    add_record(&archive, "notes", middle, 100000);
+    add_text(&archive, "more", "x");
+    for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++) {
+        struct archive whole = archive;
+        char text[16];
+        (void)snprintf(text, sizeof text, "%u", alignments[i]);
+        find_record(&whole, ".storage_alignment")->bytes = text;
+        find_record(&whole, ".storage_alignment")->nbytes = strlen(text);
+        file.bytes = build(&whole, alignments[i], true, NULL, &file.nbytes);
+        fail_at_every(&file, levels, N_LEVELS);
+        free(file.bytes);
+    }
+    free(middle);
+    free_archive(&archive);
+}

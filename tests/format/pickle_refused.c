@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What cannot be read again is not written: attributes as no reader takes them (P5), more than a
+ * pickle of protocol 2 can number or count. The error names data.pkl.
+ */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/pickle_emit.h"
+#include "format/value.h"
+
+static berth_tree *tree;
+static const float numbers[2];
+
+static void set_up(void)
+{
+    tree = berth_tree_new(NULL);
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+}
+
+TestSuite(pickle_refused, .init = set_up, .fini = tear_down);
+
+static berth_value *tensor(void)
+{
+    return berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                    .rank = 1,
+                                                    .shape = (const int64_t[]){2},
+                                                    .data = numbers});
+}
+
+/* NULL: it is written, and read again. */
+static void expect_written(const berth_value *value, const char *message)
+{
+    berth_pickled pickled;
+    berth_error error;
+    berth_value *root;
+    berth_pickle_rules rules = {.record = "data.pkl"};
+
+    berth_error_clear(&error);
+    int code = berth_pickle_write(value, false, &pickled, &error);
+    if (message) {
+        cr_expect_eq(code, BERTH_E_UNSUPPORTED, "%d", code);
+        cr_expect_str_eq(error.message, message, "%s", error.message);
+        if (code == 0)
+            berth_pickled_free(&pickled);
+        return;
+    }
+    cr_assert_eq(code, 0, "%s", error.message);
+    berth_tree *read = berth_tree_new(NULL);
+    cr_expect_eq(berth_pickle_read(pickled.bytes, pickled.nbytes, &rules, read, &root, &error), 0,
+                 "%s", error.message);
+    berth_tree_free(read);
+    berth_pickled_free(&pickled);
+}
+
+static berth_value *with_state(berth_value *value, berth_value *state)
+{
+    cr_assert_eq(berth_value_set_state(value, state), 0);
+    return value;
+}
+
+Test(pickle_refused, attributes_of_tensors_that_no_reader_takes)
+{
+    static const char tensors[] = "data.pkl: a tensor cannot be saved with attributes of its own: "
+                                  "berth_subclass gives it some";
+    static const char parameters[] = "data.pkl: a Parameter cannot be saved with attributes of its "
+                                     "own: berth_subclass gives it some";
+    berth_value *state = berth_dict(tree);
+
+    expect_written(berth_subclass(tree, tensor(), state), NULL);
+    expect_written(berth_subclass(tree, berth_parameter(tree, tensor(), true), state), NULL);
+    expect_written(berth_parameter(tree, berth_subclass(tree, tensor(), state), true), NULL);
+    expect_written(with_state(tensor(), state), tensors);
+    expect_written(with_state(berth_parameter(tree, tensor(), true), state), parameters);
+    /* Those of what is inside would be lost. */
+    expect_written(berth_subclass(tree, with_state(tensor(), state), state), tensors);
+    expect_written(berth_parameter(tree, with_state(tensor(), state), true), tensors);
+    expect_written(
+        berth_subclass(tree, with_state(berth_parameter(tree, tensor(), true), state), state),
+        parameters);
+}
+
+Test(pickle_refused, attributes_of_tensors_are_dicts_or_pairs_of_them)
+{
+    berth_value *dict = berth_dict(tree), *none = berth_none(tree), *list = berth_list(tree);
+    berth_value *pairs[][3] = {
+        {dict, none}, {none, dict}, {dict, list}, {list, dict}, {dict, dict, dict}};
+
+    expect_written(berth_subclass(tree, tensor(), none), NULL);
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[0], 2)), NULL);
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[1], 2)), NULL);
+    expect_written(berth_subclass(tree, tensor(), list),
+                   "data.pkl: attributes of a tensor cannot be saved as a list: they are a dict");
+    static const char tuples[] =
+        "data.pkl: attributes of a tensor cannot be saved as a tuple: they are a dict";
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[2], 2)), tuples);
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[3], 2)), tuples);
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[4], 3)), tuples);
+    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[0], 1)), tuples);
+}
+
+Test(pickle_refused, attributes_of_an_ordered_dict_are_a_dict)
+{
+    expect_written(with_state(berth_ordered_dict(tree), berth_dict(tree)), NULL);
+    expect_written(
+        with_state(berth_ordered_dict(tree), berth_list(tree)),
+        "data.pkl: attributes of an OrderedDict cannot be saved as a list: they are a dict");
+    expect_written(
+        with_state(berth_ordered_dict(tree), berth_none(tree)),
+        "data.pkl: attributes of an OrderedDict cannot be saved as None: they are a dict");
+}
+
+/* As if so many objects had been written. */
+Test(pickle_refused, more_objects_than_can_be_numbered)
+{
+    berth_error error = {0};
+    berth_emitter emitter = {.error = &error, .n_memo = BERTH_MEMO_OPEN - 1};
+    uint32_t slot = 0;
+
+    berth_emit_memo(&emitter, &slot);
+    cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message,
+                     "data.pkl: more objects than a pickle of protocol 2 can number");
+    cr_expect_eq(slot, 0);
+    cr_expect_eq(emitter.nbytes, 0);
+}
+
+/* Bytes above 127 are two each as text. */
+Test(pickle_refused, text_that_is_too_long)
+{
+    berth_error error = {0};
+    berth_emitter emitter = {.error = &error};
+
+    berth_emit_text(&emitter, "", (size_t)UINT32_MAX + 1, NULL);
+    cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message, "data.pkl: text of 4294967296 bytes: pickle protocol 2 holds "
+                                    "at most 4294967295");
+    cr_expect_eq(emitter.nbytes, 0);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The container level where something is missing, wrong or elsewhere. */
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+static int open_records(const void *bytes, size_t nbytes, const char *options,
+                        berth_archive **archive, berth_error *error)
+{
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
+    int result = berth_archive_open_memory(bytes, nbytes, &call, archive, error);
+    berth_config_free(config);
+    return result;
+}
+
+/* The record's place and bytes, however it was found. */
+static void expect_record(berth_archive *archive, const char *name, const void *bytes,
+                          size_t nbytes)
+{
+    berth_record record;
+    berth_error error;
+    uint8_t buffer[64];
+
+    cr_assert_eq(berth_archive_find(archive, name, &record, &error), 0, "%s", error.message);
+    cr_assert_eq(record.nbytes, nbytes);
+    cr_assert_eq(berth_archive_read(archive, &record, buffer, nbytes, 0, &error), 0);
+    cr_expect_arr_eq(buffer, bytes, nbytes);
+}
+
+/* Where the layout does not hold, local headers tell. */
+static void expect_records(struct archive *archive, const struct lie *lie)
+{
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build(archive, 64, true, lie, &nbytes);
+
+    cr_assert_eq(open_records(file, nbytes, "load.check=none", &opened, &error), 0, "%s",
+                 error.message);
+    expect_record(opened, "data/0", sample_weight, 24);
+    expect_record(opened, "data/1", sample_bias, 24);
+    berth_archive_close(opened);
+    free(file);
+}
+
+Test(archive_edges, records_that_do_not_follow_the_layout_are_found_by_their_headers)
+{
+    struct archive archive = sample();
+    struct lie padding = {.record = "data/0", .more_padding = 64};
+
+    expect_records(&archive, NULL);
+    expect_records(&archive, &padding);
+    find_record(&archive, ".format_version")->bytes = "x";
+    expect_records(&archive, NULL);
+    find_record(&archive, ".format_version")->bytes = "1";
+    find_record(&archive, ".storage_alignment")->bytes = "0x";
+    expect_records(&archive, NULL);
+    find_record(&archive, ".storage_alignment")->bytes = "32";
+    expect_records(&archive, NULL);
+    remove_record(&archive, ".storage_alignment");
+    expect_records(&archive, NULL);
+    free_archive(&archive);
+}
+
+/* Z7 */
+Test(archive_edges, bytes_before_the_first_record_are_told_when_all_headers_are_compared)
+{
+    struct archive archive = sample();
+    struct lie gap = {.record = "data.pkl", .gap = 64};
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &gap, &nbytes);
+
+    memcpy(file, "PK\3\4", 4); /* or it is no zip at all */
+    cr_expect_eq(open_records(file, nbytes, "load.check=headers", &opened, &error),
+                 BERTH_E_ARCHIVE);
+    cr_expect_str_eq(
+        error.message,
+        "memory: data.pkl at byte 64: the first entry, but the archive begins at byte 0", "%s",
+        error.message);
+    cr_expect_null(opened);
+    free(file);
+    free_archive(&archive);
+}
+
+/* An option of the environment that is none fails every way to open. */
+Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
+{
+    static const char text[] = "BERTH_LOAD_CHECK";
+    berth_archive *archive;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    berth_source source = {.nbytes = 4, .read = NULL};
+
+    cr_assert_eq(setenv(text, "nonsense", 1), 0);
+    cr_expect_eq(berth_archive_open("/nowhere", NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open_fd(0, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open_memory("a", 1, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION);
+    cr_expect_not_null(strstr(error.message, text), "%s", error.message);
+    cr_assert_eq(unsetenv(text), 0);
+}
+
+Test(archive_edges, arguments_that_are_missing)
+{
+    berth_archive *archive;
+    berth_record record = {.name = "none"};
+    berth_source source = {.nbytes = 4, .read = NULL};
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes), buffer[8];
+
+    cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open("/nowhere", NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open_memory(NULL, 5, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_null(archive);
+    cr_expect_eq(berth_archive_open_source(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    source.name = "mine";
+    cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(open_records(file, nbytes, "load.check=directory", &archive, &error), 0);
+    cr_expect_eq(berth_archive_record(NULL, 0, &record), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_record(archive, 0, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_record(archive, 9, &record), BERTH_E_NOT_FOUND);
+    cr_expect_eq(berth_archive_find(NULL, "a", &record, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_find(archive, NULL, &record, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_find(archive, "a", NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_find(archive, "none", &record, &error), BERTH_E_NOT_FOUND);
+    cr_expect_str_eq(error.message, "memory: there is no record \"none\" among the 9 in sample/");
+    record.name = "none";
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 0, &error), BERTH_E_NOT_FOUND);
+    cr_expect_str_eq(error.message, "memory: none: there is no such record");
+    cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_read(archive, NULL, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_read(archive, &record, NULL, 1, 0, &error), BERTH_E_ARGUMENT);
+    record.name = NULL;
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
+    record.name = "data/0";
+    cr_expect_eq(berth_archive_read(archive, &record, NULL, 0, 24, &error), 0);
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 24, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 25, &error), BERTH_E_ARGUMENT);
+    berth_archive_close(archive);
+    berth_archive_close(NULL);
+    cr_expect_str_eq(berth_archive_name(NULL), "");
+    cr_expect_eq(berth_archive_count(NULL), 0);
+    free(file);
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs what proves the promises about hostile files, and writes what it printed to tests/README.md.
+
+usage: scoreboard.py BUILD [--kept] [STEP...]     BUILD: the folder of all builds
+
+Steps: see STEPS; without any, all. Each is built, run, and its output kept in BUILD/scoreboard; the
+table is made of the lines that are printed there, each with the day of its run. --kept: runs
+nothing. BERTH_LONG=1: the long forms. Fails if a step fails or a line is missing.
+"""
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+
+PAGE = "tests/README.md"
+LONG = os.environ.get("BERTH_LONG", "0") != "0"
+
+# Name: what is built (variant, targets), and what is run, in the root folder.
+STEPS = {
+    "coverage": (("coverage", ["tests"]), ["tests/proof/coverage.py {build}/coverage"]),
+    "mutation": (None, ["tests/proof/mutation.py {build}" + (" --long" if LONG else "")]),
+    "costs": (("release", ["{build}/release/tests/proof/costs"]),
+              ["{build}/release/tests/proof/costs --jobs=1"]),
+    "hostile": (("debug", ["command", "{build}/debug/tests/hostile/ambiguity",
+                           "{build}/debug/tests/hostile/flips"]),
+                ["{build}/debug/tests/hostile/ambiguity --jobs=1",
+                 "{build}/debug/tests/hostile/flips --jobs=1", "tests/hostile/run"]),
+    "faults": (("debug", ["command", "tests"]),
+               ["{build}/debug/tests/faults/" + name + " --jobs=1" for name in
+                ("save", "load", "rows", "prefetch", "jobs", "full_disk", "writers", "power",
+                 "changing", "refused")] + ["tests/faults/run"]),
+    "fuzz": (None, []),  # its own table, of its own run, in tests/fuzz/README.md
+}
+
+# Promise, step, pattern (all matches), how the numbers are told, aim.
+ROWS = [
+    ("nothing that a fuzzer makes crashes, hangs, leaks or is read in two ways", "fuzz",
+     r"^\| in all \| ([\d,]+) \|", "{} executions", "4 x 10^7"),
+    ("one reading: a file that readers take for two things is refused, or read in one way",
+     "hostile", r"ambiguity variants: (\d+) of (\d+) kinds, (\d+) refused, (\d+) read in one way",
+     "{} variants of {} kinds: {} refused, {} read in one way", ""),
+    ("no bit of a header, descriptor, directory or pickle changes unnoticed", "hostile",
+     r"bit flips: ([\d,]+) detected, ([\d,]+) unchanged", "{} flips detected, {} change nothing",
+     ""),
+    ("bombs below 1 KiB cost no more in any command", "hostile",
+     r"pickle bombs below 1 KiB: (.*)", "{}", "10 ms, 1 MiB"),
+    ("after any single fault: the old file or the new one, or a clean error", "faults",
+     r"fault points (W\d+): (\d+)", "", ""),
+    ("memory is linear in the input (P3)", "costs",
+     r"worst bytes per input byte: ([\d.]+) \((.*)\)", "at most {} bytes a byte ({})", "64"),
+    ("time is linear in the input (P3)", "costs",
+     r"worst nanoseconds per input byte: ([\d.]+) \((.*)\)", "at most {} ns a byte ({})", "1,000"),
+    ("nothing recurses on what a file says (P3)", "costs",
+     r"peak stack of the parsers: (\d+) bytes \((.*)\)", "at most {} bytes of stack ({})", ""),
+    ("every line of format/ and of opening is run by a test", "coverage",
+     r"coverage: \d+ of (\d+) lines \(([\d.]+) %\)", "{1} % of {0} lines", "100 %"),
+    ("and every decision, both ways", "coverage",
+     r"coverage: .*, \d+ of (\d+) branches \(([\d.]+) %\)", "{1} % of {0} branches", "95 %"),
+    ("no check can be taken away or turned round without a test that fails", "mutation",
+     r"mutation score: ([\d.]+) % \((\d+) of (\d+) mutants tried, of (\d+)",
+     "{0} %: {1} of {2} tried, of {3}", "90 %"),
+]
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = re.search(r"model name\s*:\s*(.*)", file.read())
+    return (f"{os.cpu_count()} × {model[1] if model else platform.machine()}, "
+            f"{platform.system()} {platform.release()}")
+
+
+def log_of(build, step):
+    if step == "fuzz":
+        return "tests/fuzz/README.md"
+    return os.path.join(build, "scoreboard", step + ".log")
+
+
+def run_step(build, step):
+    """True if all went well; the output is kept, with colours taken out."""
+    built, commands = STEPS[step]
+    environment = {**os.environ, "BERTH_BUILD": f"{build}/debug", "LC_ALL": "C.UTF-8"}
+    lines = []
+    if built:
+        variant, targets = built
+        lines.append(f"scons -Q -s -j{os.cpu_count()} VARIANT={variant} BUILD={build} " +
+                     " ".join(targets))
+    lines += commands
+    good = True
+    with open(log_of(build, step), "w", encoding="utf-8") as log:
+        for line in lines:
+            words = line.format(build=build).split()
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, env=environment, check=False)
+            log.write(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode(errors="replace")))
+            good = good and done.returncode == 0
+    return good
+
+
+def tell(row, text):
+    """What a row says, or None."""
+    _, step, pattern, how, _ = row
+    found = re.findall(pattern, text, re.MULTILINE)
+    if not found:
+        return None
+    if step == "faults":
+        return f"{sum(int(n) for _, n in found):,} fault points"
+    last = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
+    return how.format(*last)
+
+
+def table(build):
+    lines = ["| promise | measured | aim | day |", "|---|---|---|---|"]
+    missing = []
+    for row in ROWS:
+        path = log_of(build, row[1])
+        said = None
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                said = tell(row, file.read())
+            day = datetime.date.fromtimestamp(os.path.getmtime(path))
+        if said is None:
+            missing.append(row[0])
+            said, day = "not measured yet", ""
+        lines.append(f"| {row[0]} | {said} | {row[4]} | {day} |")
+    return "\n".join(lines), missing
+
+
+def write(text):
+    with open(PAGE, encoding="utf-8") as file:
+        page = file.read()
+    form = "long" if LONG else "short"
+    page = re.sub(r"<!-- scoreboard -->.*<!-- end of scoreboard -->",
+                  lambda _: f"<!-- scoreboard -->\n{machine()}; {form} forms.\n\n{text}\n"
+                  "<!-- end of scoreboard -->", page, flags=re.DOTALL)
+    with open(PAGE, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    asked = [word for word in sys.argv[2:] if word in STEPS] or list(STEPS)
+    os.makedirs(os.path.join(build, "scoreboard"), exist_ok=True)
+    bad = []
+    for step in asked if "--kept" not in sys.argv else []:
+        good = run_step(build, step) if STEPS[step][1] else True
+        print(f"{step}: {'done' if good else 'FAILED, see ' + log_of(build, step)}", flush=True)
+        bad += [] if good else [step]
+    text, missing = table(build)
+    write(text)
+    print(text)
+    bad += missing
+    print(f"{len(ROWS) - len(missing)} passed, {len(bad)} failed")
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
