@@ -170,7 +170,7 @@ static inline bool is_subbyte(const berth_tensor *tensor)
     return tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4;
 }
 
-/* T2: the last element, too, lies in the file. */
+/* T2: the last element, too, lies in its storage, and in the file. */
 static inline void check_last_element(const berth_named_tensor *named, int64_t numel, size_t nbytes)
 {
     const berth_tensor *tensor = named->tensor;
@@ -185,9 +185,12 @@ static inline void check_last_element(const berth_named_tensor *named, int64_t n
     }
     if (numel == 0 || is_subbyte(tensor))
         return;
-    MUST(!__builtin_mul_overflow(last + 1, item, &end) && end <= nbytes - named->offset,
-         "%s: its last element ends %llu bytes behind byte %llu of %zu", named->path,
-         (unsigned long long)end, (unsigned long long)named->offset, nbytes);
+    MUST(!__builtin_mul_overflow((uint64_t)tensor->storage_offset + last + 1, item, &end) &&
+             end <= berth_storage_nbytes(tensor->storage),
+         "%s: its last element ends at byte %llu of a storage of %llu", named->path,
+         (unsigned long long)end, (unsigned long long)berth_storage_nbytes(tensor->storage));
+    MUST((last + 1) * item <= nbytes - named->offset,
+         "%s: its last element ends behind the file's %zu bytes", named->path, nbytes);
 }
 
 /* T2, T5: a tensor's elements lie in the file, and reading gives the same as looking. */

@@ -329,6 +329,14 @@ static void make_seeds(void)
               "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4611686018427387904,4],"
               "\"data_offsets\":[0,16]}}",
               16);
+    seed_text("overlap",
+              "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
+              "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[6,8]}}",
+              8);
+    seed_text("gap",
+              "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+              "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[6,8]}}",
+              8);
     seed_folder("tests/data/torch", ".pt");
     seed_folder("tests/data/old", "zip.pth");
     seed_folder("tests/fuzz/found/safetensors", "");
@@ -338,6 +346,6 @@ static void make_seeds(void)
 
 Test(safetensors, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(100), 19);
+    cr_assert_geq(replay_seeds(100), 21);
 }
 #endif
