@@ -1003,8 +1003,9 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
  * in pieces of io.chunk_nbytes, into aligned memory in large pages; what is mapped is made present.
  * With load.check=data CRCs of what is brought are compared on the way (a bad one is
  * BERTH_E_CHECKSUM). All or nothing: after a failure, or a cancel by call->progress, no storage is
- * memory that was not before, and it may be tried again. A progress function must not ask for data
- * of the same checkpoint.
+ * memory that was not before, and it may be tried again; but where another thread was bringing some
+ * of them and failed, and so did this call when it tried these itself, the others are. A progress
+ * function must not ask for data of the same checkpoint.
  *
  * How each becomes memory, that load.method or berth_choose_methods say. `auto`: a file that is in
  * memory already (samples tell) is mapped; a cold one on a disk, if 64 MiB or more are asked for
@@ -1127,7 +1128,8 @@ BERTH_API int berth_archive_record(const berth_archive *archive, size_t i, berth
 /* The record of a name without the top folder; BERTH_E_NOT_FOUND. */
 BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
                                  berth_record *record, berth_error *error);
-/* Bytes [offset, offset + nbytes) of a record, inflated where it is deflated. Thread-safe. */
+/* Bytes [offset, offset + nbytes) of a record, inflated where it is deflated; long ranges by
+ * workers, as berth_tensor_read does. Thread-safe. */
 BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
                                  size_t nbytes, uint64_t offset, berth_error *error);
 

@@ -8,6 +8,7 @@
 #include "format/small_records.h"
 #include "format/stream_read.h"
 #include "load/checkpoint.h"
+#include "load/range.h"
 
 /* Enough for the small records behind data.pkl. */
 #define SMALL_NBYTES 4096
@@ -305,6 +306,9 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                          (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
+    else if (berth_range_is_long(&archive->config, nbytes))
+        (void)berth_range_read(&archive->reader, &archive->config, false, buffer, nbytes,
+                               entry->data_offset + offset, error);
     else
         (void)berth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset,
                                 error);

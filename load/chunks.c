@@ -180,8 +180,8 @@ static int populate(berth_chunks *work, berth_chunk *chunk, berth_error *error)
     double begin_seconds = berth_seconds();
 
     if (work->checkpoint->reader.fd >= 0 &&
-        berth_make_present(work->checkpoint, chunk->memory, chunk->nbytes, chunk->offset, error) <
-            0)
+        berth_make_present(&work->checkpoint->reader, chunk->memory, chunk->nbytes, chunk->offset,
+                           error) < 0)
         return error->code;
     count_time(&work->disk_nanoseconds, begin_seconds);
     take(&walk, chunk->offset, chunk->offset + chunk->nbytes);

@@ -20,7 +20,7 @@
 #define TILE_UNIT_NBYTES (UINT64_C(64) << 10)
 
 struct range {
-    berth_checkpoint *checkpoint;
+    berth_reader *reader;
     const uint8_t *memory; /* where it lies already; NULL: it is read */
     bool is_mapped;        /* there */
     berth_supply supply;   /* else */
@@ -41,12 +41,12 @@ bool berth_range_is_long(const struct berth_config *config, uint64_t nbytes)
 
 /* ---- present ---- */
 
-static int fail_absent(const berth_checkpoint *checkpoint, uint64_t nbytes, uint64_t offset,
+static int fail_absent(const berth_reader *reader, uint64_t nbytes, uint64_t offset,
                        berth_error *error)
 {
     uint64_t file_nbytes;
 
-    if (berth_file_size(checkpoint->reader.fd, &file_nbytes, error) < 0)
+    if (berth_file_size(reader->fd, &file_nbytes, error) < 0)
         return error->code;
     if (file_nbytes < offset + nbytes)
         return berth_fail(error, BERTH_E_TRUNCATED, NULL,
@@ -57,7 +57,7 @@ static int fail_absent(const berth_checkpoint *checkpoint, uint64_t nbytes, uint
                             (unsigned long long)nbytes);
 }
 
-int berth_make_present(berth_checkpoint *checkpoint, const uint8_t *memory, uint64_t nbytes,
+int berth_make_present(const berth_reader *reader, const uint8_t *memory, uint64_t nbytes,
                        uint64_t offset, berth_error *error)
 {
     uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -69,7 +69,7 @@ int berth_make_present(berth_checkpoint *checkpoint, const uint8_t *memory, uint
                                       MADV_POPULATE_READ);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno == EFAULT)
-        return fail_absent(checkpoint, nbytes, offset, error);
+        return fail_absent(reader, nbytes, offset, error);
     return 0;
 }
 
@@ -102,10 +102,9 @@ static int bring_tile(void *context, uint64_t task, unsigned worker, berth_error
     if (!range->memory && range->supply.direct.fd >= 0)
         return copy_pieces(range, worker, begin, end, error);
     if (!range->memory)
-        return berth_reader_read(&range->checkpoint->reader, range->buffer + at, end - begin, begin,
-                                 error);
+        return berth_reader_read(range->reader, range->buffer + at, end - begin, begin, error);
     if (range->is_mapped &&
-        berth_make_present(range->checkpoint, range->memory + at, end - begin, begin, error) < 0)
+        berth_make_present(range->reader, range->memory + at, end - begin, begin, error) < 0)
         return error->code;
     memcpy(range->buffer + at, range->memory + at, end - begin);
     return 0;
@@ -113,12 +112,12 @@ static int bring_tile(void *context, uint64_t task, unsigned worker, berth_error
 
 /* ---- the whole ---- */
 
-static struct range range_of(berth_checkpoint *checkpoint, uint8_t *buffer, uint64_t nbytes,
-                             uint64_t offset)
+static struct range range_of(berth_reader *reader, const struct berth_config *config,
+                             uint8_t *buffer, uint64_t nbytes, uint64_t offset)
 {
-    uint64_t chunk_nbytes = berth_chunk_nbytes(&checkpoint->config);
+    uint64_t chunk_nbytes = berth_chunk_nbytes(config);
 
-    return (struct range){.checkpoint = checkpoint,
+    return (struct range){.reader = reader,
                           .buffer = buffer,
                           .begin = offset,
                           .end = offset + nbytes,
@@ -130,20 +129,19 @@ static uint64_t n_tiles(const struct range *range)
     return (range->end - 1) / range->tile_nbytes - range->begin / range->tile_nbytes + 1;
 }
 
-int berth_range_read(berth_checkpoint *checkpoint, berth_load_method method, uint8_t *buffer,
-                     uint64_t nbytes, uint64_t offset, berth_error *error)
+int berth_range_read(berth_reader *reader, const struct berth_config *asked, bool through_cache,
+                     uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error)
 {
-    struct range range = range_of(checkpoint, buffer, nbytes, offset);
-    struct berth_config config = checkpoint->config;
+    struct range range = range_of(reader, asked, buffer, nbytes, offset);
+    struct berth_config config = *asked;
 
-    config.load_method = method;
     config.load_mmap = false; /* a map would be one more copy */
     if ((uint64_t)config.io_memory_nbytes < TILE_UNIT_NBYTES && config.io_memory_nbytes > 0) {
         config.load_method = BERTH_LOAD_READ; /* which needs no buffer */
         config.io_memory_nbytes = 0;
     }
-    if (berth_supply_begin(&range.supply, &checkpoint->reader, &config, range.begin, range.end,
-                           range.tile_nbytes, checkpoint->prefetches.own != NULL, error) < 0)
+    if (berth_supply_begin(&range.supply, reader, &config, range.begin, range.end,
+                           range.tile_nbytes, through_cache, error) < 0)
         return error->code;
     (void)berth_pool_run(range.supply.n_workers, n_tiles(&range), bring_tile, NULL, &range, error);
     berth_supply_end(&range.supply);
@@ -161,7 +159,7 @@ static bool is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
 int berth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,
                      uint64_t nbytes, uint64_t offset, berth_error *error)
 {
-    struct range range = range_of(checkpoint, buffer, nbytes, offset);
+    struct range range = range_of(&checkpoint->reader, &checkpoint->config, buffer, nbytes, offset);
     uint64_t n = n_tiles(&range);
 
     range.memory = memory;

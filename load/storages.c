@@ -104,15 +104,16 @@ static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, u
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
     const berth_stored *stored = &checkpoint->stored[root->index];
-    berth_load_method method = (berth_load_method)checkpoint->config.load_method;
 
     if (!berth_range_is_long(&checkpoint->config, nbytes))
         return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+    struct berth_config config = checkpoint->config;
     (void)pthread_mutex_lock(&checkpoint->mutex);
     if (stored->chosen_by)
-        method = stored->chosen;
+        config.load_method = stored->chosen;
     (void)pthread_mutex_unlock(&checkpoint->mutex);
-    return berth_range_read(checkpoint, method, buffer, nbytes, root->offset + offset, error);
+    return berth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL,
+                            buffer, nbytes, root->offset + offset, error);
 }
 
 /* A part of one unit. */

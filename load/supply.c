@@ -66,7 +66,8 @@ static void choose_measured(berth_supply *supply, const struct berth_config *con
 
     if (berth_residency_of(fd, begin, end - begin) == BERTH_RESIDENT) {
         supply->reason = "the file is in the page cache";
-        (void)use_map(supply, config, end);
+        if (berth_file_system_of(fd) != BERTH_REMOTE) /* F2: there strangers may cut it short */
+            (void)use_map(supply, config, end);
         return;
     }
     supply->reason = "the file is not in the page cache";

@@ -64,6 +64,9 @@ typedef struct plain_options {
 
 error_t parse_plain(int key, char *word, struct argp_state *state);
 
+/* Whether nobody has set an option. */
+bool is_default(const char *name);
+
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
 /* The same for trouble of the command's own, in one line. Returns EXIT_TROUBLE. */

@@ -62,6 +62,13 @@ static const struct argp common_argp = {common_options, parse_common, NULL, NULL
 
 const struct argp_child common_children[] = {{&common_argp, 0, NULL, 0}, {0}};
 
+bool is_default(const char *name)
+{
+    berth_option option;
+
+    return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
+}
+
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
 {
     switch (key) {

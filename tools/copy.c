@@ -47,13 +47,6 @@ static void tell_unreadable(copy *c, berth_error *error)
         }
 }
 
-static bool is_default(const char *name)
-{
-    berth_option option;
-
-    return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
-}
-
 /* Reads a small text record into a buffer; false if there is none. */
 static bool small_record(berth_archive *archive, const char *name, char *text, size_t nbytes)
 {

@@ -181,6 +181,33 @@ Test(range, of_a_source_is_asked_for_in_chunks)
     free(file);
 }
 
+Test(range, of_a_record_is_read_in_the_same_way)
+{
+    static const char *const ways[] = {"load.method=read", "load.method=direct", ""};
+    uint8_t *buffer = malloc(LONG_NBYTES);
+    berth_archive *archive;
+    berth_record record;
+
+    for (size_t i = 0; i < 3; i++) {
+        char options[200];
+        (void)snprintf(options, sizeof options, "debug=off io.threads=4 io.chunk_nbytes=65536 %s",
+                       ways[i]);
+        cr_assert_eq(berth_config_patch(options, NULL), 0);
+        cr_assert_eq(berth_archive_open(path, NULL, &archive, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_config_unpatch(NULL), 0);
+        cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
+        count_reads();
+        cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),
+                     0, "%s", error.message);
+        berth_system_restore();
+        cr_expect_eq(memcmp(buffer, (uint8_t *)elements[LONG] + FIRST * 8, LONG_NBYTES), 0);
+        cr_expect_geq(n_threads, 2, "%s", options);
+        cr_expect(n_odd == 0 || i != 1 || !direct_works());
+        berth_archive_close(archive);
+    }
+    free(buffer);
+}
+
 /* ---- what is memory already ---- */
 
 Test(range, of_what_was_written_to_has_it)

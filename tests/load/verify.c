@@ -3,6 +3,7 @@
  * Verification: it finds what an open that compares everything finds, in one sweep that reads every
  * byte once, and tells every bad record.
  */
+#include "io/syscalls.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -312,6 +313,29 @@ Test(verify, what_is_in_the_page_cache_is_summed_where_it_lies)
     cr_expect_str_eq(stats.reason, "the file is in the page cache");
     cr_assert_eq(verify_with("load.mmap=off", NULL, NULL, NULL, &stats, &error), 0);
     cr_expect_str_eq(stats.method, "read");
+}
+
+static int told_nfs(int fd, struct statfs *system)
+{
+    (void)fd;
+    memset(system, 0, sizeof *system);
+    system->f_type = 0x6969;
+    return 0;
+}
+
+/* F2 */
+Test(verify, a_file_that_strangers_may_cut_short_is_not_mapped)
+{
+    size_t nbytes;
+    berth_stats stats;
+    berth_error error;
+
+    free(save_many(20, 300000, 1, "save.method=buffered", &nbytes));
+    berth_system.fstatfs = told_nfs;
+    cr_expect_eq(verify_with("", NULL, NULL, NULL, &stats, &error), 0, "%s", error.message);
+    berth_system_restore();
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "the file is in the page cache");
 }
 
 Test(verify, records_without_sums_are_counted)
