@@ -600,6 +600,7 @@ typedef struct berth_stats {
      * a faster one makes the like faster. NULL: nothing was moved. Static.
      */
     double device_seconds, render_seconds, disk_seconds;
+    double crc32_seconds; /* of render_seconds: summing; saves time some of the blocks */
     const char *limited_by;
     uint64_t device_nbytes; /* of asked_nbytes, what lay on devices, or came to them now */
     uint64_t asked_nbytes;  /* what the caller wanted moved */

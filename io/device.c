@@ -38,16 +38,6 @@ static struct {
     berth_device_handle devices[N_KINDS][MOST_DEVICES];
 } opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static int begin_call(const berth_device_handle *device, berth_error *error)
-{
-    if (berth_device_is_usable(device))
-        return 0;
-    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                      "%s: this process was forked from one that had opened a device, and devices "
-                      "do not survive that",
-                      device->name);
-}
-
 /* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
 static int report(const berth_device_handle *device, int result, berth_error *error,
                   const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -133,7 +123,7 @@ static int open_once(const berth_device_handle *wanted, berth_device_handle *dev
     int nobody = 0;
 
     (void)atomic_compare_exchange_strong(&opened.process, &nobody, (int)getpid());
-    if (begin_call(wanted, error) < 0)
+    if (berth_device_check_usable(wanted, error) < 0)
         return error->code;
     pthread_mutex_lock(&opened.lock);
     atomic_store(&opened.process, (int)getpid()); /* another thread's failure may have cleared it */
@@ -182,6 +172,16 @@ bool berth_device_is_usable(const berth_device_handle *device)
     return atomic_load(&opened.process) == (int)getpid();
 }
 
+int berth_device_check_usable(const berth_device_handle *device, berth_error *error)
+{
+    if (berth_device_is_usable(device))
+        return 0;
+    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                      "%s: this process was forked from one that had opened a device, and devices "
+                      "do not survive that",
+                      device->name);
+}
+
 /* ---- memory ---- */
 
 int berth_device_allocate(berth_device_handle *device, size_t nbytes, uintptr_t *address,
@@ -190,7 +190,7 @@ int berth_device_allocate(berth_device_handle *device, size_t nbytes, uintptr_t 
     *address = 0;
     if (nbytes == 0)
         return 0;
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->allocate(device, nbytes, address), error,
                   "%zu bytes of device memory cannot be had", nbytes);
@@ -206,7 +206,7 @@ int berth_device_find(berth_device_handle *device, uintptr_t address, berth_memo
                       berth_error *error)
 {
     *place = (berth_memory_place){0};
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->find(device, address, place), error,
                   "cannot tell whose memory 0x%zx is", (size_t)address);
@@ -248,7 +248,7 @@ int berth_pinned_allocate(berth_device_handle *device, size_t nbytes, void **byt
                           berth_error *error)
 {
     *bytes = NULL;
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->pin(device, nbytes, bytes), error,
                   "%zu bytes of pinned memory cannot be had", nbytes);
@@ -263,7 +263,7 @@ void berth_pinned_release(berth_device_handle *device, void *bytes)
 int berth_pinned_register(berth_device_handle *device, void *bytes, size_t nbytes,
                           berth_error *error)
 {
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->enlist(device, bytes, nbytes), error,
                   "%zu bytes cannot be pinned", nbytes);
@@ -281,7 +281,7 @@ int berth_device_stream_open(berth_device_handle *device, berth_device_stream *s
                              berth_error *error)
 {
     *stream = (berth_device_stream){.device = device};
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_stream(device, &stream->native), error,
                   "no stream can be had");
@@ -301,7 +301,7 @@ int berth_device_copy_to_host(berth_device_stream *stream, void *to, uintptr_t f
 
     if (nbytes == 0)
         return 0;
-    if (begin_call(stream->device, error) < 0)
+    if (berth_device_check_usable(stream->device, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_host(stream->device, stream->native, to, from, nbytes), error,
@@ -315,7 +315,7 @@ int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const
 
     if (nbytes == 0)
         return 0;
-    if (begin_call(stream->device, error) < 0)
+    if (berth_device_check_usable(stream->device, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_device(stream->device, stream->native, to, from, nbytes), error,
@@ -324,7 +324,7 @@ int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const
 
 int berth_device_stream_wait(berth_device_stream *stream, berth_error *error)
 {
-    if (begin_call(stream->device, error) < 0)
+    if (berth_device_check_usable(stream->device, error) < 0)
         return error->code;
     return report(stream->device,
                   stream->device->driver->wait_stream(stream->device, stream->native), error,
@@ -336,7 +336,7 @@ int berth_device_stream_wait_for(berth_device_stream *stream, void *native_event
 {
     const berth_device_driver *driver = stream->device->driver;
 
-    if (begin_call(stream->device, error) < 0)
+    if (berth_device_check_usable(stream->device, error) < 0)
         return error->code;
     return report(stream->device, driver->wait_for(stream->device, stream->native, native_event),
                   error, "a stream cannot wait for an event");
@@ -362,7 +362,7 @@ int berth_device_event_open(berth_device_handle *device, berth_device_event *eve
                             berth_error *error)
 {
     *event = (berth_device_event){.device = device};
-    if (begin_call(device, error) < 0)
+    if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_event(device, &event->native), error,
                   "no event can be had");
@@ -378,7 +378,7 @@ void berth_device_event_close(berth_device_event *event)
 int berth_device_event_record(berth_device_event *event, berth_device_stream *stream,
                               berth_error *error)
 {
-    if (begin_call(event->device, error) < 0)
+    if (berth_device_check_usable(event->device, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->record(event->device, event->native, stream->native),
@@ -387,7 +387,7 @@ int berth_device_event_record(berth_device_event *event, berth_device_stream *st
 
 int berth_device_event_wait(berth_device_event *event, berth_error *error)
 {
-    if (begin_call(event->device, error) < 0)
+    if (berth_device_check_usable(event->device, error) < 0)
         return error->code;
     return report(event->device, event->device->driver->wait_event(event->device, event->native),
                   error, "copies did not end well");
@@ -396,7 +396,7 @@ int berth_device_event_wait(berth_device_event *event, berth_error *error)
 int berth_device_event_query(berth_device_event *event, bool *has_come, berth_error *error)
 {
     *has_come = false;
-    if (begin_call(event->device, error) < 0)
+    if (berth_device_check_usable(event->device, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->query_event(event->device, event->native, has_come), error,

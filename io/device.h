@@ -31,8 +31,9 @@ int berth_device_open(const char *name, berth_device_handle **device, berth_erro
 const char *berth_device_name(const berth_device_handle *device);
 /* Whether handles are of the same kind: pinned memory is then pinned for both. */
 bool berth_device_is_akin(const berth_device_handle *a, const berth_device_handle *b);
-/* False in a process that was forked from the one that opened it. */
+/* False in a process that was forked from the one that opened it; what the error then is. */
 bool berth_device_is_usable(const berth_device_handle *device);
+int berth_device_check_usable(const berth_device_handle *device, berth_error *error);
 
 /* ---- memory ---- */
 

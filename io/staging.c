@@ -9,7 +9,10 @@
 
 #define MOST_KEPT 64
 
-/* Pinned for all devices of a kind, and so the process's, like the devices. */
+/*
+ * Pinned for all devices of a kind, and so the process's, like the devices. In a forked child none
+ * of them is there, but another's memory may be: no ring is opened, nothing is freed.
+ */
 static struct {
     pthread_mutex_t lock;
     unsigned n;
@@ -108,7 +111,8 @@ static void drop_kept(berth_device_handle *device, size_t nbytes)
             i++;
             continue;
         }
-        free_buffer(each->device, true, &each->buffer);
+        if (berth_device_is_usable(each->device))
+            free_buffer(each->device, true, &each->buffer);
         *each = kept.buffers[--kept.n];
     }
     pthread_mutex_unlock(&kept.lock);
@@ -179,7 +183,8 @@ int berth_staging_open(berth_device_handle *device, const berth_staging_need *ne
                        berth_staging *ring, berth_error *error)
 {
     *ring = (berth_staging){.device = device, .is_pinned = device && need->is_pinned};
-    if (plan(need, ring, error) < 0)
+    if (plan(need, ring, error) < 0 ||
+        (ring->is_pinned && berth_device_check_usable(device, error) < 0))
         goto fail;
     if (ring->is_pinned)
         drop_kept(device, ring->buffer_nbytes);

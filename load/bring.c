@@ -124,7 +124,9 @@ static void claim_placed(struct round *round, const berth_storage *root, berth_p
     item.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
     if (item.shift > 0)
         item.way = (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    (void)wants_crc32(round, stored);
+    /* Z10: what was summed before is read once more, and may be different by now. */
+    round->with_crc32 =
+        round->with_crc32 || (round->how->with_crc32 && stored->crc32 != BERTH_CRC_ABSENT);
     round->staged.items[round->staged.n_items++] = item;
 }
 
@@ -289,6 +291,7 @@ static void count(struct round *round, const berth_chunks *work)
     how->n_requests += atomic_load(&work->n_requests);
     how->disk_seconds += (double)atomic_load(&work->disk_nanoseconds) * 1e-9;
     how->render_seconds += (double)atomic_load(&work->render_nanoseconds) * 1e-9;
+    how->crc32_seconds += (double)atomic_load(&work->crc32_nanoseconds) * 1e-9;
 }
 
 static berth_chunks begin_work(struct round *round, berth_spans *spans)

@@ -18,6 +18,7 @@ typedef struct berth_bringing {
     /* Results, added up: */
     double transfer_seconds;
     double device_seconds, render_seconds, disk_seconds; /* of all workers */
+    double crc32_seconds;                                /* of render_seconds */
     uint64_t device_nbytes;
     uint64_t moved_nbytes;
     uint64_t n_requests;

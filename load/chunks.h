@@ -23,7 +23,8 @@ typedef struct berth_chunks {
     atomic_uint_fast64_t moved_nbytes; /* read */
     atomic_uint_fast64_t n_requests;
     atomic_uint_fast64_t disk_nanoseconds;   /* of all workers: reading, */
-    atomic_uint_fast64_t render_nanoseconds; /* summing and swapping */
+    atomic_uint_fast64_t render_nanoseconds; /* summing and swapping, */
+    atomic_uint_fast64_t crc32_nanoseconds;  /* of that: summing */
 } berth_chunks;
 
 /* Brings all chunks by io.threads workers. An error names the record and the byte. */

@@ -69,6 +69,8 @@ typedef struct berth_tile {
     struct berth_lane *lane;          /* of devices (save/lanes.h), begun for it; NULL: none */
     berth_lent lent[BERTH_MOST_LENT]; /* in order; `bytes` holds nothing there */
     size_t n_lent;
+    double crc32_seconds; /* of rendering it */
+    unsigned n_blocks;    /* summed so far */
     /*
      * Without blocks. Descriptors that others write, at most two: that of the record which began
      * before the tile, and that of the record which goes on after it. And one that is written on

@@ -190,6 +190,7 @@ static void tell_facts(berth_operation *operation, const berth_run_facts *facts)
     stats->memory_nbytes = facts->memory_nbytes;
     stats->device_seconds = facts->device_seconds;
     stats->render_seconds = facts->render_seconds;
+    stats->crc32_seconds = facts->crc32_seconds;
     stats->disk_seconds = facts->write_seconds;
     if (facts->moved_nbytes == 0)
         return;

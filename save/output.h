@@ -37,7 +37,7 @@ typedef struct berth_run_facts {
     size_t n_kept_most;     /* at one time */
     uint64_t memory_nbytes; /* buffers of all workers */
     /* Of all workers together: waiting for devices, putting tiles together and summing, writing. */
-    double device_seconds, render_seconds, write_seconds;
+    double device_seconds, render_seconds, crc32_seconds, write_seconds;
 } berth_run_facts;
 
 /* Memory that holds the whole image. */

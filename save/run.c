@@ -394,6 +394,7 @@ int berth_run(const berth_plan *plan, const berth_output *output,
     facts->n_kept = run.held.n_kept;
     facts->n_kept_most = run.held.n_used_most;
     facts->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
+    facts->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     close_lanes(&run, facts);
     berth_held_end(&run.held);

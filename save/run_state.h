@@ -34,7 +34,7 @@ typedef struct berth_run_state {
     _Atomic uint64_t n_requests;
     _Atomic uint64_t lent_nbytes;
     _Atomic uint64_t n_unread; /* tiles with what is still to be read of the caller's */
-    _Atomic uint64_t render_nanoseconds, write_nanoseconds; /* of all workers */
+    _Atomic uint64_t render_nanoseconds, crc32_nanoseconds, write_nanoseconds; /* of all workers */
 } berth_run_state;
 
 /* A task of the pool. */

@@ -170,6 +170,8 @@ static void place(const berth_run_state *run, uint64_t task, berth_tile *tile)
     tile->offset = begin;
     tile->nbytes = (size_t)(end - begin);
     tile->n_lent = 0;
+    tile->crc32_seconds = 0;
+    tile->n_blocks = 0;
     tile->lane = NULL;
 }
 
@@ -224,6 +226,7 @@ static int render_task(berth_run_state *run, uint64_t task, unsigned worker, ber
     if (tile->lane)
         waited = tile->lane->wait_seconds - waited;
     add_seconds(&run->render_nanoseconds, begin, waited);
+    atomic_fetch_add(&run->crc32_nanoseconds, (uint64_t)(tile->crc32_seconds * 1e9));
     for (size_t i = 0; i < tile->n_lent; i++)
         atomic_fetch_add(&run->lent_nbytes, tile->lent[i].range.nbytes);
     return 0;

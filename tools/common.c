@@ -199,11 +199,12 @@ void print_stats(const berth_stats *stats)
 
     fprintf(stderr,
             "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n"
-            "of moving, by all workers: %.6f devices, %.6f rendering, %.6f disk; limited by: %s\n"
+            "of moving, by all workers: %.6f devices, %.6f rendering (%.6f CRCs), %.6f disk; "
+            "limited by: %s\n"
             "bytes: %s asked for, %s moved in %llu requests, %.2f GiB/s\n"
             "records: %llu, storages: %llu, method: %s (%s)\n",
             stats->total_seconds, stats->plan_seconds, stats->transfer_seconds, stats->sync_seconds,
-            stats->device_seconds, stats->render_seconds, stats->disk_seconds,
+            stats->device_seconds, stats->render_seconds, stats->crc32_seconds, stats->disk_seconds,
             stats->limited_by ? stats->limited_by : "nothing",
             human_nbytes(stats->asked_nbytes, asked), human_nbytes(stats->moved_nbytes, moved),
             (unsigned long long)stats->n_requests, rate(stats),
@@ -215,17 +216,17 @@ void print_stats(const berth_stats *stats)
 json_t *stats_json(const berth_stats *stats)
 {
     return json_pack(
-        "{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:s?,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s}",
+        "{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:s?,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s}",
         "plan_seconds", stats->plan_seconds, "copy_seconds", stats->copy_seconds,
         "transfer_seconds", stats->transfer_seconds, "sync_seconds", stats->sync_seconds,
         "total_seconds", stats->total_seconds, "device_seconds", stats->device_seconds,
-        "render_seconds", stats->render_seconds, "disk_seconds", stats->disk_seconds, "limited_by",
-        stats->limited_by, "device_nbytes", (json_int_t)stats->device_nbytes, "asked_nbytes",
-        (json_int_t)stats->asked_nbytes, "moved_nbytes", (json_int_t)stats->moved_nbytes,
-        "n_requests", (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records,
-        "n_storages", (json_int_t)stats->n_storages, "memory_nbytes",
-        (json_int_t)stats->memory_nbytes, "method", stats->method ? stats->method : "", "reason",
-        stats->reason ? stats->reason : "");
+        "render_seconds", stats->render_seconds, "crc32_seconds", stats->crc32_seconds,
+        "disk_seconds", stats->disk_seconds, "limited_by", stats->limited_by, "device_nbytes",
+        (json_int_t)stats->device_nbytes, "asked_nbytes", (json_int_t)stats->asked_nbytes,
+        "moved_nbytes", (json_int_t)stats->moved_nbytes, "n_requests",
+        (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records, "n_storages",
+        (json_int_t)stats->n_storages, "memory_nbytes", (json_int_t)stats->memory_nbytes, "method",
+        stats->method ? stats->method : "", "reason", stats->reason ? stats->reason : "");
 }
 
 int tell_stats(const common *options, const berth_stats *stats, int code)

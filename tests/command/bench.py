@@ -106,6 +106,21 @@ class BenchSave(Case):
                             (["--shape", "one", "--size", "4000TiB"], "do not fit")):
             self.assertIn(says, self.bench(*words, code=2).err)
 
+    def test_without_a_driver_there_is_one_clear_line(self):
+        import ctypes
+        try:
+            ctypes.CDLL("libcuda.so.1")
+            self.skipTest("this machine has a driver")
+        except OSError:
+            pass
+        for command in ("save", "load"):
+            before = self.entries()
+            done = self.berth("bench", command, "--device", "cuda:0", "--size", "1MiB", code=2)
+            self.assertRegex(done.err, r"\Aberth: cuda:0: (there is no CUDA driver on this machine "
+                                       r"\(.*\)|this library was built without its part for CUDA "
+                                       r"devices)\n\Z")
+            self.assertEqual((done.out, self.entries()), ("", before))
+
     def test_a_failure_removes_what_was_written(self):
         import resource
         done = self.bench("--size", "8MiB", code=2, preexec_fn=lambda: (

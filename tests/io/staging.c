@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -336,6 +337,48 @@ static int look_from_child(berth_staging *ring, const uint8_t *bytes)
         return 2;
     berth_staging_close(ring);
     return berth_staging_kept_nbytes() == 0 ? 0 : 3;
+}
+
+/* What the child has where the parent's buffer is must stay, whoever opens a ring, or trims. */
+static int use_from_child(uint8_t *bytes, size_t nbytes)
+{
+    static const size_t sizes[] = {PAGE, 2 * PAGE};
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    berth_staging ring;
+
+    if (mmap(bytes, nbytes, PROT_READ | PROT_WRITE, flags, -1, 0) != bytes)
+        return 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const berth_staging_need need = {
+            .buffer_nbytes = sizes[i], .n_buffers = 1, .is_pinned = true};
+        berth_error_clear(&error);
+        if (berth_staging_open(device, &need, &ring, &error) != BERTH_E_DEVICE ||
+            !strstr(error.message, ": this process was forked from one"))
+            return 2;
+    }
+    berth_staging_trim();
+    memset(bytes, 7, nbytes); /* a fault, if it is not there any more */
+    return 0;
+}
+
+STAGING_TEST(a_child_touches_nothing_of_what_is_kept)
+{
+    berth_staging ring;
+    int status;
+
+    open_ring(device, PAGE, 1, &ring);
+    berth_staging_buffer *buffer = berth_staging_take(&ring);
+    uint8_t *bytes = buffer->bytes;
+    size_t nbytes = buffer->nbytes;
+    berth_staging_give(&ring, buffer);
+    berth_staging_close(&ring);
+    cr_assert_eq(berth_staging_kept_nbytes(), PAGE);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(use_from_child(bytes, nbytes));
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
+    cr_expect_eq(berth_staging_kept_nbytes(), PAGE);
 }
 
 STAGING_TEST(a_child_does_not_have_the_buffers)

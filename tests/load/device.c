@@ -18,10 +18,27 @@ Test(device, storages_go_to_where_they_were)
     cr_expect_geq(stats.moved_nbytes, stats.device_nbytes);
     cr_expect_not_null(stats.limited_by);
     cr_expect_gt(stats.disk_seconds, 0);
+    cr_expect_eq(stats.crc32_seconds, 0);
     cr_expect_str_eq(stats_at(1).method, "read");
     cr_expect_str_eq(stats_at(1).reason, "the file is in memory");
     cr_expect_eq(stats_at(1).moved_nbytes, 4 * 500000);
     cr_expect_str_eq(stats_at(5).reason, "it is empty");
+}
+
+static void check_crc32_seconds(const char *options)
+{
+    save_as(options);
+    open_as("load.check=data");
+    place_all(&as_they_were);
+    berth_stats stats = fetched(NULL);
+    cr_expect_gt(stats.crc32_seconds, 0, "%s", options);
+    cr_expect_leq(stats.crc32_seconds, stats.render_seconds, "%s", options);
+}
+
+Test(device, the_seconds_of_crcs_are_told)
+{
+    check_crc32_seconds("");
+    check_crc32_seconds("save.byteorder=big");
 }
 
 Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)

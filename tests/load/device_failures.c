@@ -201,6 +201,30 @@ Test(device_failures, bytes_that_are_not_those_that_were_saved_do_not_count)
     expect_part(3, "simulated:0");
 }
 
+/* Z10: berth_open found the CRCs good, but the bytes are read once more, into the ring. */
+Test(device_failures, bytes_that_changed_since_open_are_found_in_the_ring)
+{
+    static const char *const options[] = {"load.check=data", "load.check=data load.mmap=off"};
+    size_t nbytes;
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        uint8_t *bytes = test_read_file(path, &nbytes);
+        open_as(options[i]);
+        cr_expect_eq(stats_at(1).crc32, i == 0 ? BERTH_CRC_GOOD : BERTH_CRC_UNCHECKED);
+        place_all(&as_they_were);
+        const uint64_t at = tensor_at(1)->storage->offset + 1999999;
+        bytes[at] ^= 1;
+        test_write_file(path, bytes, nbytes);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_CHECKSUM, "%s: %s",
+                     options[i], error.message);
+        cr_expect_str_eq(error.record, "data/1");
+        expect_nothing();
+        bytes[at] ^= 1;
+        test_write_file(path, bytes, nbytes);
+        free(bytes);
+    }
+}
+
 Test(device_failures, a_file_that_became_shorter_is_an_error)
 {
     static const berth_placement_rule all = {.place = "simulated:1"};

@@ -250,6 +250,11 @@ Test(save_ring, what_limited_the_save_is_told)
     cr_assert_eq(save("io.threads=2 save.durability=none save.method=buffered"), 0);
     cr_expect_str_eq(stats.limited_by, "device");
     cr_expect_gt(stats.device_seconds, 0.01);
+    cr_expect_gt(stats.crc32_seconds, 0);
+    cr_expect_leq(stats.crc32_seconds, stats.render_seconds);
+    cr_assert_eq(save("save.compute_crc32=off save.method=buffered"), 0);
+    cr_expect_eq(stats.crc32_seconds, 0);
+    cr_expect_gt(stats.render_seconds, 0);
     berth_simulated_set(NULL);
     cr_assert_eq(berth_save_sink(&slow, NULL, scene.state, &call, &error), 0);
     cr_expect_str_eq(stats.limited_by, "disk");

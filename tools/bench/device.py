@@ -133,7 +133,7 @@ class Save(save.Bench):
     def what_limits(self, told):
         stats = told.get("stats", {})
         found = [f"{key.removesuffix('_seconds')} {stats[key]:.3f} s" for key in
-                 ("device_seconds", "render_seconds", "disk_seconds") if key in stats]
+                 ("device_seconds", "render_seconds", "crc32_seconds", "disk_seconds") if key in stats]
         if stats.get("limited_by"):
             found.insert(0, f"limited by {stats['limited_by']}")
         return f"; of all workers: {', '.join(found)}" if found else ""
