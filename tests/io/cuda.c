@@ -15,7 +15,13 @@
 
 Test(cuda, is_left_out)
 {
-    cr_skip_test("built without CUDA devices");
+    berth_error error = {0};
+    berth_device_handle *device;
+
+    cr_expect_eq(berth_device_open("cuda:0", &device, &error), BERTH_E_UNAVAILABLE);
+    cr_expect_null(device);
+    cr_expect_str_eq(error.message,
+                     "cuda:0: this library was built without its part for CUDA devices");
 }
 
 #else
