@@ -25,5 +25,12 @@ static inline bool berth_multiply(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
 }
+/* Of n items: SIZE_MAX, which no block has, where the product does not fit, as in 32 bits. */
+static inline size_t berth_array_nbytes(size_t n, size_t item_nbytes)
+{
+    size_t nbytes;
+
+    return __builtin_mul_overflow(n, item_nbytes, &nbytes) ? SIZE_MAX : nbytes;
+}
 
 #endif

@@ -72,7 +72,7 @@ static char upper(char c)
 {
     if (c == '.')
         return '_';
-    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+    return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
 }
 
 static bool is_name(const char *text, size_t n, const char *name, size_t name_n, bool as_variable)

@@ -160,10 +160,11 @@ static int one_in_force(const berth_option_row *row, int64_t *value, const char 
     const patch *inner = innermost_patch();
 
     pthread_mutex_lock(&process.lock);
-    if (need_environment(error) == BERTH_OK)
+    int status = need_environment(error);
+    if (status == BERTH_OK)
         *value = value_in_force(row, inner, source);
     pthread_mutex_unlock(&process.lock);
-    return error->code;
+    return status;
 }
 
 /* What is forced wins over a configuration that the call brings, too. */
@@ -245,7 +246,7 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
     const char *source;
     int64_t value;
 
-    if (!row || one_in_force(row, &value, &source, error) < 0)
+    if (!row || one_in_force(row, &value, &source, error) != BERTH_OK)
         return error->code;
     berth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
@@ -335,7 +336,7 @@ static int describe(const berth_option_row *row, berth_option *option, berth_err
     const char *source;
     int64_t value;
 
-    if (one_in_force(row, &value, &source, error) < 0)
+    if (one_in_force(row, &value, &source, error) != BERTH_OK)
         return error->code;
     (void)pthread_once(&row_texts_once, make_row_texts);
     *option = (berth_option){.name = row->name,

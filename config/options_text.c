@@ -95,7 +95,7 @@ static int take(const variable *found, berth_environment *environment,
 int berth_environment_read(char *const *variables, berth_environment *environment,
                            berth_error *error)
 {
-    unsigned ranks[2][BERTH_N_OPTIONS];
+    unsigned ranks[2][BERTH_N_OPTIONS] = {{0}};
     variable found;
 
     memset(environment, 0, sizeof *environment);

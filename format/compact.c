@@ -146,6 +146,7 @@ static const berth_value *part_of(const berth_value *value, size_t i)
 /* Nodes without an id: nobody can tell whether they are the same. */
 static berth_value *make_plain(berth_tree *tree, const berth_value *source)
 {
+    const uint8_t *bytes;
     int64_t integer;
     size_t nbytes;
 
@@ -155,8 +156,8 @@ static berth_value *make_plain(berth_tree *tree, const berth_value *source)
     case BERTH_KIND_INT:
         if (berth_value_int(source, &integer))
             return berth_int(tree, integer);
-        return berth_bigint(tree, berth_value_bigint(source, &nbytes),
-                            ((const struct big_node *)source)->nbytes);
+        bytes = berth_value_bigint(source, &nbytes);
+        return berth_bigint(tree, bytes, nbytes);
     case BERTH_KIND_FLOAT:
         return berth_float(tree, berth_value_float(source));
     case BERTH_KIND_TUPLE:

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "config/memory.h"
+
 /* Up to so many entries are scanned, without a table of slots. */
 enum { SCANNED = 8 };
 
@@ -74,7 +76,7 @@ static bool make_slots(berth_tree *tree, struct table *table)
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of %u items", table->capacity);
         return false;
     }
-    uint64_t *slots = berth_tree_allocate(tree, n * sizeof(*slots));
+    uint64_t *slots = berth_tree_allocate(tree, berth_array_nbytes(n, sizeof(*slots)));
     if (!slots)
         return false;
     memset(slots, 0, n * sizeof(*slots));

@@ -7,12 +7,37 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A number of 128 bits, also where the compiler has none. */
+typedef struct berth_wide {
+    uint64_t low;
+    uint64_t high;
+} berth_wide;
+
+static inline berth_wide berth_wide_product(uint64_t a, uint64_t b)
+{
+#ifdef __SIZEOF_INT128__
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (berth_wide){(uint64_t)product, (uint64_t)(product >> 64)};
+#else
+    uint64_t a_low = (uint32_t)a, a_high = a >> 32, b_low = (uint32_t)b, b_high = b >> 32;
+    uint64_t middle = a_high * b_low + (a_low * b_low >> 32);
+    uint64_t other = a_low * b_high + (uint32_t)middle;
+    return (berth_wide){a * b, a_high * b_high + (middle >> 32) + (other >> 32)};
+#endif
+}
+
+static inline berth_wide berth_wide_sum(berth_wide a, berth_wide b)
+{
+    uint64_t low = a.low + b.low;
+    return (berth_wide){low, a.high + b.high + (low < a.low)};
+}
+
 /* Of two numbers one, all bits of both in all bits of it. */
 static inline uint64_t berth_hash_mix(uint64_t a, uint64_t b)
 {
-    unsigned __int128 product =
-        (unsigned __int128)(a ^ UINT64_C(0xa0761d6478bd642f)) * (b ^ UINT64_C(0xe7037ed1a0b428db));
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
+    berth_wide product =
+        berth_wide_product(a ^ UINT64_C(0xa0761d6478bd642f), b ^ UINT64_C(0xe7037ed1a0b428db));
+    return product.low ^ product.high;
 }
 
 static inline uint32_t berth_hash_fold(uint64_t hash)

@@ -29,9 +29,8 @@ int berth_inflate_check(const berth_zip_entry *entry, berth_error *error)
 
 static void *zlib_allocate(void *context, uInt n_items, uInt item_nbytes)
 {
-    uint64_t nbytes;
     (void)context;
-    return berth_multiply(n_items, item_nbytes, &nbytes) ? berth_allocate((size_t)nbytes) : NULL;
+    return berth_allocate(berth_array_nbytes(n_items, item_nbytes));
 }
 
 static void zlib_release(void *context, void *pointer)
@@ -57,7 +56,7 @@ static int fail_inflate(const berth_zip_entry *entry, const z_stream *stream, in
 
 int berth_inflate(const berth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error)
 {
-    uint8_t nowhere; /* zlib asks for a pointer even when nothing is to come */
+    uint8_t nowhere = 0; /* zlib asks for a pointer even when nothing is to come */
     z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
 
     if (berth_inflate_check(entry, error) < 0)

@@ -30,8 +30,8 @@ static size_t integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
 {
     if (key->kind == BERTH_KIND_INT) {
         const struct big_node *node = (const struct big_node *)key;
-        memcpy(bytes, node->bytes, node->nbytes);
-        return node->nbytes;
+        memcpy(bytes, node->bytes, (size_t)node->nbytes);
+        return (size_t)node->nbytes;
     }
     int exponent;
     double fraction = frexp(((const struct float_node *)key)->real, &exponent);
@@ -67,7 +67,9 @@ static struct number real_number(double real)
         return (struct number){.sort = BY_IDENTITY};
     if (isinf(real))
         return (struct number){.sort = REAL, .real = real};
-    if (real < -0x1p63 || real >= 0x1p63) /* integral: above 2^53 there are no fractions */
+    /* Hexadecimal constants are beyond cppcheck. */
+    const double limit = 9223372036854775808.0; /* 2^63 */
+    if (real < -limit || real >= limit)         /* integral: above 2^53 there are no fractions */
         return (struct number){.sort = BIG};
     if (real == (double)(int64_t)real)
         return (struct number){.sort = INTEGER, .integer = (int64_t)real};

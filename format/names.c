@@ -4,6 +4,7 @@
  * recursion (P3). Entries are made only on the way to a tensor; the hash of a short name grows
  * with the steps, so that no text is made before it is asked for.
  */
+#include "format/hash.h"
 #include "format/names_inner.h"
 
 #include "config/error.h"
@@ -34,11 +35,16 @@ struct walk {
 
 #define PRIME ((UINT64_C(1) << 61) - 1)
 
+/* Of less than 2^122. */
+static uint64_t remainder_of(berth_wide number)
+{
+    uint64_t sum = (number.low & PRIME) + (number.low >> 61 | number.high << 3);
+    return sum >= PRIME ? sum - PRIME : sum;
+}
+
 static uint64_t times(uint64_t a, uint64_t b)
 {
-    unsigned __int128 product = (unsigned __int128)a * b;
-    uint64_t sum = (uint64_t)(product & PRIME) + (uint64_t)(product >> 61);
-    return sum >= PRIME ? sum - PRIME : sum;
+    return remainder_of(berth_wide_product(a, b));
 }
 
 static uint64_t plus(uint64_t a, uint64_t b)
@@ -60,12 +66,12 @@ static uint64_t hash_bytes(const berth_names *names, uint64_t hash, const char *
     const uint8_t *at = (const uint8_t *)text;
     /* Eight digits at a time wait for one product, not for eight. */
     for (size_t n; nbytes > 0; nbytes -= n, at += n) {
-        unsigned __int128 sum = 0;
+        berth_wide sum = {0, 0};
         n = nbytes < 8 ? nbytes : 8;
         for (size_t i = 0; i < n; i++)
-            sum += (unsigned __int128)names->powers[n - 1 - i] * (at[i] + UINT64_C(1));
-        uint64_t digits = (uint64_t)(sum & PRIME) + (uint64_t)(sum >> 61);
-        hash = plus(times(hash, names->powers[n]), digits >= PRIME ? digits - PRIME : digits);
+            sum = berth_wide_sum(sum,
+                                 berth_wide_product(names->powers[n - 1 - i], at[i] + UINT64_C(1)));
+        hash = plus(times(hash, names->powers[n]), remainder_of(sum));
     }
     return hash;
 }

@@ -306,7 +306,7 @@ static bool expand(struct search *search, uint32_t i, berth_error *error)
 
 static void out_place(struct names_out *out, const struct search *search, uint32_t place)
 {
-    uint32_t chain[64];
+    uint32_t chain[64] = {0};
     size_t n = 0;
     for (uint32_t at = place; at != 0 && n < 64; at = search->places[at].parent)
         chain[n++] = at;

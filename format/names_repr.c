@@ -20,7 +20,7 @@ static size_t shortest_digits(double value, char digits[32], int *exponent)
 {
     char text[64];
     for (int precision = 0; precision < 17; precision++) {
-        snprintf(text, sizeof(text), "%.*e", precision, value);
+        (void)snprintf(text, sizeof(text), "%.*e", precision, value);
         if (strtod(text, NULL) == value)
             break;
     }
@@ -29,7 +29,7 @@ static size_t shortest_digits(double value, char digits[32], int *exponent)
     for (; *at && *at != 'e'; at++)
         if (*at >= '0' && *at <= '9')
             digits[n++] = *at;
-    *exponent = *at ? atoi(at + 1) : 0;
+    *exponent = *at ? (int)strtol(at + 1, NULL, 10) : 0;
     digits[n] = '\0';
     return n;
 }
@@ -51,7 +51,7 @@ static void out_float(struct names_out *out, double value, bool whole)
         if (n > 1)
             berth_out_text(out, ".");
         berth_out_text(out, digits + 1);
-        snprintf(text, sizeof(text), "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
+        (void)snprintf(text, sizeof(text), "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
         berth_out_text(out, text);
         return;
     }
@@ -106,7 +106,8 @@ static void out_bigint(struct names_out *out, const uint8_t *bytes, size_t nbyte
     char text[16];
     berth_out_text(out, negative ? "-" : "");
     for (size_t i = n_groups; i-- > 0;) {
-        snprintf(text, sizeof(text), i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32, groups[i]);
+        (void)snprintf(text, sizeof(text), i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32,
+                       groups[i]);
         berth_out_text(out, text);
     }
 }
@@ -122,7 +123,7 @@ static void out_int(struct names_out *out, const berth_value *key)
         return;
     }
     berth_value_int(key, &integer);
-    snprintf(text, sizeof(text), "%" PRId64, integer);
+    (void)snprintf(text, sizeof(text), "%" PRId64, integer);
     berth_out_text(out, text);
 }
 
@@ -162,9 +163,10 @@ static void out_escape(struct names_out *out, uint32_t point)
         return;
     default:
         if (point == '\\' || point == '\'' || point == '"')
-            snprintf(text, sizeof(text), "\\%c", (char)point);
+            (void)snprintf(text, sizeof(text), "\\%c", (char)point);
         else
-            snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, point);
+            (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
+                           point);
         berth_out_text(out, text);
         return;
     }
@@ -230,9 +232,9 @@ static void out_device(struct names_out *out, const berth_value *key)
     int64_t index;
     const char *type = berth_value_device(key, &index);
     if (index < 0)
-        snprintf(text, sizeof(text), "device(type='%.40s')", type);
+        (void)snprintf(text, sizeof(text), "device(type='%.40s')", type);
     else
-        snprintf(text, sizeof(text), "device(type='%.40s', index=%" PRId64 ")", type, index);
+        (void)snprintf(text, sizeof(text), "device(type='%.40s', index=%" PRId64 ")", type, index);
     berth_out_text(out, text);
 }
 
@@ -242,8 +244,8 @@ static void out_inert(struct names_out *out, const berth_value *key)
     char text[160];
     const berth_value *global =
         berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_inner(key) : key;
-    snprintf(text, sizeof(text), "<%.100s %zu>", berth_value_text(global, NULL),
-             berth_value_id(key));
+    (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_value_text(global, NULL),
+                   berth_value_id(key));
     berth_out_text(out, text);
 }
 
@@ -299,31 +301,38 @@ static bool is_tuple(const berth_value *value)
            berth_value_kind(value) == BERTH_KIND_SIZE;
 }
 
+static void open_tuple(struct names_out *out, const berth_value *value, struct open_tuple *open)
+{
+    berth_out_text(out, berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
+    *open = (struct open_tuple){.value = value};
+}
+
+static void close_tuple(struct names_out *out, const struct open_tuple *open)
+{
+    bool size = berth_value_kind(open->value) == BERTH_KIND_SIZE;
+    berth_out_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
+}
+
 static void out_tuple(struct names_out *out, const berth_value *key)
 {
     struct open_tuple open[TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
-    size_t n_open = 0, outer = out->limit;
+    size_t n_open = 1, outer = out->limit;
     if (outer - out->nbytes > TUPLE_REPR_NBYTES)
         out->limit = out->nbytes + TUPLE_REPR_NBYTES;
-    const berth_value *next = key;
-    while (!out->cut && !out->failed && n_open < TUPLE_REPR_NBYTES) {
-        if (next && is_tuple(next)) {
-            bool size = berth_value_kind(next) == BERTH_KIND_SIZE;
-            berth_out_text(out, size ? "torch.Size([" : "(");
-            open[n_open++] = (struct open_tuple){.value = next};
-        } else if (next) {
-            out_scalar(out, next);
-        }
+    open_tuple(out, key, &open[0]);
+    while (!out->cut && !out->failed && n_open > 0 && n_open < TUPLE_REPR_NBYTES) {
         struct open_tuple *top = &open[n_open - 1];
-        next = berth_value_item(top->value, top->next);
-        if (next) {
-            berth_out_text(out, top->next++ ? ", " : "");
+        const berth_value *item = berth_value_item(top->value, top->next);
+        if (!item) {
+            close_tuple(out, top);
+            n_open--;
             continue;
         }
-        bool size = berth_value_kind(top->value) == BERTH_KIND_SIZE;
-        berth_out_text(out, size ? "])" : top->next == 1 ? ",)" : ")");
-        if (--n_open == 0)
-            break;
+        berth_out_text(out, top->next++ ? ", " : "");
+        if (is_tuple(item))
+            open_tuple(out, item, &open[n_open++]);
+        else
+            out_scalar(out, item);
     }
     if (out->limit != outer && (out->cut || n_open)) {
         out->limit = outer;

@@ -111,7 +111,7 @@ static const char *attribute_name(const berth_value *parent, uint32_t index)
 static void out_index(struct names_out *out, uint32_t index)
 {
     char text[16];
-    snprintf(text, sizeof(text), "%" PRIu32, index);
+    (void)snprintf(text, sizeof(text), "%" PRIu32, index);
     berth_out_text(out, text);
 }
 

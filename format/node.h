@@ -179,7 +179,7 @@ struct call_node {
 
 /* In front of every piece of memory that a tree takes from the allocator. */
 struct block {
-    struct block *previous;
+    _Alignas(BERTH_BLOCK_UNIT) struct block *previous; /* so that what follows is, in 32 bits too */
     struct block *next;
     berth_tree *tree;
 };

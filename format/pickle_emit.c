@@ -250,6 +250,13 @@ static bool grow_globals(berth_emitter *emitter)
     return true;
 }
 
+static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
+{
+    memcpy(out, text, nbytes);
+    out[nbytes] = '\n';
+    return out + nbytes + 1;
+}
+
 void berth_emit_global(berth_emitter *emitter, const char *module, const char *name)
 {
     if (!grow_globals(emitter))
@@ -268,10 +275,7 @@ void berth_emit_global(berth_emitter *emitter, const char *module, const char *n
     if (!out)
         return;
     *out++ = BERTH_OP_GLOBAL;
-    memcpy(out, module, module_nbytes);
-    out[module_nbytes] = '\n';
-    memcpy(out + module_nbytes + 1, name, name_nbytes);
-    out[module_nbytes + 1 + name_nbytes] = '\n';
+    put_line(put_line(out, module, module_nbytes), name, name_nbytes);
     berth_emit_memo(emitter, &global->memo);
 }
 

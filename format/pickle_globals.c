@@ -15,8 +15,8 @@ const berth_known berth_globals[] = {
      wanted optional,                                                                              \
      berth_build_##build,                                                                          \
      BERTH_IS_CALLABLE,                                                                            \
-     sizeof wanted - 1,                                                                            \
-     sizeof wanted + sizeof optional - 2,                                                          \
+     sizeof(wanted) - 1,                                                                           \
+     sizeof(wanted) + sizeof(optional) - 2,                                                        \
      0},
 #define BERTH_NAMED(module, name, what) {module, name, NULL, NULL, what, 0, 0, 0},
 #define BERTH_TENSOR_CLASS(module, name, dtype)                                                    \

@@ -97,7 +97,7 @@ static berth_storage *meet_view(berth_unpickler *unpickler, berth_storage *root,
 {
     berth_value *const *items;
     claim part = *whole;
-    uint64_t offset;
+    uint64_t offset = 0;
     if (berth_unpickle_items(view, &items) != 3 ||
         !(part.key = text_of(items[0], &part.key_nbytes))) {
         fail(unpickler, "view is not (key, offset, numel)");
@@ -145,7 +145,7 @@ berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *
                             wanted);
         return NULL;
     }
-    claim claimed;
+    claim claimed = {0};
     if (read_claim(unpickler, items, &claimed) < 0)
         return NULL;
     berth_storage *storage = meet(unpickler, &claimed);

@@ -18,7 +18,7 @@ int berth_unpickle_fail(berth_unpickler *unpickler, int code, const char *format
     char text[sizeof unpickler->error->message];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    (void)vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     return berth_fail(unpickler->error, code, unpickler->rules->record,
                       unpickler->rules->base_offset + unpickler->op_at, "%s", text);

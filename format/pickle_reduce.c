@@ -58,12 +58,14 @@ static int fail_count(berth_unpickler *unpickler, const berth_known *known, size
 {
     const char *plural = known->most == 1 ? "" : "s";
     if (known->least == known->most)
-        return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
-                                   known->module, known->name, known->most, plural, n);
-    return berth_unpickle_fail(
-        unpickler, BERTH_E_PICKLE, "%s %s wants %d %s %d argument%s, got %zu", known->module,
-        known->name, known->least, known->most == known->least + 1 ? "or" : "to", known->most,
-        plural, n);
+        (void)berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
+                                  known->module, known->name, known->most, plural, n);
+    else
+        (void)berth_unpickle_fail(
+            unpickler, BERTH_E_PICKLE, "%s %s wants %d %s %d argument%s, got %zu", known->module,
+            known->name, known->least, known->most == known->least + 1 ? "or" : "to", known->most,
+            plural, n);
+    return BERTH_E_PICKLE;
 }
 
 static int check_arguments(berth_unpickler *unpickler, const berth_known *known,
@@ -84,14 +86,14 @@ static int check_arguments(berth_unpickler *unpickler, const berth_known *known,
 berth_value *berth_unpickle_call(berth_unpickler *unpickler, const berth_known *known,
                                  berth_value *arguments)
 {
-    berth_value *const *items = NULL;
+    berth_value *const *items = &arguments;
     size_t n = berth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, known, items, n) < 0)
         return NULL;
     berth_value *value = known->build(unpickler, known, items, n);
     if (!value && unpickler->error->code == BERTH_OK) {
         char subject[96];
-        snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
+        (void)snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
         berth_unpickle_fail_tree(unpickler, subject);
     }
     return value;
@@ -127,7 +129,7 @@ static berth_value *begin_parameter(berth_unpickler *unpickler, const berth_know
     checked.arguments = "Tb";
     checked.least = 1;
     checked.most = 2;
-    berth_value *const *items = NULL;
+    berth_value *const *items = &arguments;
     size_t n = berth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;

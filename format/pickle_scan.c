@@ -48,6 +48,13 @@ int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, 
                       byte);
 }
 
+/* One more than an index. In 32 bits the last one stays: no pickle is so long, so both are wrong.
+ */
+static size_t memo_end(int64_t index)
+{
+    return (uint64_t)index < SIZE_MAX ? (size_t)index + 1 : SIZE_MAX;
+}
+
 int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                       berth_pickle_survey *survey, berth_error *error)
 {
@@ -60,10 +67,10 @@ int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_ru
 #define BERTH_OPCODE(name, opcode, form)                                                           \
     case opcode:                                                                                   \
         used = berth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                      \
-        if ((opcode == 'h' || opcode == 'j') && used != SIZE_MAX &&                                \
+        if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX &&                            \
             (uint64_t)argument.number >= n_memo)                                                   \
-            n_memo = (size_t)argument.number + 1;                                                  \
-        ended = opcode == '.';                                                                     \
+            n_memo = memo_end(argument.number);                                                    \
+        ended = (opcode) == '.';                                                                   \
         break;
 #include "format/pickle_opcodes.def"
         default:

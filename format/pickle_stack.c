@@ -68,9 +68,10 @@ int berth_unpickle_begin_memo(berth_unpickler *unpickler, size_t n_memo)
     size_t n = n_memo < unpickler->nbytes ? n_memo : unpickler->nbytes;
     if (n == 0)
         return 0;
-    unpickler->memo = berth_allocate_zeroed(n * sizeof *unpickler->memo);
+    size_t memo_nbytes = berth_array_nbytes(n, sizeof(berth_value *));
+    unpickler->memo = berth_allocate_zeroed(memo_nbytes);
     if (!unpickler->memo)
-        return berth_fail_memory(unpickler->error, n * sizeof *unpickler->memo);
+        return berth_fail_memory(unpickler->error, memo_nbytes);
     unpickler->n_memo = n;
     return 0;
 }

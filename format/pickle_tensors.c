@@ -170,7 +170,7 @@ BERTH_BUILDER(qtensor)
 /* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
 BERTH_BUILDER(sparse)
 {
-    berth_value *const *parts = NULL;
+    berth_value *const *parts = items;
     const int64_t *shape;
     int32_t rank;
     (void)n;

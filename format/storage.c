@@ -157,15 +157,15 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
  * PyTorch's keys are the positions of the storages: "0", "1", … As long as that is so, a key is its
  * own place, and there is no table. Positions have at most 10 digits.
  */
-static size_t position_of(const char *key, size_t nbytes)
+static uint64_t position_of(const char *key, size_t nbytes)
 {
-    size_t position = 0;
+    uint64_t position = 0;
     if (nbytes > 10 || (key[0] == '0' && nbytes > 1))
-        return SIZE_MAX;
+        return UINT64_MAX;
     for (size_t i = 0; i < nbytes; i++) {
         unsigned digit = (unsigned)(unsigned char)key[i] - '0';
         if (digit > 9)
-            return SIZE_MAX;
+            return UINT64_MAX;
         position = position * 10 + digit;
     }
     return position;
@@ -272,7 +272,7 @@ berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, 
     if (!key_nbytes || key_nbytes > LONGEST_KEY)
         return NULL;
     if (!table->slots) {
-        size_t position = position_of(key, key_nbytes);
+        uint64_t position = position_of(key, key_nbytes);
         /* A storage that the caller made has no key. */
         return position < table->count && *table->items[position]->key ? table->items[position]
                                                                        : NULL;

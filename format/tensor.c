@@ -58,7 +58,7 @@ bool berth_tensor_is_contiguous(const berth_tensor *tensor)
 {
     if (!tensor)
         return false;
-    int64_t expected[BERTH_MAX_RANK];
+    int64_t expected[BERTH_MAX_RANK] = {0};
     berth_contiguous_stride(tensor->shape, tensor->rank, expected);
     for (int32_t i = 0; i < tensor->rank; i++)
         if (tensor->shape[i] == 0)
@@ -109,7 +109,7 @@ static const char *list_text(const int64_t *items, int32_t n, char *text, size_t
     size_t at = (size_t)snprintf(text, nbytes, "[");
     for (int32_t i = 0; i < n && at < nbytes - 32; i++)
         at += (size_t)snprintf(text + at, nbytes - at, "%s%" PRId64, i ? ", " : "", items[i]);
-    snprintf(text + at, nbytes - at, at < nbytes - 32 ? "]" : ", …]");
+    (void)snprintf(text + at, nbytes - at, at < nbytes - 32 ? "]" : ", …]");
     return text;
 }
 

@@ -215,7 +215,7 @@ berth_value *berth_device(berth_tree *tree, const char *type, int64_t index)
     if (index < 0)
         memcpy(node->text, type, strlen(type) + 1);
     else
-        snprintf(node->text, sizeof(node->text), "%.31s:%d", node->type, (int)index);
+        (void)snprintf(node->text, sizeof(node->text), "%.31s:%d", node->type, (int)index);
     return &node->head;
 }
 

@@ -209,7 +209,7 @@ int berth_tree_fail(berth_tree *tree, int code, const char *format, ...)
     char text[sizeof(tree->error.message)];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     return berth_fail(&tree->error, code, NULL, BERTH_NO_OFFSET, "%s", text);
 }

@@ -287,7 +287,7 @@ const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes)
     bool big = is(value, BERTH_KIND_INT) && value->flags & BERTH_NODE_BIG;
     const struct big_node *node = (const struct big_node *)value;
     if (nbytes)
-        *nbytes = big ? node->nbytes : 0;
+        *nbytes = big ? (size_t)node->nbytes : 0;
     return big ? node->bytes : NULL;
 }
 

@@ -266,13 +266,16 @@ static int allocate(berth_zip_directory *directory, const berth_zip_end *end, be
     size_t n = (size_t)end->n_entries;
     size_t names_nbytes = (size_t)end->directory_nbytes - n * BERTH_ZIP_CENTRAL_NBYTES;
 
-    directory->entries = berth_allocate_zeroed(n * sizeof *directory->entries);
-    directory->by_offset = berth_allocate(n * sizeof *directory->by_offset);
-    directory->names = berth_allocate(2 * names_nbytes + n + 1);
+    size_t entries_nbytes = berth_array_nbytes(n, sizeof *directory->entries);
+    size_t by_offset_nbytes = berth_array_nbytes(n, sizeof *directory->by_offset);
+
+    directory->entries = berth_allocate_zeroed(entries_nbytes);
+    directory->by_offset = berth_allocate(by_offset_nbytes);
+    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
+        directory->names = berth_allocate(2 * names_nbytes + n + 1);
     if (!directory->entries || !directory->by_offset || !directory->names)
-        return berth_fail_memory(
-            error, n * (sizeof *directory->entries + sizeof *directory->by_offset + 1) +
-                       2 * names_nbytes + 1);
+        return berth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
+                                            2 * (uint64_t)names_nbytes + n + 1);
     return BERTH_OK;
 }
 

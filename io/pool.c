@@ -9,7 +9,7 @@
 #include "io/syscalls.h"
 #include "io/thread.h"
 
-#define WATCH_NANOSECONDS (100 * 1000 * 1000)
+#define WATCH_NANOSECONDS 100000000L
 #define MEASURED_WORKERS_MAX 8
 
 struct pool {

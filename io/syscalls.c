@@ -55,7 +55,7 @@ static int dup_close_on_exec(int fd)
 }
 
 /* clang-format off */
-#define BERTH_SYSCALL(result, name, parameters, function) .name = function,
+#define BERTH_SYSCALL(result, name, parameters, function) .name = (function),
 static const berth_system_table real_system = {
 #include "io/syscalls.def"
 };

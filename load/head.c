@@ -146,7 +146,7 @@ static int read_text(berth_checkpoint *checkpoint, berth_window *window, int whi
 {
     met_record record;
     const uint8_t *bytes;
-    uint64_t next;
+    uint64_t next = 0;
     uint8_t text[24];
 
     if (meet(window, *cursor, &record, found, error) < 0)

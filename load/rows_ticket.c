@@ -215,7 +215,7 @@ static int fail_short(const berth_row_ticket *ticket, size_t n_short, uint64_t l
     berth_row_table_name(&ticket->table, name, sizeof name);
     return berth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                       "%zu of %zu rows of %s find no place, %llu bytes are missing: %s", n_short,
-                      ticket->n_rows, name, (ull)(n_short * line_nbytes),
+                      ticket->n_rows, name, (ull)n_short * line_nbytes,
                       is_busy ? "live tickets hold the others"
                               : "cache and scratch are too small for one request of so many");
 }

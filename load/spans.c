@@ -107,7 +107,7 @@ bool berth_spans_measure(berth_spans *spans)
 static berth_chunk *cut(const berth_spans *spans, const struct span *span, uint8_t *memory,
                         berth_chunk *chunk)
 {
-    size_t first = span->first, end = span->first;
+    size_t first = span->first, end = first;
 
     for (uint64_t done = 0; done < span->nbytes; done += chunk++->nbytes) {
         uint64_t nbytes = chunk_at(spans, span, done);

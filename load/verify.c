@@ -308,9 +308,6 @@ static int sweep_all(verification *v, berth_error *error)
 
 static int verify(verification *v, berth_error *error)
 {
-    v->n_records = v->container
-                       ? v->container->directory.n_entries + v->container->directory.n_folders
-                       : v->checkpoint->n_storages;
     v->records = berth_allocate((v->n_records + 1) * sizeof *v->records);
     if (!v->records)
         return berth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
@@ -325,12 +322,18 @@ static int verify(verification *v, berth_error *error)
     return error->code;
 }
 
+static size_t n_all_records(const berth_container *container)
+{
+    return container->directory.n_entries + container->directory.n_folders;
+}
+
 int berth_verify_container(berth_reader *reader, const struct berth_config *config,
                            berth_container *container, berth_verifying *asked, berth_error *error)
 {
     verification v = {.reader = reader,
                       .config = config,
                       .container = container,
+                      .n_records = n_all_records(container),
                       .asked = asked,
                       .verdict = &asked->verdict};
 
@@ -342,6 +345,8 @@ int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, bert
     verification v = {.reader = &checkpoint->reader,
                       .config = &checkpoint->config,
                       .container = checkpoint->is_stream ? NULL : &checkpoint->container,
+                      .n_records = checkpoint->is_stream ? checkpoint->n_storages
+                                                         : n_all_records(&checkpoint->container),
                       .checkpoint = checkpoint,
                       .asked = asked,
                       .verdict = &asked->verdict};

@@ -10,8 +10,11 @@
 /* By the reader's own rule, and never the name of a folder. `what`: for the message. */
 static int check_name(const char *what, const char *name, berth_error *error)
 {
-    size_t nbytes = name ? strlen(name) : 0;
     berth_error bad;
+
+    if (!name)
+        name = "";
+    size_t nbytes = strlen(name);
 
     berth_error_clear(&bad);
     if (berth_zip_check_name((const uint8_t *)name, nbytes, true, BERTH_NO_OFFSET, &bad) < 0)

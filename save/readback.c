@@ -191,7 +191,7 @@ static int check_directory(const berth_image *image, const berth_output *output,
 
 int berth_readback(const berth_image *image, const berth_output *output, berth_error *error)
 {
-    berth_zip_end end;
+    berth_zip_end end = {0};
     uint8_t *bytes;
 
     if (!output->read)

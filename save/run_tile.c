@@ -169,7 +169,8 @@ static void place(const berth_run_state *run, uint64_t task, berth_tile *tile)
         begin = run->begin;
     tile->offset = begin;
     tile->nbytes = (size_t)(end - begin);
-    tile->n_lent = 0;
+    tile->n_lent = tile->n_gaps = 0;
+    tile->seam.nbytes = 0;
     tile->crc32_seconds = 0;
     tile->n_blocks = 0;
     tile->lane = NULL;

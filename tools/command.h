@@ -140,6 +140,8 @@ int count_long_name(size_t *counted, size_t nbytes);
 
 /* ---- elements.c ---- */
 
+/* Swaps whole elements where this machine is not little-endian, as safetensors is. */
+void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes);
 /*
  * Reads elements [first, first + n) of a tensor in row-major order, conjugate and negative bits
  * carried out, so that the bytes are the values. 0 or a status.

@@ -48,6 +48,24 @@ static int carry_out_bits(const berth_tensor *tensor, int64_t n, uint8_t *buffer
     return 0;
 }
 
+void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes)
+{
+    bool is_complex;
+    size_t unit = real_nbytes(dtype, &is_complex);
+    uint8_t *at = bytes;
+
+    if (unit == 0)
+        unit = berth_dtype_nbytes(dtype);
+    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ || unit < 2)
+        return;
+    for (size_t item = 0; item + unit <= nbytes; item += unit)
+        for (size_t i = 0; i < unit / 2; i++) {
+            uint8_t other = at[item + unit - 1 - i];
+            at[item + unit - 1 - i] = at[item + i];
+            at[item + i] = other;
+        }
+}
+
 int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                   int64_t n, void *buffer, berth_error *error)
 {

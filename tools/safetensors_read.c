@@ -55,7 +55,10 @@ static int map_file(safetensors_file *file)
     if (status.st_size == 0)
         return bad(file, "", too_short);
     file->nbytes = (size_t)status.st_size;
-    file->map = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, file->fd, 0);
+    /* Elements may be swapped where they lie, in pages that are ours. */
+    bool swaps = __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__;
+    file->map =
+        mmap(NULL, file->nbytes, PROT_READ | (swaps ? PROT_WRITE : 0), MAP_PRIVATE, file->fd, 0);
     if (file->map == MAP_FAILED) {
         file->map = NULL;
         return trouble("%s: %s", file->path, strerror(errno));
@@ -137,6 +140,7 @@ static int add_tensor(const safetensors_file *file, const char *name, const json
     if (!fits(shape, tensor.rank, berth_dtype_nbytes(tensor.dtype), (uint64_t)(end - begin)))
         return bad(file, name, "its shape and dtype do not make its number of bytes");
     tensor.data = file->data + begin;
+    to_or_from_little(tensor.dtype, (uint8_t *)(uintptr_t)tensor.data, (size_t)(end - begin));
     *where = (range){(uint64_t)begin, (uint64_t)end, name};
     berth_dict_set(dict, name, berth_tensor_value(tree, &tensor));
     return 0;

@@ -227,6 +227,7 @@ static int write_tensor(conversion *c, const entry *e, outfile *file, progress *
         int64_t n = numel - first < chunk ? numel - first : chunk;
         if (read_elements(c->checkpoint, e->tensor, first, n, buffer, &error) < 0)
             return fail(&error);
+        to_or_from_little(e->tensor->dtype, buffer, (size_t)n * item);
         if (outfile_write(file, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
         if (progress_tell(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))

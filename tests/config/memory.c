@@ -32,6 +32,17 @@ Test(memory, of_sizes_beyond_any_block_is_not_even_asked_for)
     test_memory_unwatch();
 }
 
+Test(memory, of_more_items_than_any_block_is_not_even_asked_for)
+{
+    cr_expect_eq(berth_array_nbytes(3, 8), 24);
+    cr_expect_eq(berth_array_nbytes(SIZE_MAX / 8, 8), SIZE_MAX - 7);
+    cr_expect_eq(berth_array_nbytes(SIZE_MAX / 8 + 1, 8), SIZE_MAX);
+    test_memory_watch();
+    cr_expect_null(berth_allocate(berth_array_nbytes(SIZE_MAX / 4 + 2, 4)));
+    cr_expect_eq(test_memory_seen().n_allocations, 0);
+    test_memory_unwatch();
+}
+
 Test(memory, of_the_hook_is_zeroed)
 {
     test_memory_watch();

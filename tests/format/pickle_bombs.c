@@ -350,3 +350,16 @@ Test(pickle_bombs, items_of_inert_objects)
     inert_bomb("objects as keys, one by one", "GLOBAL x Y BINPUT 0 EMPTY_TUPLE REDUCE",
                "BINGET 0 EMPTY_TUPLE REDUCE NONE SETITEM", "STOP");
 }
+
+/* The size of so many places, as a number, would be small. */
+Test(pickle_bombs, memos_of_more_places_than_memory_has_are_refused)
+{
+    static berth_unpickler unpickler;
+    berth_error error;
+    berth_error_clear(&error);
+    unpickler.nbytes = SIZE_MAX;
+    unpickler.error = &error;
+    cr_expect_eq(berth_unpickle_begin_memo(&unpickler, SIZE_MAX / sizeof(berth_value *) + 2),
+                 BERTH_E_MEMORY);
+    cr_expect_null(unpickler.memo);
+}

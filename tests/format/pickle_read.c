@@ -214,6 +214,8 @@ Test(pickle_read, memo_indices_that_were_never_put)
     refuses("!BINGET 3 STOP", BERTH_E_PICKLE, "BINGET of memo index 3, where nothing was put");
     refuses("NONE BINPUT 0 !LONG_BINGET 1 STOP", BERTH_E_PICKLE,
             "LONG_BINGET of memo index 1, where nothing was put");
+    refuses("NONE BINPUT 0 BINGET 0 !LONG_BINGET 4294967295 STOP", BERTH_E_PICKLE,
+            "LONG_BINGET of memo index 4294967295, where nothing was put");
 }
 
 Test(pickle_read, memo_indices_beyond_the_pickle)

@@ -81,6 +81,9 @@ Test(pickle_write, a_nan_keeps_its_payload)
 {
     uint64_t bits = 0xfff4deadbeef0001;
     double nan;
+#ifdef __i386__
+    cr_skip_test("a double that is returned goes through the x87, and a signalling NaN gets quiet");
+#endif
     memcpy(&nan, &bits, sizeof nan);
     berth_value *value = berth_float(tree, nan);
     check_pickle(value, "\x80\x02G\xff\xf4\xde\xad\xbe\xef\x00\x01.");

@@ -86,6 +86,9 @@ Test(value, floats_keep_their_bits)
 {
     uint64_t bits = UINT64_C(0x7ff0dead00000001), kept; /* a signalling NaN with a payload */
     double nan_value;
+#ifdef __i386__
+    cr_skip_test("a double that is returned goes through the x87, and a signalling NaN gets quiet");
+#endif
     memcpy(&nan_value, &bits, 8);
     double value = berth_value_float(berth_float(tree, nan_value));
     memcpy(&kept, &value, 8);

@@ -439,3 +439,14 @@ Test(zip_directory, each_of_many_names_is_found)
     berth_zip_free_directory(&directory);
     free(bytes);
 }
+
+/* In 32 bits the size of so many entries, as a number, would be small. */
+Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_looked_at)
+{
+    uint64_t n = SIZE_MAX / sizeof(berth_zip_entry) + 1;
+    berth_zip_end end = {.directory_nbytes = n * BERTH_ZIP_CENTRAL_NBYTES, .n_entries = n};
+    berth_zip_directory directory;
+    berth_error error;
+    berth_error_clear(&error);
+    cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
+}

@@ -45,6 +45,15 @@ struct archive {
     berth_tree *tree;
 };
 
+/* The sample is of this machine's own order. */
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define NATIVE_BYTEORDER "big"
+#define OTHER_BYTEORDER "little"
+#else
+#define NATIVE_BYTEORDER "little"
+#define OTHER_BYTEORDER "big"
+#endif
+
 static const float sample_weight[6] = {0, 1, 2, 3, 4, 5};
 static const int64_t sample_bias[3] = {-1, 0, 1};
 static const uint16_t sample_words[2] = {1, 65535};
@@ -125,7 +134,7 @@ static inline struct archive sample(void)
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
     add_text(&archive, ".storage_alignment", "64");
-    add_text(&archive, "byteorder", "little");
+    add_text(&archive, "byteorder", NATIVE_BYTEORDER);
     for (size_t i = 0; i < archive.pickled.n_storages; i++)
         add_record(&archive, keys[i], archive.pickled.storages[i]->data,
                    archive.pickled.storages[i]->nbytes);
@@ -293,10 +302,17 @@ static inline char *describe(berth_checkpoint *checkpoint)
 }
 
 static const char sample_text[] =
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    "weight: float32 2 3 00000000 3f800000 40000000 40400000 40800000 40a00000\n"
+    "bias: int64 3 ffffffff ffffffff 00000000 00000000 00000000 00000001\n"
+    "words: uint16 2 0001ffff\n"
+    "epoch: 3\n";
+#else
     "weight: float32 2 3 00000000 0000803f 00000040 00004040 00008040 0000a040\n"
     "bias: int64 3 ffffffff ffffffff 00000000 00000000 01000000 00000000\n"
     "words: uint16 2 0100ffff\n"
     "epoch: 3\n";
+#endif
 
 /* The file opens with these options, and gives the sample's values. */
 static inline void expect_sample(const void *bytes, size_t nbytes, const char *options)
