@@ -18,6 +18,9 @@ test_packages=(
     python3 python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
 )
+i386_packages=(lib32gcc-12-dev libc6-dev-i386)
+s390x_packages=(gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user)
+foreign_packages=(libdeflate-dev zlib1g-dev libjansson-dev) # unpacked, not installed
 torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
 lone_requirements=(lpips==0.1.4) # for the checkpoints that it ships; what it depends on is not used
 cuda_requirement=nvidia-cuda-runtime-cu12==12.9.79 # for cuda.h and cudaTypedefs.h; nothing else is used
@@ -53,10 +56,33 @@ need_packages() {
     export DEBIAN_FRONTEND=noninteractive
     # Another apt may be at work, as on a machine that has just started: wait for it.
     if ! { apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=300 -y -qq \
-        --no-install-recommends "${missing[@]}"; } </dev/null >"$BUILD/apt.log" 2>&1; then
+        --no-install-recommends --no-remove "${missing[@]}"; } </dev/null >"$BUILD/apt.log" 2>&1; then
         tail -n 20 "$BUILD/apt.log"
         return 1
     fi
+}
+
+# need_foreign MACHINE PACKAGE...: unpacks Debian's packages for another kind of machine into
+# $BUILD/MACHINE/root. By lists of its own: nothing foreign gets into this machine's.
+need_foreign() {
+    local machine=$1 there=$BUILD/$1 apt package
+    shift
+    [ "$(cat "$there/has" 2>/dev/null)" != "$*" ] || return 0
+    command -v apt-get >/dev/null || { say "no apt here"; return 1; }
+    rm -rf "$there"
+    mkdir -p "$there"/apt/{lists,cache/archives}/partial "$there/root"
+    : >"$there/apt/status"
+    apt=(apt-get -qq -o "APT::Architecture=$machine" -o "APT::Architectures=$machine"
+        -o "APT::Sandbox::User=$(id -un)" -o "Dir::State=$there/apt" -o "Dir::Cache=$there/apt/cache"
+        -o "Dir::State::status=$there/apt/status")
+    # Of sources that have nothing for such machines no list comes: what counts is the next line.
+    "${apt[@]}" update || true
+    (cd "$there/apt" && "${apt[@]}" download "$@") || return 1
+    for package in "$there"/apt/*.deb; do
+        dpkg-deb -x "$package" "$there/root" || return 1
+    done
+    rm -rf "$there/apt"
+    say "$*" >"$there/has"
 }
 
 # The first Python that PyTorch has wheels for and that can make a virtual environment.
