@@ -292,6 +292,48 @@ Test(device, sources_of_all_kinds_come_there)
     free(bytes);
 }
 
+typedef struct watched {
+    const uint8_t *bytes;
+    uint64_t n_reads, n_copies, n_waits; /* before the second read */
+} watched;
+
+static int read_and_watch(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    watched *seen = context;
+
+    if (++seen->n_reads == 2) {
+        seen->n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+        seen->n_waits = berth_simulated_n_calls(BERTH_SIMULATED_WAIT);
+    }
+    memcpy(buffer, seen->bytes + offset, nbytes);
+    return 0;
+}
+
+/* One thread, too, reads while the device copies what was read before. */
+Test(device, chunks_are_read_while_others_are_copied)
+{
+    const berth_selection large = {.pattern = "part1"};
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    watched seen = {.bytes = bytes};
+    const berth_source source = {.nbytes = nbytes, .read = read_and_watch, .context = &seen};
+
+    cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=65536", &error), 0);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
+    cr_assert_eq(berth_config_unpatch(&error), 0);
+    place_all(&as_they_were);
+    uint64_t n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    uint64_t n_waits = berth_simulated_n_calls(BERTH_SIMULATED_WAIT);
+    seen.n_reads = 0;
+    (void)fetched(&large);
+    cr_expect_geq(seen.n_reads, 30);
+    cr_expect_eq(seen.n_copies - n_copies, 1);
+    cr_expect_eq(seen.n_waits - n_waits, 0, "the second read has waited for the first copy");
+    expect_part(1, "simulated:0");
+    close_all();
+    free(bytes);
+}
+
 /* ---- small storages ---- */
 
 enum { N_SMALL = 2000 };

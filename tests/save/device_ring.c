@@ -237,6 +237,30 @@ static int sleep_and_write(void *context, const void *buffer, size_t nbytes, uin
     return 0;
 }
 
+static int note_copies(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    uint64_t *n_copies = context;
+
+    (void)buffer, (void)nbytes, (void)offset;
+    if (*n_copies == 0)
+        *n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    return 0;
+}
+
+/* One thread, too: while a tile is summed and written, the next ones are being copied. */
+Test(save_ring, tiles_are_copied_while_others_are_written)
+{
+    uint64_t n_copies = 0;
+    const berth_sink sink = {.write = note_copies, .context = &n_copies};
+
+    cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=64KiB", &error), 0);
+    uint64_t n_before = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    cr_assert_eq(berth_save_sink(&sink, NULL, scene.state, NULL, &error), 0, "%s", error.message);
+    berth_config_unpatch(NULL);
+    cr_expect_eq(n_copies - n_before, 4, "two of the first tile, and two tiles ahead: %llu",
+                 (unsigned long long)(n_copies - n_before));
+}
+
 Test(save_ring, what_limited_the_save_is_told)
 {
     const berth_sink slow = {.write = sleep_and_write};
