@@ -727,6 +727,9 @@ typedef struct berth_new_record {
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
     void *context;
     bool no_crc32; /* write 0 for this record's CRC even when save.compute_crc32 is on */
+    /* What the bytes must sum to, where they come from a place that knows: other bytes fail the
+       save (BERTH_E_CHECKSUM). 0: not known. Looked at where sums are computed. */
+    uint32_t crc32;
 } berth_new_record;
 
 /* The records are all there is: no bookkeeping record is added. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/image.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -216,6 +217,20 @@ static int render_share(berth_image *image, berth_tile *tile, size_t i, const be
     return gather(image, tile, i, lent.range.offset + lent.range.nbytes, end, crc32, error);
 }
 
+/* Whoever gave the record may know its CRC: what differs is not written as if it were whole. */
+static int check_crc32(const berth_image *image, size_t i, berth_error *error)
+{
+    const berth_planned *record = &image->plan->records[i];
+    uint32_t computed = berth_image_crc32(image, i);
+
+    if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
+        return 0;
+    return berth_fail(error, BERTH_E_CHECKSUM, berth_plan_name(image->plan, i), BERTH_NO_OFFSET,
+                      "the bytes to be saved have CRC 0x%08" PRIx32
+                      ", and should have 0x%08" PRIx32,
+                      computed, record->crc32);
+}
+
 /* The record's data in the tile; *completed: its CRC is known now, by this tile. */
 static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *completed,
                        berth_error *error)
@@ -236,7 +251,7 @@ static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *com
         return error->code;
     if (image->sums)
         *completed = berth_seam_add(image, i, crc32, share.nbytes, at);
-    return 0;
+    return *completed ? check_crc32(image, i, error) : 0;
 }
 
 static int render_records(berth_image *image, berth_tile *tile, berth_error *error)

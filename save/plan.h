@@ -26,6 +26,7 @@ typedef struct berth_planned {
     void *context;       /* of read */
     uint8_t swap_nbytes; /* each unit of this many bytes is reversed; 1: none */
     bool no_crc32;       /* its CRC is written as 0 */
+    uint32_t crc32;      /* that its bytes must have; 0: any */
     uint8_t device;      /* of the storage: devices[device - 1] of the plan; 0: none */
 } berth_planned;
 

@@ -68,6 +68,7 @@ static int add_given(berth_plan *plan, const berth_new_record *record, berth_err
                                    .read = record->data ? NULL : record->read,
                                    .context = record->context,
                                    .no_crc32 = record->no_crc32,
+                                   .crc32 = record->crc32,
                                    .swap_nbytes = 1};
 
     if (record->nbytes > 0 && !record->data && !record->read)

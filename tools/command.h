@@ -64,8 +64,13 @@ typedef struct plain_options {
 
 error_t parse_plain(int key, char *word, struct argp_state *state);
 
-/* Whether nobody has set an option. */
+/* Whether nobody set it: no --set, no environment. */
 bool is_default(const char *name);
+/*
+ * For what is written anew, with sums that fit whatever was read: load.check=data, unless somebody
+ * said how much is to be compared.
+ */
+void compare_sums_by_default(void);
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);

@@ -69,6 +69,12 @@ bool is_default(const char *name)
     return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
 }
 
+void compare_sums_by_default(void)
+{
+    if (is_default("load.check"))
+        (void)berth_config_set("load.check", "data", NULL); /* a value that there is */
+}
+
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
 {
     switch (key) {

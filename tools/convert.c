@@ -64,6 +64,7 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
     berth_call call;
     progress bar;
 
+    compare_sums_by_default();
     if (berth_open(in, NULL, &checkpoint, &error) < 0)
         return fail(&error);
     if (compact && !(tree = berth_tree_new(&error))) {
@@ -88,7 +89,8 @@ int run_convert(int argc, char **argv)
         "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors, as the names say, "
         "or write an older checkpoint anew in today's format. To safetensors, views and tied "
         "tensors are written out in full, and the attributes of state_dicts are left out; anything "
-        "else that is no plain tensor is refused by name, unless --tensors-only.",
+        "else that is no plain tensor is refused by name, unless --tensors-only. Checksums are "
+        "compared first: --set load.check=directory leaves that out.",
         common_children,
         NULL,
         NULL};

@@ -101,11 +101,13 @@ static int collect(copy *c, berth_error *error)
                                            .nbytes = source->record.nbytes,
                                            .read = read_record,
                                            .context = source,
-                                           .no_crc32 = keep_crc && !source->record.crc32};
+                                           .no_crc32 = keep_crc && !source->record.crc32,
+                                           .crc32 = source->record.crc32};
         if (c->alignment[0] && !strcmp(source->record.name, ".storage_alignment")) {
             c->records[i].read = NULL;
             c->records[i].data = c->alignment;
             c->records[i].nbytes = strlen(c->alignment);
+            c->records[i].crc32 = 0;
         }
     }
     return 0;
@@ -154,8 +156,8 @@ static int copy_values(copy *c, const char *in, const char *out, berth_call *cal
 {
     berth_checkpoint *checkpoint = NULL;
     berth_config *config = layout_of(c, in, error);
+    compare_sums_by_default();
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
-
     if (code == 0) {
         call->config = config;
         call->archive_name = berth_archive_name(c->archive);
@@ -232,7 +234,9 @@ int run_copy(int argc, char **argv)
         "IN OUT",
         "Copy a checkpoint record by record. Without options the copy has the same bytes; with "
         "--set save.storage_alignment=4096, save.compute_crc32=off or save.byteorder=... it gets "
-        "that layout. The archive's name inside is kept.",
+        "that layout. The archive's name inside is kept. Records whose bytes do not have their CRC "
+        "are refused: they would get a new one that fits; with save.compute_crc32=off they are "
+        "copied, without any.",
         common_children,
         NULL,
         NULL};

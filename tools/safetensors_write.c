@@ -303,6 +303,7 @@ int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
     conversion c = {.in = in, .tensors_only = tensors_only};
     berth_error error;
 
+    compare_sums_by_default();
     if (berth_open(in, NULL, &c.checkpoint, &error) < 0)
         return fail(&error);
     int code = collect(&c);

@@ -279,6 +279,50 @@ Test(tiles, a_record_may_go_without_its_crc)
     free(bytes);
 }
 
+static void check_sums_are_refused(const berth_plan *plan, uint64_t tile_nbytes, unsigned n_workers)
+{
+    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    berth_output output = berth_output_of_memory(&memory);
+    const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile_nbytes};
+    berth_run_facts facts;
+    berth_error error;
+
+    berth_error_clear(&error);
+    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), BERTH_E_CHECKSUM, "%s",
+                 error.message);
+    cr_assert(strstr(error.message, "and should have 0x"), "%s", error.message);
+    free(memory.bytes);
+}
+
+/* Bytes whose CRC is known get no other one that fits what became of them. */
+Test(tiles, bytes_that_do_not_sum_to_the_crc_that_is_known_are_not_saved)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    composed with;
+
+    sample_records(bytes, records);
+    compose(&with, records, N_SAMPLES, 64, true);
+    for (size_t i = 0; i < N_SAMPLES; i++)
+        if (records[i].data)
+            records[i].crc32 = berth_crc32(0, records[i].data, (size_t)records[i].nbytes);
+    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    check_all_runs(plan, with.bytes);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        if (plan->records[i].crc32 == 0)
+            continue;
+        plan->records[i].crc32 ^= 1;
+        for (size_t j = 0; j < N_TILE_SIZES; j++) {
+            check_sums_are_refused(plan, tile_sizes[j], 0);
+            check_sums_are_refused(plan, tile_sizes[j], 4);
+        }
+        plan->records[i].crc32 ^= 1;
+    }
+    berth_plan_free(plan);
+    free(with.bytes);
+    free(bytes);
+}
+
 /* ---- byte order ---- */
 
 static int read_storage(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
