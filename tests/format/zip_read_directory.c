@@ -440,6 +440,17 @@ Test(zip_directory, each_of_many_names_is_found)
     free(bytes);
 }
 
+/* Sanitizers take a request beyond all memory for a mistake, where malloc says no. */
+static void *refuse_too_much(void *context, void *pointer, size_t nbytes)
+{
+    (void)context;
+    if (nbytes == 0) {
+        free(pointer);
+        return NULL;
+    }
+    return nbytes < (size_t)1 << 30 ? realloc(pointer, nbytes) : NULL;
+}
+
 /* In 32 bits the size of so many entries, as a number, would be small. */
 Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_looked_at)
 {
@@ -448,5 +459,7 @@ Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_look
     berth_zip_directory directory;
     berth_error error;
     berth_error_clear(&error);
+    berth_set_allocator(&(berth_allocator){.reallocate = refuse_too_much});
     cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
+    berth_set_allocator(NULL);
 }
