@@ -134,6 +134,8 @@ Test(pickle_refused, more_objects_than_can_be_numbered)
 /* Bytes above 127 are two each as text. */
 Test(pickle_refused, text_that_is_too_long)
 {
+    if (sizeof(size_t) < 8)
+        cr_skip_test("in 32 bits no text is so long");
     berth_error error = {0};
     berth_emitter emitter = {.error = &error};
 
