@@ -266,7 +266,7 @@ berth_value *berth_size_from(berth_tree *tree, berth_value *tuple)
     }
     const int64_t *shape;
     int32_t rank;
-    bool ints = berth_value_count(tuple) > BERTH_MAX_RANK
+    bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
                     ? all_ints(tree, tuple)
                     : berth_value_as_shape(tuple, &shape, &rank);
     struct wrap_node *node = ints ? berth_node_new(tree, BERTH_KIND_SIZE, BERTH_WRAP_NBYTES) : NULL;

@@ -227,6 +227,9 @@ static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_
            compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
+/* Stands where a layout has no part: agrees with nothing. */
+static const berth_tensor no_part;
+
 static int n_sparse_parts(berth_layout_kind layout)
 {
     if (layout == BERTH_SPARSE_COO)
@@ -238,7 +241,7 @@ static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64
                          int32_t rank, berth_value *const *parts)
 {
     int n = n_sparse_parts(layout);
-    const berth_tensor *tensors[3] = {NULL, NULL, NULL};
+    const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
     if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
         berth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
                         (int)layout, rank);

@@ -86,9 +86,9 @@ static berth_driver_result describe_by(const struct functions *by, int result)
     return told;
 }
 
-static berth_driver_result describe(int result)
+static void describe(int result, berth_driver_result *told)
 {
-    return describe_by(&cuda, result);
+    *told = describe_by(&cuda, result);
 }
 
 static int fail_to_start(const struct functions *found, int result, berth_error *error)

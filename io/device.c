@@ -45,6 +45,7 @@ static int report(const berth_device_handle *device, int result, berth_error *er
 static int report(const berth_device_handle *device, int result, berth_error *error,
                   const char *format, ...)
 {
+    berth_driver_result told;
     char tried[256];
     va_list arguments;
 
@@ -53,7 +54,7 @@ static int report(const berth_device_handle *device, int result, berth_error *er
     va_start(arguments, format);
     (void)vsnprintf(tried, sizeof tried, format, arguments);
     va_end(arguments);
-    berth_driver_result told = device->driver->describe(result);
+    device->driver->describe(result, &told);
     if (told.name)
         return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s: %s (%s)", device->name,
                           tried, told.text, told.name);

@@ -20,7 +20,7 @@ typedef struct berth_device_driver {
     /* Makes the rest usable; again and again. Messages name no device. Under a lock, as is `open`.
      */
     int (*load)(berth_error *error);
-    berth_driver_result (*describe)(int result);
+    void (*describe)(int result, berth_driver_result *told);
     int (*count)(unsigned *n);
     int (*open)(berth_device_handle *device);
 

@@ -101,9 +101,9 @@ static int load(berth_error *error)
     return 0;
 }
 
-static berth_driver_result describe(int result)
+static void describe(int result, berth_driver_result *told)
 {
-    static const berth_driver_result told[SIMULATED_N_RESULTS] = {
+    static const berth_driver_result known[SIMULATED_N_RESULTS] = {
         [SIMULATED_OUT_OF_MEMORY] = {"SIMULATED_OUT_OF_MEMORY", "out of memory", BERTH_E_MEMORY},
         [SIMULATED_INVALID_VALUE] = {"SIMULATED_INVALID_VALUE", "invalid argument", BERTH_E_DEVICE},
         [SIMULATED_NOT_SUPPORTED] = {"SIMULATED_NOT_SUPPORTED", "operation not supported",
@@ -113,9 +113,9 @@ static berth_driver_result describe(int result)
         [SIMULATED_ILLEGAL_ADDRESS] = {"SIMULATED_ILLEGAL_ADDRESS",
                                        "an illegal memory access was encountered", BERTH_E_DEVICE}};
 
+    *told = (berth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
-        return told[result];
-    return (berth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
+        *told = known[result];
 }
 
 static int count(unsigned *n)

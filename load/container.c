@@ -80,14 +80,16 @@ berth_zip_entry *berth_container_find_next(const berth_container *container, con
     return entry;
 }
 
-/* All entries in the file's order, folders too: entry i, or NULL behind the last. */
+/* All entries, folders too. */
+static size_t count_entries(const berth_container *container)
+{
+    return container->directory.n_entries + container->directory.n_folders;
+}
+
+/* Entry i in the file's order; there must be that many. */
 static berth_zip_entry *entry_at(const berth_container *container, size_t i)
 {
-    const berth_zip_directory *directory = &container->directory;
-
-    return i < directory->n_entries + directory->n_folders
-               ? &directory->entries[directory->by_offset[i]]
-               : NULL;
+    return &container->directory.entries[container->directory.by_offset[i]];
 }
 
 /* What a local header takes, mostly. */
@@ -96,20 +98,26 @@ static uint64_t header_nbytes(const berth_zip_entry *entry)
     return BERTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
 }
 
+/* Whether one read shall fetch the headers of both, and of all between them. */
+static bool same_run(const berth_zip_entry *first, const berth_zip_entry *last)
+{
+    return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
+}
+
 /*
- * The end of the headers that one read shall fetch, from that of entry i on. *last is the last of
- * them, and where the search goes on for the next i, which is no smaller.
+ * The end of the headers that one read shall fetch, from that of entry i on; behind the last, that
+ * of what lies before the directory. *last is the last of them, and where the search goes on for
+ * the next i, which is no smaller.
  */
 static uint64_t run_end(const berth_container *container, size_t i, size_t *last)
 {
-    const berth_zip_entry *entry = entry_at(container, i), *next;
+    size_t n = count_entries(container);
 
-    if (!entry)
+    if (i == n)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while ((next = entry_at(container, *last + 1)) != NULL &&
-           next->header_offset - entry->header_offset <= RUN_NBYTES - header_nbytes(next))
+    while (*last + 1 < n && same_run(entry_at(container, i), entry_at(container, *last + 1)))
         ++*last;
     return entry_at(container, *last)->header_offset + header_nbytes(entry_at(container, *last));
 }
@@ -163,9 +171,9 @@ int berth_container_check_headers(berth_container *container, berth_window *wind
                                   bool all_descriptors, berth_error *error)
 {
     size_t last = 0;
-    berth_zip_entry *entry;
 
-    for (size_t i = 0; (entry = entry_at(container, i)) != NULL; i++) {
+    for (size_t i = 0; i < count_entries(container); i++) {
+        berth_zip_entry *entry = entry_at(container, i);
         if (berth_container_check_local(entry, window, run_end(container, i, &last), error) < 0 ||
             check_reach(entry, error) < 0)
             return error->code;

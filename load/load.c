@@ -321,9 +321,10 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
 
 static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 {
-    const berth_storage *storage = NULL;
-
-    while ((storage = berth_storage_next(checkpoint, storage)) != NULL) {
+    for (size_t i = 0; i < checkpoint->n_storages; i++) {
+        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        if (storage->root)
+            continue;
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }

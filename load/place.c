@@ -88,7 +88,7 @@ static int place_by_rules(berth_checkpoint *checkpoint, const berth_placement_ru
         goto cleanup;
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        if (storage->root || first[i] == n_rules)
+        if (storage->root || first[i] >= n_rules)
             continue;
         const char *place = rules[first[i]].place;
         if (open_place(place ? place : storage->location, &placed[i].device, error) < 0) {

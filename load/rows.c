@@ -210,7 +210,7 @@ static int add_table(berth_rows *rows, const berth_row_table *table, size_t *num
 int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_tensor *tensor,
                    size_t *table, berth_error *error)
 {
-    berth_row_table made;
+    berth_row_table made = {0};
 
     BERTH_ERROR_BEGIN(error);
     if (!rows || !checkpoint || !table)

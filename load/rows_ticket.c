@@ -278,9 +278,10 @@ int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointe
     if (!rows)
         return fail_argument(error, "there is no cache");
     berth_row_ticket *found = await(rows, ticket, error);
-    if (error->code == BERTH_OK && !pointers && found->n_ids > 0)
+    size_t n = found && error->code == BERTH_OK ? found->n_ids : 0;
+    if (!pointers && n > 0)
         (void)fail_argument(error, "the place for the pointers is NULL");
-    for (size_t i = 0; error->code == BERTH_OK && i < found->n_ids; i++)
+    for (size_t i = 0; pointers && i < n; i++)
         pointers[i] = berth_row_at(rows, found->places[found->index[i]]);
     leave(rows, found);
     return error->code;

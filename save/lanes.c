@@ -117,16 +117,18 @@ berth_staging_need berth_lanes_need(const berth_run_settings *settings, unsigned
 
 static int open_tracks(berth_lanes *lanes, const berth_plan *plan, berth_error *error)
 {
+    size_t n_tracks = (size_t)lanes->n * plan->n_devices;
+
     lanes->n_devices = plan->n_devices;
     lanes->lanes = berth_allocate_zeroed(lanes->n * sizeof *lanes->lanes);
-    lanes->tracks = berth_allocate_zeroed(lanes->n * plan->n_devices * sizeof *lanes->tracks);
+    lanes->tracks = berth_allocate_zeroed(n_tracks * sizeof *lanes->tracks);
     if (!lanes->lanes || !lanes->tracks)
-        return berth_fail_memory(error, lanes->n * plan->n_devices * sizeof *lanes->tracks);
+        return berth_fail_memory(error, n_tracks * sizeof *lanes->tracks);
     for (unsigned i = 0; i < lanes->n; i++) {
         berth_lane *lane = &lanes->lanes[i];
         *lane = (berth_lane){.plan = plan,
                              .buffer = berth_staging_take(&lanes->ring),
-                             .tracks = lanes->tracks + i * plan->n_devices,
+                             .tracks = lanes->tracks + (size_t)i * plan->n_devices,
                              .offset = BERTH_NO_OFFSET};
         for (unsigned j = 0; j < plan->n_devices; j++)
             if (berth_device_stream_open(plan->devices[j], &lane->tracks[j].stream, error) < 0 ||

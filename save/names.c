@@ -14,13 +14,12 @@ static int check_name(const char *what, const char *name, berth_error *error)
 
     if (!name)
         name = "";
-    size_t nbytes = strlen(name);
-
     berth_error_clear(&bad);
-    if (berth_zip_check_name((const uint8_t *)name, nbytes, true, BERTH_NO_OFFSET, &bad) < 0)
+    if (berth_zip_check_name((const uint8_t *)name, strlen(name), true, BERTH_NO_OFFSET, &bad) < 0)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s: %s", what,
                           bad.message);
-    if (name[nbytes - 1] == '/')
+    const char *slash = strrchr(name, '/');
+    if (slash && !slash[1])
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "the %s: a folder's name: '%s'", what, name);
     return 0;

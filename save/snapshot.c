@@ -131,11 +131,10 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
     const berth_plan *plan = copy->plan;
     uint64_t begin = copy->snapshot->begin + task * copy->chunk_nbytes;
     uint64_t rest = copy->snapshot->end - begin;
-    berth_tile tile;
+    berth_tile tile = {.offset = begin,
+                       .nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes),
+                       .lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL};
 
-    tile.offset = begin;
-    tile.nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes);
-    tile.lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL;
     if (tile.lane && berth_lane_begin(tile.lane, &tile, error) < 0)
         return error->code;
     for (size_t i = berth_plan_find(plan, begin);

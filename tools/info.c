@@ -212,12 +212,10 @@ static json_t *verdict_json(int code, const berth_verdict *verdict, json_t *bad,
  */
 static void print_bad(const json_t *bad, const berth_error *error)
 {
-    size_t i;
-    json_t *record;
+    size_t n = json_array_size(bad);
 
-    if (json_array_size(bad) > 1)
-        json_array_foreach(bad, i, record)
-            printf("%s\n", json_string_value(json_object_get(record, "reason")));
+    for (size_t i = 0; n > 1 && i < n; i++)
+        printf("%s\n", json_string_value(json_object_get(json_array_get(bad, i), "reason")));
     printf("bad: ");
     if (error->record[0])
         printf("%s, ", error->record);

@@ -18,6 +18,7 @@ test_packages=(
     python3 python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
 )
+analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)
 s390x_packages=(gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user)
 foreign_packages=(libdeflate-dev zlib1g-dev libjansson-dev) # unpacked, not installed
@@ -120,15 +121,24 @@ need_torch() {
         say "$wanted" >"$venv/berth-has"
 }
 
+# Says where the headers of CUDA's are that SConstruct finds; nothing if none are wanted.
+find_cuda_headers() {
+    local place
+    for place in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /opt/cuda \
+        "$BUILD/cuda" /usr; do
+        [ "$place" = none ] && return 0
+        [ -e "$place/include/cuda.h" ] && [ -e "$place/include/cudaTypedefs.h" ] || continue
+        say "$place/include"
+        return 0
+    done
+    return 1
+}
+
 # Leaves in $BUILD/cuda/include what SConstruct looks for, unless a toolkit is there. Without it the
 # build goes on, and leaves CUDA devices out.
 need_cuda_headers() {
-    local place python there=$BUILD/cuda pip_args=()
-    for place in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /opt/cuda \
-        "$there" /usr; do
-        [ "$place" = none ] && return 0
-        [ -e "$place/include/cuda.h" ] && [ -e "$place/include/cudaTypedefs.h" ] && return 0
-    done
+    local python there=$BUILD/cuda pip_args=()
+    find_cuda_headers >/dev/null && return 0
     say "taking the headers of $cuda_requirement into $there"
     read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$there"

@@ -330,6 +330,19 @@ Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
     end(scene);
 }
 
+Test(rows_refused, pointers_need_a_place)
+{
+    static const int64_t ids[] = {3, 4};
+    struct scene *scene = begin(10, 4, "io.threads=1");
+    berth_ticket ticket = prefetch(scene, ids, 2);
+    berth_error error;
+
+    cr_expect_eq(berth_rows_lookup(scene->rows, ticket, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "the place for the pointers is NULL");
+    release(scene, ticket);
+    end(scene);
+}
+
 Test(rows_refused, of_an_empty_table_there_are_none)
 {
     static const int64_t id = 0;
