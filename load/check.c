@@ -284,15 +284,29 @@ static int check_absent(const berth_checkpoint *checkpoint, int which, berth_err
                       "load.calculate_storage_offsets=off reads it here");
 }
 
+static int compare_all_small(struct walk *walk, berth_error *error)
+{
+    for (int which = 0; which < BERTH_N_SMALL && error->code == 0; which++)
+        (void)(walk->checkpoint->small[which].present
+                   ? compare_small(walk, which, error)
+                   : check_absent(walk->checkpoint, which, error));
+    return error->code;
+}
+
+int berth_check_small_listed(const berth_checkpoint *checkpoint, berth_error *error)
+{
+    struct walk walk = begin_walk(checkpoint, 0);
+
+    return compare_all_small(&walk, error);
+}
+
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
 {
     struct walk walk = begin_walk(checkpoint, 0);
     storage_name name = {0};
 
-    for (int which = 0; which < BERTH_N_SMALL; which++)
-        if ((checkpoint->small[which].present ? compare_small(&walk, which, error)
-                                              : check_absent(checkpoint, which, error)) < 0)
-            return error->code;
+    if (compare_all_small(&walk, error) < 0)
+        return error->code;
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
         const char *record = name_storage(&name, storage, error);

@@ -161,6 +161,8 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
  * records, storages. The first difference is BERTH_E_OFFSETS.
  */
 int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error);
+/* The small records alone: for a file whose storages lie otherwise (FORMAT.md 6). */
+int berth_check_small_listed(const berth_checkpoint *checkpoint, berth_error *error);
 /* The entry of a storage's record, which must be there. */
 int berth_storage_entry(const berth_checkpoint *checkpoint, const berth_storage *storage,
                         const berth_zip_entry **entry, berth_error *error);

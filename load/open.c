@@ -158,7 +158,9 @@ static uint64_t guess_tail(const berth_checkpoint *checkpoint)
 static int take_longer_record(berth_checkpoint *checkpoint, berth_window *window,
                               berth_error *error)
 {
-    if (check_headers(checkpoint, window, error) < 0 || berth_take_offsets(checkpoint, error) < 0)
+    if (check_headers(checkpoint, window, error) < 0 ||
+        berth_check_small_listed(checkpoint, error) < 0 ||
+        berth_take_offsets(checkpoint, error) < 0)
         return error->code;
     checkpoint->calculated_offsets = false;
     say_fallback(checkpoint, "a record is longer than its elements");
