@@ -3,6 +3,7 @@
 #ifndef BERTH_FORMAT_HASH_H
 #define BERTH_FORMAT_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -45,18 +46,39 @@ static inline uint32_t berth_hash_fold(uint64_t hash)
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-static inline uint32_t berth_hash(uint64_t seed, const void *bytes, size_t nbytes)
+/* The capital letters of ASCII made small, in eight bytes; nothing else is. */
+static inline uint64_t berth_small_letters(uint64_t word)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
+    uint64_t low = word & ~tops; /* no sum carries into the next byte */
+    uint64_t capitals = ((low + ones * (0x80 - 'A')) ^ (low + ones * (0x7F - 'Z'))) & ~word & tops;
+
+    return word | capitals >> 2;
+}
+
+static inline uint32_t berth_hash_of(uint64_t seed, const void *bytes, size_t nbytes, bool any_case)
 {
     const uint8_t *at = bytes;
     uint64_t hash = berth_hash_mix(seed, nbytes), word;
     for (; nbytes >= sizeof(word); nbytes -= sizeof(word), at += sizeof(word)) {
         memcpy(&word, at, sizeof(word));
-        hash = berth_hash_mix(hash, word);
+        hash = berth_hash_mix(hash, any_case ? berth_small_letters(word) : word);
     }
     word = 0;
     for (size_t i = nbytes; i > 0; i--)
         word = word << 8 | at[i - 1];
-    return berth_hash_fold(berth_hash_mix(hash, word));
+    return berth_hash_fold(berth_hash_mix(hash, any_case ? berth_small_letters(word) : word));
+}
+
+static inline uint32_t berth_hash(uint64_t seed, const void *bytes, size_t nbytes)
+{
+    return berth_hash_of(seed, bytes, nbytes, false);
+}
+
+/* The same for texts that differ in the case of ASCII letters alone. */
+static inline uint32_t berth_hash_any_case(uint64_t seed, const void *bytes, size_t nbytes)
+{
+    return berth_hash_of(seed, bytes, nbytes, true);
 }
 
 #endif

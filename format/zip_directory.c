@@ -24,6 +24,7 @@ typedef struct zip_central {
     uint16_t extra_nbytes;
     uint16_t comment_nbytes;
     uint16_t disk;
+    uint32_t attributes; /* those of MS-DOS in the low bits, those of Unix in the high ones */
     const uint8_t *name;
     const uint8_t *extra;
     const char *record; /* own name, NUL-terminated, once it was checked */
@@ -50,8 +51,8 @@ static void read_fixed_fields(berth_cursor *cursor, zip_central *entry)
     entry->extra_nbytes = berth_cursor_u16(cursor);
     entry->comment_nbytes = berth_cursor_u16(cursor);
     entry->disk = berth_cursor_u16(cursor);
-    berth_cursor_u16(cursor); /* attributes */
-    berth_cursor_u32(cursor);
+    berth_cursor_u16(cursor); /* internal attributes */
+    entry->attributes = berth_cursor_u32(cursor);
     entry->header_offset = berth_cursor_u32(cursor);
 }
 
@@ -208,6 +209,25 @@ static int check_place(const zip_central *entry, uint64_t directory_offset, bert
     return BERTH_OK;
 }
 
+/*
+ * Z8: the slash alone says folder, and where attributes tell what an entry is, they tell the same:
+ * PyTorch and others go by them, and read nothing, or make a link of its bytes.
+ */
+static int check_kind(const zip_central *entry, berth_error *error)
+{
+    bool is_folder = berth_zip_is_folder(entry->name, entry->name_nbytes);
+    uint32_t unix_type = entry->attributes >> 28;
+
+    if (unix_type != 0 && unix_type != (is_folder ? BERTH_ZIP_UNIX_FOLDER : BERTH_ZIP_UNIX_FILE))
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "its name is that of a %s, but its attributes say Unix type 0%02" PRIo32,
+                          is_folder ? "folder" : "record", unix_type);
+    if (!is_folder && (entry->attributes & BERTH_ZIP_DOS_FOLDER))
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                          "its name is that of a record, but its attributes say folder");
+    return BERTH_OK;
+}
+
 static void keep_entry(zip_filling *filling, const zip_central *entry)
 {
     berth_zip_directory *directory = filling->directory;
@@ -241,7 +261,7 @@ static int read_entries(berth_cursor *cursor, const berth_zip_end *end, zip_fill
             return error->code;
         keep_name(filling, &entry);
         if (read_extra_fields(&entry, error) < 0 || check_method(&entry, error) < 0 ||
-            check_place(&entry, end->directory_offset, error) < 0)
+            check_place(&entry, end->directory_offset, error) < 0 || check_kind(&entry, error) < 0)
             return error->code;
         keep_entry(filling, &entry);
     }

@@ -25,6 +25,10 @@
 #define BERTH_ZIP_FLAG_UTF8 0x0800u /* bit 11 */
 #define BERTH_ZIP_FLAG_MASKED 0x2000u
 
+#define BERTH_ZIP_DOS_FOLDER 0x10u
+#define BERTH_ZIP_UNIX_FOLDER 04u /* the highest four bits of a mode */
+#define BERTH_ZIP_UNIX_FILE 010u
+
 #define BERTH_ZIP_STORED 0
 #define BERTH_ZIP_DEFLATED 8
 

@@ -141,7 +141,24 @@ typedef struct name_index {
     size_t slots[];
 } name_index;
 
-/* The slot that holds the name, or the free one where it would go. */
+/* Z8: equal but for the case of ASCII letters, which is all that PyTorch's reader asks for. */
+static bool same_in_any_case(const char *one, const char *other, size_t nbytes)
+{
+    uint64_t a, b;
+
+    for (; nbytes >= sizeof a; nbytes -= sizeof a, one += sizeof a, other += sizeof a) {
+        memcpy(&a, one, sizeof a);
+        memcpy(&b, other, sizeof b);
+        if (berth_small_letters(a) != berth_small_letters(b))
+            return false;
+    }
+    a = b = 0;
+    memcpy(&a, one, nbytes);
+    memcpy(&b, other, nbytes);
+    return berth_small_letters(a) == berth_small_letters(b);
+}
+
+/* The slot that holds the name, in whatever case, or the free one where it would go. */
 static size_t *find_slot(const berth_zip_directory *directory, name_index *index,
                          const char *record, size_t record_nbytes, uint32_t hash)
 {
@@ -151,7 +168,7 @@ static size_t *find_slot(const berth_zip_directory *directory, name_index *index
     while (index->slots[at]) {
         const berth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
         if (entry->name_hash == hash && entry->name_nbytes - skip_nbytes == record_nbytes &&
-            memcmp(entry->record, record, record_nbytes) == 0)
+            same_in_any_case(entry->record, record, record_nbytes))
             break;
         at = (at + 1) & index->mask;
     }
@@ -176,6 +193,19 @@ static name_index *new_index(size_t n_entries, berth_error *error)
     return index;
 }
 
+static int refuse_second(const berth_zip_entry *entry, const berth_zip_entry *first,
+                         berth_error *error)
+{
+    if (strcmp(entry->record, first->record) == 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                          "a second record of this name; the first one is at byte %" PRIu64,
+                          first->header_offset);
+    return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                      "its name is that of '%s' at byte %" PRIu64
+                      " but for capital letters, which PyTorch does not tell apart",
+                      first->record, first->header_offset);
+}
+
 int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
 {
     name_index *index = new_index(directory->n_entries, error);
@@ -184,25 +214,31 @@ int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
     for (size_t i = 0; index && i < directory->n_entries; i++) {
         berth_zip_entry *entry = &directory->entries[i];
         size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
-        entry->name_hash = berth_hash(index->seed, entry->record, record_nbytes);
+        entry->name_hash = berth_hash_any_case(index->seed, entry->record, record_nbytes);
         size_t *slot = find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
         if (*slot)
-            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                              "a second record of this name; the first one is at byte %" PRIu64,
-                              directory->entries[*slot - 1].header_offset);
+            return refuse_second(entry, &directory->entries[*slot - 1], error);
         *slot = i + 1;
     }
     return error->code;
 }
 
-berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
-                                size_t record_nbytes)
+berth_zip_entry *berth_zip_find_any_case(const berth_zip_directory *directory, const char *record,
+                                         size_t record_nbytes)
 {
     name_index *index = directory->index;
 
     if (!index)
         return NULL;
-    uint32_t hash = berth_hash(index->seed, record, record_nbytes);
+    uint32_t hash = berth_hash_any_case(index->seed, record, record_nbytes);
     size_t *slot = find_slot(directory, index, record, record_nbytes, hash);
     return *slot ? &directory->entries[*slot - 1] : NULL;
+}
+
+berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
+                                size_t record_nbytes)
+{
+    berth_zip_entry *entry = berth_zip_find_any_case(directory, record, record_nbytes);
+
+    return entry && memcmp(entry->record, record, record_nbytes) == 0 ? entry : NULL;
 }

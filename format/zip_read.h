@@ -83,6 +83,9 @@ int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_ut
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 berth_zip_entry *berth_zip_find(const berth_zip_directory *directory, const char *record,
                                 size_t record_nbytes);
+/* The same without a look at the case of ASCII letters, as PyTorch finds records. */
+berth_zip_entry *berth_zip_find_any_case(const berth_zip_directory *directory, const char *record,
+                                         size_t record_nbytes);
 
 /* What one local header says by itself, for reading without a directory. */
 typedef struct berth_zip_local {

@@ -463,3 +463,46 @@ Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_look
     cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
     berth_set_allocator(NULL);
 }
+
+/* ---- attributes ---- */
+
+static void read_attributes(size_t i, uint32_t attributes)
+{
+    test_zip zip = test_zip_small();
+    test_zip_put(&zip, zip.central_at[i] + CENTRAL_ATTRIBUTES, attributes, 4);
+    expect_read(zip, 5);
+}
+
+/* Z8: PyTorch's reader goes by the bit of MS-DOS, others by the type in the mode of Unix. */
+Test(zip_directory, attributes_of_a_record_that_say_otherwise_are_refused)
+{
+    refuse_field(2, CENTRAL_ATTRIBUTES, 0x10, 4, BERTH_E_ARCHIVE,
+                 "data/0 at byte 515: its name is that of a record, but its attributes say folder");
+    refuse_field(2, CENTRAL_ATTRIBUTES, 0x41ed0000, 4, BERTH_E_ARCHIVE,
+                 "data/0 at byte 515: its name is that of a record, but its attributes say Unix "
+                 "type 004");
+    refuse_field(2, CENTRAL_ATTRIBUTES, 0xa1ff0000, 4, BERTH_E_ARCHIVE,
+                 "data/0 at byte 515: its name is that of a record, but its attributes say Unix "
+                 "type 012");
+    read_attributes(2, 0x20);
+    read_attributes(2, 0x81a40000);
+    read_attributes(2, 0x01ff0000);
+}
+
+Test(zip_directory, attributes_of_a_folder_that_say_otherwise_are_refused)
+{
+    static const uint32_t good[] = {0, 0x10, 0x41ed0010, 0x41ed0000};
+    const test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6),
+                                  test_stored("m/f/", "", 0)};
+    test_zip zip;
+    for (size_t i = 0; i < 4; i++) {
+        zip = test_zip_new_foreign(entries, 2);
+        test_zip_put(&zip, zip.central_at[1] + CENTRAL_ATTRIBUTES, good[i], 4);
+        expect_read(zip, 1);
+    }
+    zip = test_zip_new_foreign(entries, 2);
+    test_zip_put(&zip, zip.central_at[1] + CENTRAL_ATTRIBUTES, 0x81a40000, 4);
+    expect_refused(zip, BERTH_E_ARCHIVE,
+                   "f/ at byte 136: its name is that of a folder, but its attributes say Unix type "
+                   "010");
+}
