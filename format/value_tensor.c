@@ -172,7 +172,7 @@ static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *i
     if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
         return false;
     int32_t dense = values->rank - 1;
-    return dense <= rank && indices->shape[0] == rank - dense &&
+    return indices->shape[0] == rank - dense &&
            same_sizes(shape, rank - dense, values->shape, 1, dense);
 }
 

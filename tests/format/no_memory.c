@@ -153,15 +153,15 @@ static void leave(berth_tree *tree, size_t left)
         (void)berth_tree_allocate(tree, 8);
 }
 
-/* One maker, with `left` bytes and refusals from the nth allocation on; true: it went. */
-static bool make_with(const struct maker *maker, size_t left, uint64_t nth)
+/* One maker, with `left` bytes and refusals of the nth allocation, or from it on; true: it went. */
+static bool make_with(const struct maker *maker, size_t left, uint64_t nth, bool for_ever)
 {
     berth_error error;
 
     test_memory_watch();
     prepare();
     leave(with.tree, left);
-    test_memory_refuse(nth, true);
+    test_memory_refuse(nth, for_ever);
     bool made = maker->make() != NULL;
     test_memory_refuse(0, false);
     int code = berth_tree_error(with.tree, &error);
@@ -182,9 +182,10 @@ Test(no_memory, every_maker_of_values_fails_cleanly_wherever_a_chunk_ends, .time
         size_t before = n_points;
         for (uint64_t nth = 1; nth <= 8; nth++)
             for (size_t left = 0; left <= 512; left += 8)
-                n_points += !make_with(&makers[i], left, nth);
+                for (int for_ever = 0; for_ever <= 1; for_ever++)
+                    n_points += !make_with(&makers[i], left, nth, for_ever);
         cr_expect_gt(n_points, before, "%s needs no memory?", makers[i].name);
-        cr_expect(make_with(&makers[i], 512, 1000), "%s", makers[i].name);
+        cr_expect(make_with(&makers[i], 512, 1000, true), "%s", makers[i].name);
     }
     printf("makers of values: %zu places where memory ended\n", n_points);
 }
@@ -319,9 +320,10 @@ static berth_value *make_named(berth_tree *tree)
     set(root, "a", state);
     berth_dict_set_value(root, berth_float(tree, 1.5), tensor);
     set(root, "subclass", berth_subclass(tree, tensor, state));
-    set(root, "sparse",
-        berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
-                     (berth_value *[]){indices, tensor}, false));
+    berth_value *sparse = berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
+                                       (berth_value *[]){indices, tensor}, false);
+    set(root, "sparse", sparse);
+    berth_dict_set_value(root, berth_float(tree, 2.5), sparse); /* only its own name needs memory */
     set(root, "call",
         berth_call_value(tree, berth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &state, 1),
                          false));
@@ -372,19 +374,20 @@ Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
         uint64_t before = test_memory_seen().n_allocations;
         berth_error_clear(&error);
         n_points++;
-        test_memory_refuse(n_points, n_points % 2 == 0);
+        uint64_t nth = (n_points + 1) / 2; /* it alone, and all from it on */
+        test_memory_refuse(nth, n_points % 2 == 0);
         int code = berth_names_new(root, &names, &error);
         cr_assert_eq(code < 0, names == NULL);
-        cr_assert_eq(code, was_refused(before, n_points) ? BERTH_E_MEMORY : 0, "allocation %d: %s",
-                     (int)n_points, error.message);
+        cr_assert_eq(code, was_refused(before, nth) ? BERTH_E_MEMORY : 0, "allocation %d: %s",
+                     (int)nth, error.message);
         if (names)
             code = ask_names(names, &error);
-        refused = was_refused(before, n_points);
-        cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", (int)n_points,
+        refused = was_refused(before, nth);
+        cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", (int)nth,
                      error.message);
         test_memory_refuse(0, false);
         berth_names_free(names);
-        cr_assert_eq(test_memory_seen().live_nbytes, live, "allocation %d leaks", (int)n_points);
+        cr_assert_eq(test_memory_seen().live_nbytes, live, "allocation %d leaks", (int)nth);
     }
     berth_tree_free(tree);
     test_memory_unwatch();
