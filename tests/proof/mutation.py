@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Switches off the checks of format/ and of opening, one at a time: some test must fail each time.
 
-usage: mutation.py BUILD [--long] [--only TEXT] [--seed N]
+usage: mutation.py BUILD [--long] [--only TEXT] [--sample N] [--seed N]
 
 A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
 tests. Every test runs once, which tells the checks that it runs through; then each mutant is tried
 against the tests that reach it, the most particular first. What survives is tried again under the
-address sanitizer. Without --long only a sample of SAMPLE mutants is tried, and not by the sanitizer;
---only takes those whose line ("file:line: kind: text") holds TEXT. Fails below LEAST_SCORE.
+address sanitizer. Without --long only a sample of SAMPLE mutants is tried, or of as many as --sample
+says, and not by the sanitizer; --only takes those whose line ("file:line: kind: text") holds TEXT.
+Fails below LEAST_SCORE. What was tried is kept in BUILD/mutation/told.json, with its cost.
 
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
 they are not tried.
@@ -206,7 +207,8 @@ def batches(tests):
 
 
 def attempt(programs, tests, mutant, site):
-    """How the mutant was found, or None."""
+    """How the mutant was found, or None; and the seconds that it took."""
+    begin = time.monotonic()
     reaching = [test for test in tests if site in test.met]
     for source, some in batches(reaching):
         slow = 20 if programs.variant == "asan" else 5
@@ -214,8 +216,8 @@ def attempt(programs, tests, mutant, site):
         found = programs.run(source, [test.name for test in some], limit,
                              BERTH_MUTANT=str(mutant.number))
         if found:
-            return f"{source} {found}"
-    return None
+            return f"{source} {found}", time.monotonic() - begin
+    return None, time.monotonic() - begin
 
 
 def site_of(mutant):
@@ -236,8 +238,8 @@ def try_all(programs, tests, chosen, told):
         jobs = {pool.submit(attempt, programs, tests, each, site_of(each)): each
                 for each in chosen}
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
-            how = job.result()
-            told[str(jobs[job])] = how
+            how, seconds = job.result()
+            told[str(jobs[job])] = how, round(seconds, 2)
             if not how:
                 survivors.append(jobs[job])
                 print(f"not found by {programs.variant}: {jobs[job]}", flush=True)
@@ -246,16 +248,20 @@ def try_all(programs, tests, chosen, told):
     return sorted(survivors, key=lambda each: each.number)
 
 
+def value_of(option, arguments, default=None):
+    return arguments[arguments.index(option) + 1] if option in arguments else default
+
+
 def choose(found, excepted, arguments):
     chosen = [each for each in found if each.key() not in excepted]
-    if "--only" in arguments:
-        wanted = arguments[arguments.index("--only") + 1]
+    wanted = value_of("--only", arguments)
+    if wanted:
         return [each for each in chosen if wanted in str(each)]
-    if "--long" not in arguments and len(chosen) > SAMPLE:
-        seed = arguments[arguments.index("--seed") + 1] if "--seed" in arguments \
-            else str(random.randrange(10 ** 6))
-        print(f"a sample of {SAMPLE}, seed {seed}")
-        chosen = random.Random(seed).sample(chosen, SAMPLE)
+    n = int(value_of("--sample", arguments, SAMPLE))
+    if "--long" not in arguments and len(chosen) > n:
+        seed = str(value_of("--seed", arguments, random.randrange(10 ** 6)))
+        print(f"a sample of {n}, seed {seed}")
+        chosen = random.Random(seed).sample(chosen, n)
     return chosen
 
 
