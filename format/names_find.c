@@ -205,7 +205,7 @@ static bool read_item(const berth_value *value, const char **at, const char *end
         if (read_quoted(at, end, &out) && !failed(&out, error) && is_dict(value))
             found = berth_dict_find_text(value, out.text, out.nbytes);
         berth_release(out.text);
-        if (found == SIZE_MAX || *at == end || *(*at)++ != ']')
+        if (found == SIZE_MAX || *(*at)++ != ']') /* at the end there is a NUL */
             return false;
         *index = (uint32_t)found;
         return true;

@@ -232,7 +232,8 @@ int berth_names_text(const berth_names *names, size_t i, char **name, char **pat
         berth_out_entry(&short_out, names, entry, true);
     }
     berth_out_entry(&path_out, names, entry, true);
-    if (short_out.failed || path_out.failed || short_out.cut || path_out.cut) {
+    /* Of the two, the path is the longer one. */
+    if (short_out.failed || path_out.failed || path_out.cut) {
         berth_release(short_out.text);
         berth_release(path_out.text);
         if (short_out.failed || path_out.failed)

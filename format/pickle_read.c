@@ -39,8 +39,6 @@ int berth_unpickle_fail_tree(berth_unpickler *unpickler, const char *subject)
 /* Takes n items away that a handler has looked at, and puts one in their place. */
 static int replace(berth_unpickler *unpickler, size_t n, berth_value *value)
 {
-    if (!value)
-        return berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
     unpickler->depth -= n;
     return berth_unpickle_push(unpickler, value);
 }

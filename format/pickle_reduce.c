@@ -274,7 +274,7 @@ BERTH_BUILDER(device)
 {
     size_t nbytes;
     const char *text = berth_value_text(items[0], &nbytes);
-    char type[40];
+    char type[40] = "";
     int64_t index = -1;
     size_t type_nbytes = strcspn(text, ":");
     bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
@@ -289,7 +289,7 @@ BERTH_BUILDER(device)
         memcpy(type, text, type_nbytes);
         type[type_nbytes] = 0;
     }
-    if (!good || !is_device_type(type)) {
+    if (!is_device_type(type)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
                             known->module, known->name);
         return NULL;

@@ -62,8 +62,7 @@ int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *win
     checkpoint->archive = berth_duplicate("", 0);
     if (!checkpoint->archive)
         return berth_fail_memory(error, 1);
-    if (read_head(checkpoint, window, &stream, error) < 0 ||
-        place_storages(checkpoint, window, &stream, error) < 0)
+    if (read_head(checkpoint, window, &stream, error) < 0)
         return error->code;
     checkpoint->root = stream.root;
     checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
@@ -71,5 +70,5 @@ int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *win
        little_endian in its head says of the machine (FORMAT.md 7). */
     checkpoint->is_big = false;
     checkpoint->byteorder_recorded = true;
-    return 0;
+    return place_storages(checkpoint, window, &stream, error);
 }

@@ -82,6 +82,7 @@ Test(bad_arguments, of_nothing_nothing_is_made)
     cr_expect_null(berth_size(NULL, &one, 1));
     cr_expect_null(berth_bytes_from_latin1(NULL, foreign_text));
     cr_expect_null(berth_bytearray_from(NULL, NULL));
+    cr_expect_null(berth_bytearray_from(NULL, foreign_text));
     cr_expect_null(berth_global(NULL, "a", 1, "b", 1));
     cr_expect_null(berth_call_value(NULL, foreign_text, foreign_tuple, false));
     cr_expect_null(berth_nested(NULL, NULL));

@@ -391,6 +391,15 @@ Test(tensor, sparse_parts_agree)
     }
 }
 
+Test(tensor, sparse_ones_are_wrapped_too)
+{
+    const struct sparse_row row = {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {5}}, true};
+    berth_value *sparse = make_sparse(&row);
+    berth_value *parameter = berth_parameter(tree, sparse, true);
+    cr_assert_eq(berth_value_inner(parameter), sparse);
+    cr_assert_eq(berth_value_inner(berth_subclass(tree, parameter, berth_dict(tree))), parameter);
+}
+
 Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 {
     static const int64_t shape[1] = {3};

@@ -10,18 +10,23 @@
 extern int berth_mutant;                 /* the one that is active; -1: none */
 extern unsigned char *berth_mutants_met; /* by number: 1 where it was run through */
 
+/* As if what failed had not: the error that it left is forgotten, too, where there is one. */
+int berth_mutant_overlooks(void *error);
+
 /* Mutant n: never taken. n + 1: taken when it was not, and not when it was. */
-static inline int berth_mutate_if(int n, _Bool condition)
+static inline int berth_mutate_if(int n, _Bool condition, void *error)
 {
     berth_mutants_met[n] = 1;
-    return berth_mutant == n ? 0 : berth_mutant == n + 1 ? !condition : condition;
+    return berth_mutant == n       ? condition && berth_mutant_overlooks(error)
+           : berth_mutant == n + 1 ? !condition
+                                   : condition;
 }
 
 /* Mutant n: an operand that no longer counts; `neutral` is what changes nothing. */
-static inline int berth_mutate_operand(int n, _Bool neutral, _Bool operand)
+static inline int berth_mutate_operand(int n, _Bool neutral, _Bool operand, void *error)
 {
     berth_mutants_met[n] = 1;
-    return berth_mutant == n ? neutral : operand;
+    return berth_mutant == n ? (operand && berth_mutant_overlooks(error)) || neutral : operand;
 }
 
 #endif

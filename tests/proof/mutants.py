@@ -3,7 +3,8 @@
 
 A check is an `if` whose body fails or gives a failure back; its mutants: never taken ("removed"),
 and the other way round ("inverted"). Of a check of several operands (a || b) each one is a mutant,
-too, that leaves it out ("left out"); and so of a predicate (return a && b).
+too, that leaves it out ("left out"); and so of a predicate (return a && b). What is overlooked leaves
+no trace: an error that a called function has set is cleared, as nothing sets another over it.
 """
 import re
 
@@ -13,6 +14,13 @@ FAILS = re.compile(
 GIVES_BACK = re.compile(r"\b(return|goto)\b[^;]*;\s*$")
 CONDITION = re.compile(r"\bif\s*\(")
 PREDICATE = re.compile(r"\breturn\b(?=[^;]*(&&|\|\|)[^;]*;)")
+# What a function that fails, asked in a condition, has set: an argument, or a field of the first.
+SETS_ERROR = [
+    (re.compile(r"[(,]\s*(&?[\w.>-]*\b(?:error|inner|unasked|bad))\)\s*(?:<|!=)\s*(?:0|BERTH_OK)\b"),
+     "{}"),
+    (re.compile(r"\b\w+\((unpickler|walk)\b[^;]*\)\s*<\s*0"), "{}->error"),
+    (re.compile(r"!\w+\((tree)\b"), "&{}->error"),
+]
 CLOSING = {"(": ")", "{": "}", "[": "]"}
 
 
@@ -90,6 +98,15 @@ def trim(text, begin, end):
     return begin, end
 
 
+def error_in(text, span):
+    """What a condition asks functions to set when they fail, or 0."""
+    for pattern, how in SETS_ERROR:
+        found = pattern.findall(text, *span)
+        if found:
+            return how.format(found[-1])
+    return "0"
+
+
 class Mutant:
     def __init__(self, number, path, line, kind, text):
         self.number, self.path, self.line, self.kind = number, path, line, kind
@@ -126,7 +143,7 @@ class Rewriter:
                 continue
             span = trim(plain, found.end(), end - 1)
             number = self.add(path, text, span, "removed", "inverted")
-            self.wrap(inserts, span, f"berth_mutate_if({number}, ", 0)
+            self.wrap(inserts, span, f"berth_mutate_if({number}, ", error_in(plain, span), 0)
             operator, parts = operands(plain, *span)
             if operator == "||":
                 self.wrap_operands(inserts, path, text, plain, parts, "0")
@@ -143,10 +160,11 @@ class Rewriter:
         for part in parts:
             part = trim(plain, *part)
             number = self.add(path, text, part, "left out")
-            self.wrap(inserts, part, f"berth_mutate_operand({number}, {neutral}, ", 1)
+            self.wrap(inserts, part, f"berth_mutate_operand({number}, {neutral}, ",
+                      error_in(plain, part), 1)
 
     @staticmethod
-    def wrap(inserts, span, before, depth):
+    def wrap(inserts, span, before, error, depth):
         # Where two begin or end at one place, the outer one is outside.
         inserts.append((span[0], depth, before))
-        inserts.append((span[1], 0, ")"))
+        inserts.append((span[1], -depth, f", {error})"))

@@ -45,6 +45,7 @@ SWITCH = """
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include "config/error.h"
 static unsigned char unasked[%d];
 int berth_mutant = -1;
 unsigned char *berth_mutants_met = unasked;
@@ -58,6 +59,12 @@ __attribute__((constructor)) static void choose(void)
                          open(met, O_RDWR), 0);
         berth_mutants_met = map == MAP_FAILED ? unasked : map;
     }
+}
+int berth_mutant_overlooks(void *error)
+{
+    if (error)
+        berth_error_clear(error);
+    return 0;
 }
 """
 
@@ -231,6 +238,11 @@ def read_exceptions():
                     if line.strip() and not line.startswith("#"))
 
 
+def keep(folder, told):
+    with open(os.path.join(folder, "told.json"), "w", encoding="utf-8") as file:
+        json.dump(told, file, indent=1)
+
+
 def try_all(programs, tests, chosen, told):
     """Tries mutants, and returns the survivors."""
     survivors = []
@@ -243,6 +255,7 @@ def try_all(programs, tests, chosen, told):
             if not how:
                 survivors.append(jobs[job])
                 print(f"not found by {programs.variant}: {jobs[job]}", flush=True)
+            keep(programs.folder, told)
             if done % 100 == 0:
                 print(f"{done} of {len(chosen)} tried, {len(survivors)} survive", flush=True)
     return sorted(survivors, key=lambda each: each.number)
@@ -296,8 +309,6 @@ def main():
     is_sample = "--long" not in sys.argv and "--only" not in sys.argv
     if survivors and not is_sample and "--no-asan" not in sys.argv:
         survivors = try_all(Programs(folder, "asan"), tests, survivors, told)
-    with open(os.path.join(folder, "told.json"), "w", encoding="utf-8") as file:
-        json.dump(told, file, indent=1)
     score = report(found, chosen, survivors, excepted)
     least = LEAST_OF_SAMPLE if is_sample else LEAST_SCORE
     good = score >= least and not unknown and bool(chosen)
