@@ -6,6 +6,9 @@
 #include "config/error.h"
 #include "format/layout.h"
 
+const char *const berth_small_names[BERTH_N_SMALL] = {"data.pkl", ".format_version",
+                                                      ".storage_alignment", "byteorder"};
+
 static bool spells(const uint8_t *bytes, size_t nbytes, const char *text)
 {
     return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;

@@ -8,6 +8,16 @@
 
 #include "berth.h"
 
+/* The records before the storages, in their order (FORMAT.md 1). */
+enum {
+    BERTH_DATA_PKL,
+    BERTH_FORMAT_VERSION,
+    BERTH_STORAGE_ALIGNMENT,
+    BERTH_BYTEORDER,
+    BERTH_N_SMALL
+};
+extern const char *const berth_small_names[BERTH_N_SMALL];
+
 /* `byteorder`: "little" or "big", nothing else. */
 int berth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                            berth_error *error);

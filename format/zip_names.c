@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/hash.h"
+#include "format/small_records.h"
 
 /* ---- which names are refused ---- */
 
@@ -206,6 +207,23 @@ static int refuse_second(const berth_zip_entry *entry, const berth_zip_entry *fi
                       first->record, first->header_offset);
 }
 
+/*
+ * Z8: PyTorch takes a record in capitals for the one it looks for, `Byteorder` too; here it would
+ * be an unknown one.
+ */
+static int check_spelling(const berth_zip_directory *directory, berth_error *error)
+{
+    for (int which = 0; which < BERTH_N_SMALL; which++) {
+        const char *record = berth_small_names[which];
+        const berth_zip_entry *entry = berth_zip_find_any_case(directory, record, strlen(record));
+        if (entry && strcmp(entry->record, record) != 0)
+            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                              "PyTorch, for which capital letters are no others, takes it for '%s'",
+                              record);
+    }
+    return 0;
+}
+
 int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
 {
     name_index *index = new_index(directory->n_entries, error);
@@ -220,7 +238,7 @@ int berth_zip_index_names(berth_zip_directory *directory, berth_error *error)
             return refuse_second(entry, &directory->entries[*slot - 1], error);
         *slot = i + 1;
     }
-    return error->code;
+    return index ? check_spelling(directory, error) : error->code;
 }
 
 berth_zip_entry *berth_zip_find_any_case(const berth_zip_directory *directory, const char *record,

@@ -9,6 +9,7 @@
 #include "config/options.h"
 #include "format/names.h"
 #include "format/pickle.h"
+#include "format/small_records.h"
 #include "format/value.h"
 #include "io/device.h"
 #include "io/direct.h"
@@ -19,15 +20,6 @@
 #include "load/prefetch.h"
 #include "load/sweep.h"
 
-/* The records before the storages, in their order (FORMAT.md 1). */
-enum {
-    BERTH_DATA_PKL,
-    BERTH_FORMAT_VERSION,
-    BERTH_STORAGE_ALIGNMENT,
-    BERTH_BYTEORDER,
-    BERTH_N_SMALL
-};
-extern const char *const berth_small_names[BERTH_N_SMALL];
 /* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
 #define BERTH_DEFAULT_ALIGNMENT 64
 

@@ -8,7 +8,6 @@
 #include "format/checksum.h"
 #include "format/inflate.h"
 #include "format/layout.h"
-#include "load/checkpoint.h"
 
 /* Headers that lie this near to each other are fetched by one read. */
 #define RUN_NBYTES (UINT64_C(256) << 10)
@@ -37,24 +36,6 @@ static int check_begin(const berth_zip_directory *directory, berth_error *error)
                       "the first entry, but the archive begins at byte 0");
 }
 
-/*
- * Z8: PyTorch takes a record in capitals for the one it looks for, `Byteorder` too; here it would
- * be an unknown one.
- */
-static int check_spelling(const berth_container *container, berth_error *error)
-{
-    for (int which = 0; which < BERTH_N_SMALL; which++) {
-        const char *record = berth_small_names[which];
-        const berth_zip_entry *entry =
-            berth_zip_find_any_case(&container->directory, record, strlen(record));
-        if (entry && strcmp(entry->record, record) != 0)
-            return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                              "PyTorch, for which capital letters are no others, takes it for '%s'",
-                              record);
-    }
-    return 0;
-}
-
 int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
                          berth_error *error)
 {
@@ -74,7 +55,7 @@ int berth_container_read(berth_container *container, berth_window *window, uint6
         berth_window_get(window, container->end.directory_offset, container->end.directory_nbytes,
                          0, &bytes, error) < 0 ||
         berth_zip_read_directory(bytes, &container->end, &container->directory, error) < 0 ||
-        check_begin(&container->directory, error) < 0 || check_spelling(container, error) < 0)
+        check_begin(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;

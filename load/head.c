@@ -20,9 +20,6 @@
 /* Enough for the small records and the first storage's header, where the head ends among them. */
 #define AHEAD_NBYTES 4096
 
-const char *const berth_small_names[BERTH_N_SMALL] = {"data.pkl", ".format_version",
-                                                      ".storage_alignment", "byteorder"};
-
 /* A record met in the head, as its own local header describes it. */
 typedef struct met_record {
     berth_zip_local local;

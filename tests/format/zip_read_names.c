@@ -200,6 +200,27 @@ Test(zip_names, names_that_differ_in_capital_letters_alone_are_refused)
     }
 }
 
+/* Z8, and of Z11: the one that is looked for. */
+Test(zip_names, records_of_pytorch_in_capitals_are_refused)
+{
+    static const char *const names[] = {"Byteorder", "byteordeR", ".Format_version",
+                                        ".storage_Alignment"};
+    for (size_t i = 0; i < 4; i++) {
+        char name[32], sentence[160];
+        snprintf(name, sizeof name, "m/%s", names[i]);
+        snprintf(
+            sentence, sizeof sentence,
+            "%s at byte 46: PyTorch, for which capital letters are no others, takes it for '%s'",
+            names[i],
+            i < 2    ? "byteorder"
+            : i == 2 ? ".format_version"
+                     : ".storage_alignment");
+        expect_refused(with_name(name), BERTH_E_ARCHIVE, sentence);
+    }
+    expect_read(with_name("m/Version"), 2);
+    expect_read(with_name("m/Byteorders"), 2);
+}
+
 Test(zip_names, nothing_but_letters_has_another_case)
 {
     static const char *const pairs[][2] = {{"m/data.pkl", "m/data.pk"},
