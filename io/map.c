@@ -85,6 +85,11 @@ void berth_map_free(berth_map *map)
     *map = (berth_map){0};
 }
 
+bool berth_map_holds(const berth_map *map, const void *address)
+{
+    return map->base && (uintptr_t)address - (uintptr_t)map->address < map->nbytes;
+}
+
 int berth_map_advise(const berth_map *map, uint64_t offset, uint64_t nbytes, int advice)
 {
     int result;

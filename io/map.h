@@ -20,6 +20,8 @@ typedef struct berth_map {
 int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
                    berth_error *error);
 void berth_map_free(berth_map *map);
+/* Whether an address lies in it; in a map of zeros none does. */
+bool berth_map_holds(const berth_map *map, const void *address);
 
 /*
  * Advice (MADV_...) about bytes of a map that begins with its file, from a page's first byte on.

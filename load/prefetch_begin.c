@@ -71,7 +71,8 @@ static int add(gathering *all, uint64_t offset, uint64_t nbytes, berth_error *er
     return 0;
 }
 
-/* Whether the page cache is of use for a storage: it is mapped, or read and not memory yet. */
+/* Whether the page cache is of use for a storage: it is mapped, or not memory yet, and will not be
+ * read past it. What it has become counts before what it would become. */
 static bool is_worth_it(gathering *all, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = all->checkpoint;
@@ -80,20 +81,18 @@ static bool is_worth_it(gathering *all, const berth_storage *root)
     (void)pthread_mutex_lock(&checkpoint->mutex);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
     bool is_on_device = checkpoint->placed && checkpoint->placed[root->index].is_there;
+    bool is_mapped = memory ? berth_map_holds(&checkpoint->map, memory)
+                            : facts.is_file && way.method == BERTH_LOAD_MAP && !is_on_device;
     (void)pthread_mutex_unlock(&checkpoint->mutex);
-    if (is_on_device) {
-        all->reason = "it is on a device";
-        return false;
-    }
-    if (way.method == BERTH_LOAD_MAP && !facts.is_memory) {
-        all->any_mapped = true;
+    all->any_mapped = all->any_mapped || is_mapped;
+    if (is_mapped)
         return true;
-    }
-    all->reason = way.reason;
-    if (!facts.is_file || way.method == BERTH_LOAD_DIRECT)
-        return false;
-    return !atomic_load(&checkpoint->stored[root->index].memory);
+    all->reason = is_on_device              ? "it is on a device"
+                  : memory && facts.is_file ? "it is memory of its own already"
+                                            : way.reason;
+    return facts.is_file && !memory && !is_on_device && way.method != BERTH_LOAD_DIRECT;
 }
 
 /* Of a view of a few rows, only those. */

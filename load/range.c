@@ -151,9 +151,9 @@ int berth_range_read(berth_reader *reader, const struct berth_config *asked, boo
 static bool is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
 {
     (void)pthread_mutex_lock(&checkpoint->mutex);
-    uintptr_t begin = (uintptr_t)checkpoint->map.address;
+    bool holds = berth_map_holds(&checkpoint->map, memory);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
-    return begin != 0 && (uintptr_t)memory - begin < checkpoint->reader.nbytes;
+    return holds;
 }
 
 int berth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,

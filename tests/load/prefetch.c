@@ -336,6 +336,28 @@ static void expect_none(const char *reason)
     checkpoint = NULL;
 }
 
+/* load.method=auto would map what nobody has asked for yet: what it has become counts. */
+Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
+{
+    const berth_method_rule read = {.method = BERTH_LOAD_READ},
+                            direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
+
+    open_file("");
+    cr_assert_eq(berth_choose_methods(checkpoint, &read, 1, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0, "%s", error.message);
+    evict();
+    expect_none("it is memory of its own already");
+    cr_expect_eq(cached(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
+    /* And the other way round: it is mapped, and stays so. */
+    open_file("load.method=map");
+    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose_methods(checkpoint, &direct, 1, &error), 0, "%s", error.message);
+    begin("");
+    wait_for_all();
+    cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);
+}
+
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     memcpy(buffer, (uint8_t *)context + offset, nbytes);
