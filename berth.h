@@ -859,7 +859,8 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
  * What torch.load(path, weights_only=True, mmap=True) does. Opens, parses and
  * checks as load.check says; tensors' bytes are mapped or read when asked for.
  * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
- * where storages are mapped; else when a storage, or a range of it, is first asked for.
+ * where storages are mapped (call->progress is told how far it is, and may cancel); else when a
+ * storage, or a range of it, is first asked for.
  * With load.prefetch=populate, advise or read, what berth_prefetch_begin does goes on behind, until
  * berth_close: asking for a tensor's bytes is the consumer's step, and waits for nothing.
  * Truncating a file while it is mapped makes the kernel kill the process
@@ -1079,7 +1080,8 @@ typedef struct berth_verdict {
 /*
  * Reads the whole file and checks everything: archive, directory against local
  * headers and descriptors, computed offsets, pickle, every tensor's bounds, every CRC.
- * Every byte is read once, by io.threads workers with buffers of at most io.memory_nbytes.
+ * Every byte is read once, by io.threads workers with buffers of at most io.memory_nbytes; what
+ * open reads, data.pkl and the directory, once before.
  * 0, or the first thing found bad: what keeps the file from being opened at all, else the first
  * bad record in the file's order. *verdict (NULL: not asked) counts what was seen until then.
  */

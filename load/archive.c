@@ -7,6 +7,7 @@
 #include "format/layout.h"
 #include "format/small_records.h"
 #include "format/stream_read.h"
+#include "io/clock.h"
 #include "load/checkpoint.h"
 #include "load/range.h"
 
@@ -17,6 +18,7 @@ struct berth_archive {
     berth_reader reader;
     struct berth_config config;
     berth_container container;
+    double begin_seconds; /* of a clock: when opening began */
 };
 
 /* What the first read and the guess of the directory's size have. */
@@ -98,12 +100,11 @@ static bool place_records(berth_archive *archive, berth_window *window)
     return true;
 }
 
-static int read_archive(berth_archive *archive, berth_window *window, const berth_call *call,
+static int read_archive(berth_archive *archive, berth_window *window, berth_verifying *asked,
                         berth_error *error)
 {
     berth_container *container = &archive->container;
     bool all = archive->config.load_check >= BERTH_CHECK_HEADERS;
-    berth_verifying asked = {.sweep = {.call = call, .through_cache = true}};
 
     if (recognise(archive, window, error) < 0 ||
         berth_container_read(container, window, head_nbytes(archive), error) < 0)
@@ -114,7 +115,7 @@ static int read_archive(berth_archive *archive, berth_window *window, const bert
     if (all && berth_zip_check_ranges(&container->directory, &container->end, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BERTH_CHECK_DATA)
-        return berth_verify_container(&archive->reader, &archive->config, container, &asked, error);
+        return berth_verify_container(&archive->reader, &archive->config, container, asked, error);
     return 0;
 }
 
@@ -133,6 +134,7 @@ static berth_archive *begin(const berth_call *call, berth_archive **archive, ber
         return NULL;
     }
     begun->reader.fd = -1;
+    begun->begin_seconds = berth_seconds();
     if (berth_config_resolve(call, &begun->config, error) < 0) {
         berth_release(begun);
         return NULL;
@@ -147,15 +149,38 @@ static int abandon(berth_archive *archive, const char *name, berth_error *error)
     return error->code;
 }
 
+/* All that was read was of the opening; with load.check=data, of every record. */
+static void fill_stats(berth_archive *archive, const berth_verifying *asked, const berth_call *call)
+{
+    double seconds = berth_seconds() - archive->begin_seconds;
+    uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
+
+    if (!call || !call->stats)
+        return;
+    *call->stats = (berth_stats){.plan_seconds = seconds,
+                                 .total_seconds = seconds,
+                                 .asked_nbytes = nbytes,
+                                 .moved_nbytes = nbytes,
+                                 .n_requests = atomic_load(&archive->reader.n_requests),
+                                 .n_records = archive->container.directory.n_entries,
+                                 .method = asked->sweep.method,
+                                 .reason = asked->sweep.reason};
+}
+
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_archive *begun, const berth_call *call, berth_archive **archive,
                        berth_error *error)
 {
+    berth_verifying asked = {.sweep = {.call = call,
+                                       .through_cache = true,
+                                       .method = "none",
+                                       .reason = "records are read when they are asked for"}};
     berth_window window;
 
     berth_window_begin(&window, &begun->reader);
-    (void)read_archive(begun, &window, call, error);
+    (void)read_archive(begun, &window, &asked, error);
     berth_window_free(&window);
+    fill_stats(begun, &asked, call);
     if (error->code < 0)
         return abandon(begun, begun->reader.name, error);
     *archive = begun;
@@ -166,6 +191,7 @@ int berth_archive_open(const char *path, const berth_call *call, berth_archive *
                        berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     if (!path)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
     berth_archive *begun = begin(call, archive, error);
@@ -180,6 +206,7 @@ int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archiv
                           berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
@@ -192,6 +219,7 @@ int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call
                               berth_archive **archive, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
@@ -204,6 +232,7 @@ int berth_archive_open_source(const berth_source *source, const berth_call *call
                               berth_archive **archive, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     if (!source)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
     berth_archive *begun = begin(call, archive, error);

@@ -116,8 +116,9 @@ struct berth_checkpoint {
 
 /* ---- open.c: everything but the values' names ---- */
 
-/* Opens what checkpoint->reader gives as checkpoint->config says. */
-int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error);
+/* Opens what checkpoint->reader gives as checkpoint->config says; `call`: NULL, or whose progress
+ * is told how many bytes were summed (load.check=data). */
+int berth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error);
 /* The directory, for those who were opened without it (load.check=none). Under the mutex. */
 int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
 
@@ -272,7 +273,9 @@ int berth_checkpoint_open_path(const char *path, const struct berth_config *conf
 /* The names of all tensors, made when first asked for, by whichever thread. NULL: error says why.
  */
 const berth_names *berth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
-/* Fills the call's statistics, if it asks for any. */
+/* Clears the call's statistics, if it asks for any: what fails early has some, too. */
+void berth_stats_begin(const berth_call *call);
+/* Fills them. */
 void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call);
 
 #endif

@@ -13,7 +13,7 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
                          berth_stats *stats)
 {
     stats->method = "none";
-    stats->reason = "nothing was asked for";
+    stats->reason = stats->asked_nbytes > 0 ? "nothing was brought" : "nothing was asked for";
     (void)pthread_mutex_lock(&checkpoint->mutex);
     for (size_t i = 0; i < n; i++) {
         const berth_stored *stored = &checkpoint->stored[roots[i]->index];
@@ -95,6 +95,7 @@ int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
                 const berth_call *call, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     if (!checkpoint)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
     if (fetch(checkpoint, selection, call, error) < 0)

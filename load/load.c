@@ -10,6 +10,12 @@
 
 /* ---- open and close ---- */
 
+void berth_stats_begin(const berth_call *call)
+{
+    if (call && call->stats)
+        *call->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
+}
+
 void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
 {
     if (!call || !call->stats)
@@ -36,7 +42,7 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
     (void)pthread_cond_init(&checkpoint->settled, NULL);
     checkpoint->has_mutex = true;
     berth_prefetches_begin(&checkpoint->prefetches);
-    int result = berth_checkpoint_read(checkpoint, error);
+    int result = berth_checkpoint_read(checkpoint, call, error);
     if (result == 0)
         result = berth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = berth_seconds() - checkpoint->begin_seconds;
@@ -86,6 +92,7 @@ int berth_checkpoint_open_path(const char *path, const struct berth_config *conf
                                const berth_call *call, berth_checkpoint **opened,
                                berth_error *error)
 {
+    berth_stats_begin(call);
     if (!path)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
     berth_checkpoint *checkpoint = begin(config, call, opened, error);
@@ -106,6 +113,7 @@ int berth_open(const char *path, const berth_call *call, berth_checkpoint **chec
 int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
@@ -118,6 +126,7 @@ int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
@@ -130,6 +139,7 @@ int berth_open_source(const berth_source *source, const berth_call *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     if (!source)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);

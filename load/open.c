@@ -131,9 +131,9 @@ static int check_headers(berth_checkpoint *checkpoint, berth_window *window, ber
     return 0;
 }
 
-static int check_data(berth_checkpoint *checkpoint, berth_error *error)
+static int check_data(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
 {
-    berth_verifying asked = {.sweep.through_cache = true, .only_mapped = true};
+    berth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
 
     if (checkpoint->config.load_check < BERTH_CHECK_DATA)
         return 0;
@@ -335,7 +335,7 @@ static int read_any(berth_checkpoint *checkpoint, berth_window *window, berth_er
     return berth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
 }
 
-int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)
+int berth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
 {
     berth_window window;
 
@@ -347,7 +347,7 @@ int berth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)
     berth_window_free(&window);
     if (error->code < 0 || berth_storages_begin(checkpoint, error) < 0)
         return error->code;
-    return check_data(checkpoint, error);
+    return check_data(checkpoint, call, error);
 }
 
 int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)

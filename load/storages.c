@@ -348,8 +348,10 @@ int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t 
     *map = reader->memory;
     if (*map)
         return 0;
-    if (make_map(checkpoint, error) < 0)
+    if (make_map(checkpoint, error) < 0) {
+        error->offset = offset; /* what is missing is the whole file's; what is meant, its own */
         return error->code;
+    }
     if (!checkpoint->map.base)
         return 0;
     if (berth_file_size(reader->fd, &nbytes, error) < 0)

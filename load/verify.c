@@ -420,6 +420,7 @@ int berth_verify_records(const char *path, const berth_call *call, berth_record_
     struct berth_config config;
 
     BERTH_ERROR_BEGIN(error);
+    berth_stats_begin(call);
     if (verdict)
         *verdict = asked.verdict;
     if (berth_config_resolve(call, &config, error) < 0 ||

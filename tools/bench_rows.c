@@ -321,6 +321,23 @@ static int print_report(const rows_bench *bench)
     return print_json(report);
 }
 
+/* Of the last round; only a cache has them. */
+static void print_cache(const berth_rows_stats *stats)
+{
+    char asked[32], read[32];
+
+    fprintf(stderr,
+            "rows: %llu asked for, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
+            "conflicts, %llu evictions\n"
+            "bytes: %s asked for, %s read in %llu requests; lines: %llu of %llu bytes\n",
+            (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
+            (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
+            (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
+            (unsigned long long)stats->n_evictions, human_nbytes(stats->asked_nbytes, asked),
+            human_nbytes(stats->read_nbytes, read), (unsigned long long)stats->n_reads,
+            (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
+}
+
 static int report_text(const rows_bench *bench)
 {
     const rows_subject *subject = &bench->subject;
@@ -336,6 +353,8 @@ static int report_text(const rows_bench *bench)
         printf("of %llu distinct rows %llu were there; %llu reads, %llu of them of several rows\n",
                (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
                (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
+    if (stats->n_unique && bench->options->common.stats)
+        print_cache(stats);
     return finish_output(EXIT_YES);
 }
 

@@ -126,16 +126,19 @@ static void print_info(const berth_info *info)
            info->calculated_offsets ? "calculated" : "from the file's own tables");
 }
 
-static int tell_info(const berth_info *info, const place *places, size_t n, const common *options)
+static int tell_info(const berth_info *info, const place *places, size_t n,
+                     const berth_stats *stats, const common *options)
 {
     if (options->json) {
         json_t *report = info_json(info);
         json_object_set_new(report, "devices", places_json(places, n));
+        if (options->stats)
+            json_object_set_new(report, "stats", stats_json(stats));
         return print_json(report);
     }
     print_info(info);
     print_places(places, n);
-    return finish_output(EXIT_YES);
+    return tell_stats(options, stats, finish_output(EXIT_YES));
 }
 
 int run_info(int argc, char **argv)
@@ -154,17 +157,19 @@ int run_info(int argc, char **argv)
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
+    berth_stats stats = {0};
+    berth_call call = {.stats = &stats};
     place *places = NULL;
     size_t n = 0;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (berth_open(options.words.words[0], NULL, &checkpoint, &error) < 0)
-        return fail(&error);
+    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+        return tell_stats(&options.common, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_checkpoint_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
     else if ((code = list_places(checkpoint, info.n_storages, &places, &n)) == EXIT_YES)
-        code = tell_info(&info, places, n, &options.common);
+        code = tell_info(&info, places, n, &stats, &options.common);
     free(places);
     berth_close(checkpoint);
     return code;

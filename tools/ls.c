@@ -129,8 +129,10 @@ static int list_records(const char *path, const common *options)
     berth_archive *archive;
     berth_record record;
     berth_error error;
+    berth_stats stats = {0};
+    berth_call call = {.stats = &stats};
 
-    if (berth_archive_open(path, NULL, &archive, &error) < 0) {
+    if (berth_archive_open(path, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
@@ -150,6 +152,8 @@ static int list_records(const char *path, const common *options)
         }
     }
     berth_archive_close(archive);
+    if (options->stats)
+        print_stats(&stats);
     return array ? print_json(array) : finish_output(EXIT_YES);
 }
 

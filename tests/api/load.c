@@ -313,6 +313,102 @@ Test(load, a_bad_file_fills_statistics_and_leaves_no_checkpoint)
     cr_expect_eq(stats.n_requests, 1);
 }
 
+/* Whatever a caller had in them is gone, however early it failed. */
+static void expect_nothing_read(berth_stats *stats)
+{
+    cr_expect_eq(stats->n_requests + stats->moved_nbytes + stats->n_records, 0);
+    cr_expect_str_eq(stats->method, "none");
+    cr_expect_str_eq(stats->reason, "nothing was read");
+    memset(stats, 0x55, sizeof *stats);
+}
+
+Test(load, statistics_are_filled_however_early_it_fails)
+{
+    berth_checkpoint *checkpoint;
+    berth_archive *archive;
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+
+    memset(&stats, 0x55, sizeof stats);
+    cr_expect_lt(berth_open("no/such/file", &call, &checkpoint, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_open(NULL, &call, &checkpoint, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_open_fd(-1, &call, &checkpoint, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_open_memory(NULL, 1, &call, &checkpoint, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_open_source(NULL, &call, &checkpoint, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_fetch(NULL, NULL, &call, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_verify("no/such/file", &call, NULL, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_archive_open("no/such/file", &call, &archive, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_archive_open(NULL, &call, &archive, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_archive_open_fd(-1, &call, &archive, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_archive_open_memory(NULL, 1, &call, &archive, NULL), 0);
+    expect_nothing_read(&stats);
+    cr_expect_lt(berth_archive_open_source(NULL, &call, &archive, NULL), 0);
+    expect_nothing_read(&stats);
+}
+
+Test(load, statistics_of_records_say_what_opening_them_took)
+{
+    berth_archive *archive;
+    berth_stats stats;
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.stats = &stats, .config = config};
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_archive_open(path, &call, &archive, NULL), 0);
+    cr_expect_eq(stats.n_records, 7);
+    cr_expect_eq(stats.n_requests, 1);
+    cr_expect_gt(stats.moved_nbytes, 0);
+    cr_expect_str_eq(stats.method, "none");
+    cr_expect_str_eq(stats.reason, "records are read when they are asked for");
+    cr_expect_gt(stats.total_seconds, 0);
+    berth_archive_close(archive);
+    cr_assert_eq(berth_config_apply(config, "load.check=data load.method=read", NULL), 0);
+    cr_assert_eq(berth_archive_open(path, &call, &archive, NULL), 0);
+    cr_expect_gt(stats.n_requests, 1);
+    cr_expect_str_eq(stats.method, "read");
+    cr_expect_str_eq(stats.reason, "load.method=read");
+    berth_archive_close(archive);
+    berth_config_free(config);
+}
+
+static int refuse(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    uint64_t *told = context;
+
+    cr_expect_leq(done_nbytes, total_nbytes);
+    *told = total_nbytes;
+    return 1;
+}
+
+/* load.check=data reads all of a file that is mapped: whoever waits can see how far it is, and end
+ * it. */
+Test(load, an_open_that_sums_everything_tells_how_far_it_is_and_can_be_cancelled)
+{
+    uint64_t told = 0;
+    berth_checkpoint *checkpoint;
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config, .progress = refuse, .progress_context = &told};
+
+    cr_assert_eq(berth_config_apply(config, "load.check=data load.method=map", NULL), 0);
+    cr_expect_eq(berth_open(path, &call, &checkpoint, NULL), BERTH_E_CANCELLED);
+    cr_expect_geq(told, sizeof weight);
+    cr_expect_null(checkpoint);
+    cr_assert_eq(berth_config_apply(config, "load.check=directory", NULL), 0);
+    cr_assert_eq(berth_open(path, &call, &checkpoint, NULL), 0);
+    berth_close(checkpoint);
+    berth_config_free(config);
+}
+
 /* F3: saving over a file that is mapped leaves the old tensors whole. */
 Test(load, saving_over_what_is_mapped_leaves_it_whole)
 {

@@ -302,6 +302,10 @@ class BenchRows(Case):
         done = self.bench(*self.SMALL, "--way", "cache")
         self.assertIn("4 batches of 256 uniform rows of 512 bytes, of 8.0 MiB; way: cache", done.out)
         self.assertRegex(done.out, r"of \d+ distinct rows \d+ were there; \d+ reads")
+        self.assertEqual(done.err, "")
+        done = self.bench(*self.SMALL, "--rounds", "1", "--stats")
+        self.assertRegex(done.err, r"^rows: 1024 asked for, \d+ distinct, .*\nbytes: .*; lines: \d+ "
+                                   r"of 512 bytes\n$")
 
     def test_what_it_does_not_take(self):
         for words, says in ((["--ids", "few"], "few"), (["--way", "fast"], "fast"),

@@ -424,6 +424,8 @@ Test(storages, a_file_that_got_shorter_is_an_error_not_a_signal)
         cr_assert_eq(truncate(file.path, 500), 0);
         cr_expect_null(weight_of(checkpoint, &error));
         cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
+        cr_expect_str_eq(error.record, "data/0");
+        cr_expect_gt(error.offset, 500, "%s", error.message);
         berth_close(checkpoint);
         remove_file(&file);
     }
