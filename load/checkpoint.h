@@ -102,6 +102,7 @@ struct berth_checkpoint {
     berth_names *names;     /* made when first asked for */
     berth_map map;          /* of the whole file, made when first asked for */
     bool map_is_refused;    /* the system would not map it */
+    uint64_t sized_at;      /* the tick in which the file's size was looked at last; 0: none */
     bool file_system_is_known;
     berth_file_system file_system;
     bool direct_is_tried;
@@ -212,7 +213,8 @@ berth_way berth_storage_way(berth_checkpoint *checkpoint, const struct berth_con
                             berth_facts *facts, const berth_storage *root);
 /*
  * the address of the source's first byte, mapped when first needed; NULL: it cannot be. The file's
- * size is looked at each time (F1); `offset` is what an error names.
+ * size is looked at again unless it was in this very tick of the clock (F1): who asks for many
+ * storages one by one does not pay for each. `offset` is what an error names.
  */
 int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
                    berth_error *error);

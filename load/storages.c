@@ -9,6 +9,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/tensor.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
 #include "load/bring.h"
@@ -339,11 +340,24 @@ static int make_map(berth_checkpoint *checkpoint, berth_error *error)
     return 0;
 }
 
+/* Of a file that is mapped. `offset` is what an error names. */
+static int check_size(const berth_reader *reader, uint64_t offset, berth_error *error)
+{
+    uint64_t nbytes;
+
+    if (berth_file_size(reader->fd, &nbytes, error) < 0)
+        return error->code;
+    if (nbytes >= reader->nbytes)
+        return 0;
+    return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                      "the file had %llu bytes when it was opened, and now has %llu",
+                      (ull)reader->nbytes, (ull)nbytes);
+}
+
 int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
                    berth_error *error)
 {
-    berth_reader *reader = &checkpoint->reader;
-    uint64_t nbytes;
+    const berth_reader *reader = &checkpoint->reader;
 
     *map = reader->memory;
     if (*map)
@@ -354,12 +368,11 @@ int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t 
     }
     if (!checkpoint->map.base)
         return 0;
-    if (berth_file_size(reader->fd, &nbytes, error) < 0)
+    /* F1 */
+    uint64_t tick = berth_tick();
+    if (tick != checkpoint->sized_at && check_size(reader, offset, error) < 0)
         return error->code;
-    if (nbytes < reader->nbytes) /* F1 */
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                          "the file had %llu bytes when it was opened, and now has %llu",
-                          (ull)reader->nbytes, (ull)nbytes);
+    checkpoint->sized_at = tick;
     *map = checkpoint->map.address;
     return 0;
 }

@@ -2,10 +2,12 @@
 /* How bytes become memory: mapped, read, where they lie; alignment, lifetime, changing files. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "format/tensor.h"
 #include "format/value.h"
+#include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "tests/load/builder.h"
@@ -431,6 +433,15 @@ Test(storages, a_file_that_got_shorter_is_an_error_not_a_signal)
     }
 }
 
+/* A look at the file's size counts for so long. */
+static void wait_for_next_tick(void)
+{
+    uint64_t tick = berth_tick();
+
+    while (berth_tick() == tick)
+        (void)usleep(500);
+}
+
 Test(storages, a_file_that_got_shorter_after_its_first_storage_was_mapped)
 {
     struct file file = sample_file();
@@ -439,9 +450,47 @@ Test(storages, a_file_that_got_shorter_after_its_first_storage_was_mapped)
 
     cr_assert_not_null(weight_of(checkpoint, &error));
     cr_assert_eq(truncate(file.path, 500), 0);
+    wait_for_next_tick();
     cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "bias"), &error));
     cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
     berth_close(checkpoint);
+    remove_file(&file);
+}
+
+static size_t n_fstats;
+
+static int counting_fstat(int fd, struct stat *status)
+{
+    n_fstats++;
+    return fstat(fd, status);
+}
+
+/* Who asks for one after the other does not pay for each. */
+Test(storages, the_size_is_looked_at_once_in_a_tick)
+{
+    struct file file = sample_file();
+    bool was_one_tick = false;
+
+    berth_system.fstat = counting_fstat;
+    for (int i = 0; i < 10000 && !was_one_tick; i++) {
+        berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+        const berth_tensor *bias = berth_find_tensor(checkpoint, "bias");
+        uint64_t tick = berth_tick();
+        cr_assert_not_null(weight_of(checkpoint, NULL));
+        n_fstats = 0;
+        cr_assert_not_null(berth_tensor_data(checkpoint, bias, NULL));
+        size_t n = n_fstats;
+        was_one_tick = berth_tick() == tick;
+        cr_expect(n == 0 || !was_one_tick);
+        wait_for_next_tick();
+        n_fstats = 0;
+        cr_assert_not_null(
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), NULL));
+        cr_expect_eq(n_fstats, 1);
+        berth_close(checkpoint);
+    }
+    cr_expect(was_one_tick);
+    berth_system_restore();
     remove_file(&file);
 }
 
