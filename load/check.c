@@ -40,8 +40,7 @@ static const char *name_storage(storage_name *name, const berth_storage *storage
     return name->text;
 }
 
-/* The alignment that the layout of this file uses. */
-static uint32_t alignment_of(const berth_checkpoint *checkpoint)
+uint32_t berth_checkpoint_alignment(const berth_checkpoint *checkpoint)
 {
     return checkpoint->storage_alignment ? (uint32_t)checkpoint->storage_alignment
                                          : BERTH_DEFAULT_ALIGNMENT;
@@ -75,7 +74,8 @@ static int step(struct walk *walk, const char *record, size_t record_nbytes, uin
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->place.next_offset;
 
-    if (berth_layout_place(cursor, name_nbytes, nbytes, alignment_of(checkpoint), &walk->place) < 0)
+    if (berth_layout_place(cursor, name_nbytes, nbytes, berth_checkpoint_alignment(checkpoint),
+                           &walk->place) < 0)
         return berth_fail(error, BERTH_E_ARCHIVE, record, cursor,
                           "%llu bytes cannot be placed here", (ull)nbytes);
     return 0;
@@ -116,7 +116,7 @@ static int fail_data(const struct walk *walk, const char *record, uint64_t at, b
                       "the layout puts its data here, at the first multiple of %lu after the "
                       "header; its local header puts it at byte %llu; "
                       "load.calculate_storage_offsets=off reads it there",
-                      (unsigned long)alignment_of(walk->checkpoint), (ull)at);
+                      (unsigned long)berth_checkpoint_alignment(walk->checkpoint), (ull)at);
 }
 
 /* ---- computing ---- */

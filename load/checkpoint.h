@@ -69,6 +69,14 @@ typedef struct berth_device_memory_list {
     struct berth_device_memory_list *next;
 } berth_device_memory_list;
 
+/* What the directory lists, in numbers; a part of berth_info. */
+typedef struct berth_listing {
+    bool known;
+    size_t n_records;
+    size_t n_unknown_records;
+    size_t n_crc32;
+} berth_listing;
+
 struct berth_checkpoint {
     berth_reader reader;
     struct berth_config config;
@@ -86,8 +94,10 @@ struct berth_checkpoint {
     bool byteorder_recorded;
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
+    bool keeps_directory;    /* parsed by open in any case: for verification */
     bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
     berth_container container;
+    berth_listing listing;
     size_t n_storages;
     berth_stored *stored;          /* n_storages */
     atomic_bool direct_is_refused; /* the kernel would not do one */
@@ -143,6 +153,8 @@ int berth_small_take(berth_checkpoint *checkpoint, int which, const uint8_t *byt
 
 /* ---- check.c: the file against the layout and the directory ---- */
 
+/* What data begins at multiples of, by the layout of this file. */
+uint32_t berth_checkpoint_alignment(const berth_checkpoint *checkpoint);
 /* Places all storages by the layout; the first header is expected at `cursor`. */
 int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
 /* Compares what the small records' headers say with the layout. */
@@ -171,6 +183,18 @@ int berth_storages_of_entries(const berth_checkpoint *checkpoint, size_t *storag
 int berth_check_storages(berth_checkpoint *checkpoint, berth_error *error);
 /* After that, and with the local headers read: storages lie where those say. */
 int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error);
+
+/* ---- listing.c: the directory as a whole ---- */
+
+/*
+ * The listing is known if the directory, whose end records were found, is what is rendered for the
+ * records that are known without it (Z3 to Z9, Z11, T1): each storage's of its size and where it
+ * was computed. If not, that is no error.
+ */
+int berth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
+                                berth_error *error);
+/* Under the mutex: the listing, through the directory unless it is known. */
+int berth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error);
 
 /* ---- stream.c ---- */
 

@@ -36,8 +36,8 @@ static int check_begin(const berth_zip_directory *directory, berth_error *error)
                       "the first entry, but the archive begins at byte 0");
 }
 
-int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
-                         berth_error *error)
+int berth_container_fetch(berth_container *container, berth_window *window, uint64_t tail_nbytes,
+                          const uint8_t **directory, berth_error *error)
 {
     uint64_t file_nbytes = window->reader->nbytes;
     const uint8_t *bytes;
@@ -53,12 +53,28 @@ int berth_container_read(berth_container *container, berth_window *window, uint6
     if (berth_window_get(window, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
         berth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
         berth_window_get(window, container->end.directory_offset, container->end.directory_nbytes,
-                         0, &bytes, error) < 0 ||
-        berth_zip_read_directory(bytes, &container->end, &container->directory, error) < 0 ||
+                         0, directory, error) < 0)
+        return error->code;
+    return 0;
+}
+
+int berth_container_parse(berth_container *container, const uint8_t *directory, berth_error *error)
+{
+    if (berth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
         check_begin(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
+}
+
+int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
+                         berth_error *error)
+{
+    const uint8_t *directory;
+
+    if (berth_container_fetch(container, window, tail_nbytes, &directory, error) < 0)
+        return error->code;
+    return berth_container_parse(container, directory, error);
 }
 
 berth_zip_entry *berth_container_find(const berth_container *container, const char *record)

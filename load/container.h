@@ -10,15 +10,21 @@
 #include "load/window.h"
 
 typedef struct berth_container {
-    bool known; /* the directory was read; else all is zero */
+    bool known; /* the directory was parsed; else it is zero */
     berth_zip_end end;
     berth_zip_directory directory;
 } berth_container;
 
 /*
- * Reads the end records and the directory (Z1 to Z4, Z8, Z9), in one read if the last `tail_nbytes`
- * bytes, or BERTH_ZIP_TAIL_NBYTES, hold both; in two if not. What the head holds is not read again.
+ * Reads the end records (Z1 to Z3) and the directory's bytes, which live until the next use of the
+ * window: in one read if the last `tail_nbytes` bytes, or BERTH_ZIP_TAIL_NBYTES, hold both; in two
+ * if not. What the head holds is not read again.
  */
+int berth_container_fetch(berth_container *container, berth_window *window, uint64_t tail_nbytes,
+                          const uint8_t **directory, berth_error *error);
+/* Then what they say (Z3, Z4, Z8, Z9). */
+int berth_container_parse(berth_container *container, const uint8_t *directory, berth_error *error);
+/* Both. */
 int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
                          berth_error *error);
 void berth_container_free(berth_container *container);

@@ -28,7 +28,8 @@ void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call
     stats->moved_nbytes = atomic_load(&checkpoint->reader.moved_nbytes);
     stats->asked_nbytes = stats->moved_nbytes;
     stats->n_requests = atomic_load(&checkpoint->reader.n_requests);
-    stats->n_records = checkpoint->container.directory.n_entries;
+    stats->n_records = checkpoint->listing.known ? checkpoint->listing.n_records
+                                                 : checkpoint->container.directory.n_entries;
     stats->n_storages = checkpoint->n_storages;
     stats->calculated_offsets = checkpoint->calculated_offsets;
     berth_storages_method(checkpoint, &stats->method, &stats->reason);
@@ -73,6 +74,7 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_ca
     }
     checkpoint->reader.fd = -1;
     checkpoint->begin_seconds = berth_seconds();
+    checkpoint->keeps_directory = config != NULL;
     if (config)
         checkpoint->config = *config;
     else if (berth_config_resolve(call, &checkpoint->config, error) < 0) {
@@ -287,35 +289,6 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 
 /* ---- what the file says of itself ---- */
 
-static bool is_own_record(const char *record)
-{
-    static const char *const others[] = {"version", ".data/serialization_id"};
-
-    for (size_t i = 0; i < BERTH_N_SMALL; i++)
-        if (strcmp(record, berth_small_names[i]) == 0)
-            return true;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(record, others[i]) == 0)
-            return true;
-    return false;
-}
-
-/* Z11: records that nothing here knows are counted. */
-static void count_records(const berth_checkpoint *checkpoint, berth_info *info)
-{
-    const berth_zip_directory *directory = &checkpoint->container.directory;
-
-    info->n_records = directory->n_entries;
-    for (size_t i = 0; i < directory->n_entries; i++) {
-        const berth_zip_entry *entry = &directory->entries[i];
-        bool is_storage = strncmp(entry->record, "data/", 5) == 0 &&
-                          berth_tree_find_storage(checkpoint->tree, entry->record + 5,
-                                                  strlen(entry->record + 5)) != NULL;
-        info->n_unknown_records += !is_storage && !is_own_record(entry->record);
-        info->n_crc32 += entry->crc32 != 0;
-    }
-}
-
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
 {
@@ -351,7 +324,7 @@ int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_
     const berth_names *names = berth_checkpoint_names(checkpoint, error);
     if (names) {
         (void)pthread_mutex_lock(&checkpoint->mutex);
-        (void)berth_checkpoint_need_directory(checkpoint, error);
+        (void)berth_checkpoint_need_listing(checkpoint, error);
         (void)pthread_mutex_unlock(&checkpoint->mutex);
     }
     if (error->code < 0)
@@ -363,9 +336,11 @@ int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_
                          .byteorder = checkpoint->is_big ? "big" : "little",
                          .byteorder_recorded = checkpoint->byteorder_recorded,
                          .nbytes = checkpoint->reader.nbytes,
+                         .n_records = checkpoint->listing.n_records,
+                         .n_unknown_records = checkpoint->listing.n_unknown_records,
+                         .n_crc32 = checkpoint->listing.n_crc32,
                          .n_tensors = berth_names_count(names),
                          .calculated_offsets = checkpoint->calculated_offsets};
-    count_records(checkpoint, info);
     count_storages(checkpoint, info);
     return 0;
 }

@@ -188,9 +188,18 @@ static int compare_layout(berth_checkpoint *checkpoint, berth_window *window, be
 /* load.check from directory upwards: what was computed against what is told. */
 static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
 {
-    if (berth_container_read(&checkpoint->container, window, guess_tail(checkpoint), error) < 0 ||
-        refuse_archive(&checkpoint->container, error) < 0 ||
-        berth_check_storages(checkpoint, error) < 0)
+    berth_container *container = &checkpoint->container;
+    const uint8_t *directory;
+
+    if (berth_container_fetch(container, window, guess_tail(checkpoint), &directory, error) < 0)
+        return error->code;
+    if (checkpoint->config.load_check < BERTH_CHECK_HEADERS && !checkpoint->keeps_directory &&
+        berth_listing_take_rendered(checkpoint, directory, error) < 0)
+        return error->code;
+    if (checkpoint->listing.known)
+        return 0;
+    if (berth_container_parse(container, directory, error) < 0 ||
+        refuse_archive(container, error) < 0 || berth_check_storages(checkpoint, error) < 0)
         return error->code;
     if (checkpoint->has_longer_record)
         return take_longer_record(checkpoint, window, error);

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A directory that is what the layout renders is not taken apart; any other is, with the same
+ * result as if all were (One reading). Verification takes each apart, and so tells what that is.
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "format/bytes.h"
+#include "load/checkpoint.h"
+#include "tests/load/builder.h"
+#include "tests/support/support.h"
+
+/* ---- both ways ---- */
+
+struct outcome {
+    int code;
+    char message[sizeof((berth_error *)0)->message];
+    bool is_parsed; /* the directory */
+    berth_info info;
+};
+
+static struct outcome open_one_way(const char *path, bool parsed)
+{
+    struct outcome outcome = {0};
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    berth_checkpoint *checkpoint;
+    berth_error error = {0};
+
+    cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
+    outcome.code = parsed ? berth_checkpoint_open_path(path, config, &call, &checkpoint, &error)
+                          : berth_open(path, &call, &checkpoint, &error);
+    (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
+    if (outcome.code == 0) {
+        outcome.is_parsed = checkpoint->container.known;
+        cr_assert_eq(berth_checkpoint_info(checkpoint, &outcome.info, NULL), 0);
+        outcome.info.archive = NULL; /* freed by now */
+        berth_close(checkpoint);
+    }
+    berth_config_free(config);
+    return outcome;
+}
+
+/* Whether it was parsed without need; the rest must be the same. */
+static bool same_both_ways(const char *path, const char *what, size_t at)
+{
+    struct outcome short_way = open_one_way(path, false), long_way = open_one_way(path, true);
+
+    cr_assert_eq(short_way.code, long_way.code, "%s %zu: %s, but %s", what, at, short_way.message,
+                 long_way.message);
+    cr_expect_str_eq(short_way.message, long_way.message, "%s %zu", what, at);
+    cr_expect_eq(short_way.info.n_records, long_way.info.n_records, "%s %zu", what, at);
+    cr_expect_eq(short_way.info.n_unknown_records, long_way.info.n_unknown_records);
+    cr_expect_eq(short_way.info.n_crc32, long_way.info.n_crc32, "%s %zu", what, at);
+    cr_expect(long_way.is_parsed || long_way.code < 0);
+    return short_way.is_parsed;
+}
+
+struct file {
+    char *folder, *path;
+};
+
+static struct file new_file(void)
+{
+    struct file file = {.folder = test_folder_new()};
+
+    file.path = test_path(file.folder, "sample.pt");
+    return file;
+}
+
+static void remove_file(struct file *file)
+{
+    free(file->path);
+    test_folder_remove(file->folder);
+}
+
+/* ---- what is rendered ---- */
+
+Test(listing, of_a_plain_file_is_not_taken_apart)
+{
+    for (int with_crc = 0; with_crc < 2; with_crc++) {
+        struct file file = new_file();
+        size_t nbytes;
+        uint8_t *bytes = build_sample(with_crc, &nbytes);
+        test_write_file(file.path, bytes, nbytes);
+        cr_expect_not(same_both_ways(file.path, "plain", 0));
+        struct outcome outcome = open_one_way(file.path, false);
+        cr_expect_eq(outcome.info.n_records, 9);
+        cr_expect_eq(outcome.info.n_unknown_records, 0);
+        cr_expect_eq(outcome.info.n_crc32, with_crc ? 9 : 0);
+        free(bytes);
+        remove_file(&file);
+    }
+}
+
+Test(listing, needs_no_request_of_its_own)
+{
+    struct file file = new_file();
+    size_t nbytes;
+    uint8_t *bytes = build_sample(true, &nbytes);
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+    berth_checkpoint *checkpoint;
+    berth_info info;
+
+    test_write_file(file.path, bytes, nbytes);
+    cr_assert_eq(berth_config_patch("debug=off load.check=directory", NULL), 0);
+    cr_assert_eq(berth_open(file.path, &call, &checkpoint, NULL), 0);
+    cr_expect_eq(stats.n_records, 9);
+    uint64_t n_requests = stats.n_requests;
+    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, NULL), 0);
+    berth_checkpoint_stats(checkpoint, &call);
+    cr_expect_eq(stats.n_requests, n_requests);
+    cr_expect_eq(info.n_records, 9);
+    berth_close(checkpoint);
+    berth_config_unpatch(NULL);
+    free(bytes);
+    remove_file(&file);
+}
+
+/* ---- what is not ---- */
+
+/* Every bit of the directory and of what follows it. */
+Test(listing, with_one_bit_wrong_is_judged_as_if_it_were_taken_apart, .timeout = 300)
+{
+    struct file file = new_file();
+    size_t nbytes, n_parsed = 0;
+    uint8_t *bytes = build_sample(true, &nbytes);
+    size_t begin = nbytes - BERTH_ZIP_END_NBYTES - 9 * (BERTH_ZIP_CENTRAL_NBYTES + 12);
+
+    test_write_file(file.path, bytes, nbytes);
+    int fd = open(file.path, O_WRONLY | O_CLOEXEC);
+    for (size_t bit = 8 * begin; bit < 8 * nbytes; bit++) {
+        uint8_t wrong = (uint8_t)(bytes[bit / 8] ^ 1 << bit % 8);
+        cr_assert_eq(pwrite(fd, &wrong, 1, (off_t)(bit / 8)), 1);
+        n_parsed += same_both_ways(file.path, "bit", bit);
+        cr_assert_eq(pwrite(fd, &bytes[bit / 8], 1, (off_t)(bit / 8)), 1);
+    }
+    cr_expect_gt(n_parsed, 0); /* dates, versions: told otherwise, but the same */
+    close(fd);
+    free(bytes);
+    remove_file(&file);
+}
+
+/* Opens it both ways, and frees it. */
+static bool written(struct archive *archive, uint8_t *bytes, size_t nbytes, const char *what)
+{
+    struct file file = new_file();
+
+    test_write_file(file.path, bytes, nbytes);
+    bool is_parsed = same_both_ways(file.path, what, 0);
+    free(bytes);
+    free_archive(archive);
+    remove_file(&file);
+    return is_parsed;
+}
+
+/* A sample with a change; whether it was parsed. */
+static bool changed(void (*change)(struct archive *), const struct lie *lie)
+{
+    struct archive archive = sample();
+    size_t nbytes;
+
+    if (change)
+        change(&archive);
+    uint8_t *bytes = build(&archive, 64, true, lie, &nbytes);
+    return written(&archive, bytes, nbytes, lie ? lie->record : "changed");
+}
+
+static void add_unknown(struct archive *archive)
+{
+    add_text(archive, "notes.txt", "mine");
+}
+
+static void add_unnamed_storage(struct archive *archive)
+{
+    add_text(archive, "data/99", "a storage that nothing names");
+}
+
+static void add_program(struct archive *archive)
+{
+    add_text(archive, "code/a.py", "1");
+    add_text(archive, "constants.pkl", "1");
+}
+
+static void add_small_record_behind(struct archive *archive)
+{
+    remove_record(archive, "byteorder");
+    add_text(archive, "byteorder", NATIVE_BYTEORDER);
+}
+
+static void leave_out_what_follows(struct archive *archive)
+{
+    remove_record(archive, "version");
+    remove_record(archive, ".data/serialization_id");
+}
+
+static void leave_out_the_id(struct archive *archive)
+{
+    remove_record(archive, ".data/serialization_id");
+}
+
+static void leave_out_byteorder(struct archive *archive)
+{
+    remove_record(archive, "byteorder");
+}
+
+static void leave_out_a_storage(struct archive *archive)
+{
+    remove_record(archive, "data/2");
+}
+
+Test(listing, with_other_records_is_taken_apart)
+{
+    cr_expect(changed(add_unknown, NULL));
+    cr_expect(changed(add_unnamed_storage, NULL));
+    (void)changed(add_program, NULL);
+    (void)changed(add_small_record_behind, NULL);
+    (void)changed(leave_out_a_storage, NULL);
+    cr_expect_not(changed(leave_out_what_follows, NULL));
+    cr_expect_not(changed(leave_out_byteorder, NULL));
+}
+
+Test(listing, that_lies_is_taken_apart)
+{
+    static const char *const records[] = {"data.pkl", "byteorder", "data/0",
+                                          "data/2",   "version",   ".data/serialization_id"};
+
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        (void)changed(NULL, &(struct lie){.record = records[i], .gap = 64});
+        (void)changed(NULL, &(struct lie){.record = records[i], .more_padding = 64});
+        (void)changed(NULL, &(struct lie){.record = records[i], .directory_shift = 16});
+        (void)changed(NULL, &(struct lie){.record = records[i], .directory_shift = -16});
+        (void)changed(NULL, &(struct lie){.record = records[i], .directory_lie = 1});
+        (void)changed(NULL, &(struct lie){.record = records[i], .unlisted = true});
+    }
+}
+
+/* ---- files with bytes exchanged ---- */
+
+/* Wherever one text stands, another one that is as long. */
+static bool renamed(void (*change)(struct archive *), const char *from, const char *to)
+{
+    struct archive archive = sample();
+    size_t nbytes, n = strlen(from), n_found = 0;
+
+    if (change)
+        change(&archive);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    for (size_t at = 0; at + n <= nbytes; at++)
+        if (memcmp(bytes + at, from, n) == 0) {
+            memcpy(bytes + at, to, n);
+            n_found++;
+        }
+    cr_assert_gt(n_found, 0);
+    return written(&archive, bytes, nbytes, to);
+}
+
+/* Z8 */
+Test(listing, in_a_folder_of_a_bad_name_is_taken_apart)
+{
+    (void)renamed(NULL, "sample/", "sam\\le/");
+    (void)renamed(leave_out_what_follows, "sample/", "sam\\le/");
+    (void)renamed(leave_out_what_follows, "sample/", "sampl\x01/");
+    (void)renamed(leave_out_what_follows, "sample/", "C:mple/");
+    cr_expect_not(renamed(NULL, "sample/", "samp\xC3\xA4/"));
+}
+
+/* Z8 */
+Test(listing, of_two_folders_is_taken_apart)
+{
+    (void)renamed(NULL, "sample/version", "simple/version");
+    (void)renamed(leave_out_the_id, "sample/version", "simple/version");
+}
+/* The sample with its pickle's one key "0" exchanged, but not the name of the record. */
+static bool with_key(const char *key, const char *name)
+{
+    static const uint8_t text[] = {'X', 1, 0, 0, 0, '0'};
+    struct archive archive = sample();
+    size_t nbytes, n = strlen(key), at = 0;
+    const uint8_t *pickle = archive.pickled.bytes;
+    uint8_t *changed_pickle = malloc(archive.pickled.nbytes + n);
+
+    while (memcmp(pickle + at, text, sizeof text) != 0)
+        at++;
+    memcpy(changed_pickle, pickle, at + 5);
+    changed_pickle[at + 1] = (uint8_t)n;
+    memcpy(changed_pickle + at + 5, key, n);
+    memcpy(changed_pickle + at + 5 + n, pickle + at + 6, archive.pickled.nbytes - at - 6);
+    find_record(&archive, "data.pkl")->bytes = changed_pickle;
+    find_record(&archive, "data.pkl")->nbytes += n - 1;
+    find_record(&archive, "data/0")->name = name;
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    free(changed_pickle);
+    return written(&archive, bytes, nbytes, key);
+}
+
+/* Z8: a key that is no number has its name checked. */
+Test(listing, of_other_keys)
+{
+    cr_expect_not(with_key("7", "data/7"));
+    cr_expect_not(with_key("12345678901234567890", "data/12345678901234567890"));
+    cr_expect(with_key("123456789012345678901", "data/123456789012345678901"));
+    cr_expect(with_key("x", "data/x"));
+    cr_expect(with_key("7x", "data/7x"));
+    (void)with_key("7x", "data/7");
+    (void)with_key("7\\", "data/7\\");
+    (void)with_key("..", "data/..");
+}
+
+/* Z3: one entry more than the end records count. */
+Test(listing, that_goes_on_behind_its_last_entry_is_taken_apart)
+{
+    enum { LAST_NBYTES = BERTH_ZIP_CENTRAL_NBYTES + sizeof "sample/data/2" - 1 };
+    struct archive archive = sample();
+    size_t nbytes;
+
+    leave_out_what_follows(&archive);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    size_t end = nbytes - BERTH_ZIP_END_NBYTES;
+    berth_cursor cursor = berth_cursor_over(bytes + end + 40, 16);
+    uint64_t directory_nbytes = berth_cursor_u64(&cursor), offset = berth_cursor_u64(&cursor);
+    memcpy(bytes + end, bytes + end - LAST_NBYTES, LAST_NBYTES);
+    berth_zip_write_end(7, offset, directory_nbytes + LAST_NBYTES, bytes + end + LAST_NBYTES);
+    (void)written(&archive, bytes, nbytes + LAST_NBYTES, "one more");
+}
+
+/* Files give archives their names. */
+Test(listing, in_a_folder_of_a_long_name)
+{
+    char name[256];
+
+    for (size_t n = 210; n < 250; n++) {
+        struct file file = new_file();
+        berth_value *root;
+        berth_tree *tree = sample_tree(&root);
+        memset(name, 'a', n);
+        (void)snprintf(name + n, sizeof name - n, ".pt");
+        free(file.path);
+        file.path = test_path(file.folder, name);
+        cr_assert_eq(berth_save(file.path, root, NULL, NULL), 0);
+        cr_expect_eq(same_both_ways(file.path, "long", n), n + strlen("/.storage_alignment") > 240,
+                     "%zu", n);
+        berth_tree_free(tree);
+        remove_file(&file);
+    }
+}
