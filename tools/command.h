@@ -74,7 +74,7 @@ void compare_sums_by_default(void);
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
-/* The same for trouble of the command's own, in one line. Returns EXIT_TROUBLE. */
+/* The same for trouble of the command's own, or a remark, in one line. Returns EXIT_TROUBLE. */
 int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Names come from strangers' files: control characters never reach the terminal. */
 void print_name(FILE *out, const char *name);

@@ -27,7 +27,7 @@ static void set_option(const char *assignment, struct argp_state *state)
     char name[64];
 
     if (!equals || (size_t)(equals - assignment) >= sizeof name)
-        argp_error(state, "--set wants NAME=VALUE, not '%s'", assignment);
+        argp_error(state, "--set wants NAME=VALUE");
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
@@ -80,7 +80,7 @@ error_t take_positional(int key, char *word, struct argp_state *state, positiona
     switch (key) {
     case ARGP_KEY_ARG:
         if (words->n == words->most)
-            argp_error(state, "one argument too many: '%s'", word);
+            argp_error(state, "one argument too many: it takes %d", words->most);
         else
             words->words[words->n++] = word;
         return 0;
@@ -180,14 +180,29 @@ json_t *json_text(const char *text)
     return json_string(safe);
 }
 
+/* The control characters that JSON lets stand, and only strings hold: terminals obey them too. */
+static void print_escaped(const char *json)
+{
+    for (; *json; json++) {
+        unsigned char byte = (unsigned char)*json, next = (unsigned char)json[1];
+        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
+        if (is_control || byte == 0x7f)
+            printf("\\u%04x", is_control ? next : byte);
+        else
+            putchar(byte);
+        json += is_control;
+    }
+}
+
 int print_json(json_t *value)
 {
-    if (!value)
-        return trouble("out of memory");
-    int failed = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY) : NULL;
+
     json_decref(value);
-    if (failed)
-        return trouble("standard output: %s", strerror(errno));
+    if (!text)
+        return trouble("out of memory");
+    print_escaped(text);
+    free(text);
     putchar('\n');
     return finish_output(EXIT_YES);
 }

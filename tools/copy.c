@@ -146,8 +146,8 @@ static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quie
     berth_info info;
 
     if (!quiet && berth_checkpoint_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
-        fprintf(stderr, "berth: %s: %zu records that are no part of a checkpoint were left out\n",
-                in, info.n_unknown_records);
+        (void)trouble("%s: %zu records that are no part of a checkpoint were left out", in,
+                      info.n_unknown_records);
 }
 
 /* Another byte order needs to know what the elements are: through the values. */

@@ -37,6 +37,17 @@ static void count(comparison *c, uint64_t nbytes)
     c->call->progress(c->call->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
 }
 
+/* Whether the name of a file, or a text out of it: no control characters. */
+static void print_difference(const char *path, const char *what, const char *a, const char *b)
+{
+    print_name(stdout, path);
+    printf(": %s: ", what);
+    print_name(stdout, a);
+    fputs(" | ", stdout);
+    print_name(stdout, b);
+    putchar('\n');
+}
+
 /* Tells one difference. 0, or EXIT_TROUBLE after telling. */
 static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
                   const char *b)
@@ -50,7 +61,7 @@ static int differ(comparison *c, const pair_walk *walk, const char *what, const 
                               json_pack("{s:o,s:s,s:o,s:o}", "path", json_text(path), "what", what,
                                         "a", json_text(a), "b", json_text(b)));
     else if (!code)
-        printf("%s: %s: %s | %s\n", *path ? path : "the value itself", what, a, b);
+        print_difference(*path ? path : "the value itself", what, a, b);
     free(path);
     return code;
 }

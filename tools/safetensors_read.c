@@ -47,7 +47,7 @@ static int map_file(safetensors_file *file)
 {
     struct stat status;
 
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (file->fd < 0 || fstat(file->fd, &status) != 0)
         return trouble("%s: %s", file->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
@@ -67,6 +67,26 @@ static int map_file(safetensors_file *file)
     return 0;
 }
 
+/*
+ * P3: an object costs a parser of JSON some 200 bytes, and `{}` weighs 2. One that tells a tensor
+ * has 49 at least.
+ */
+static bool has_too_many_objects(const uint8_t *text, size_t nbytes)
+{
+    size_t n_objects = 0;
+    bool in_string = false;
+
+    for (size_t i = 0; i < nbytes; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && text[i] == '{')
+            n_objects++;
+    }
+    return n_objects > nbytes / 32 + 2;
+}
+
 static int parse_header(safetensors_file *file)
 {
     uint64_t n = 0;
@@ -79,6 +99,8 @@ static int parse_header(safetensors_file *file)
         n |= (uint64_t)file->bytes[i] << (8 * i);
     if (n > file->nbytes - 8 || n > HEADER_LIMIT)
         return bad(file, "", "its header is longer than the file, or than 100 MB: no safetensors");
+    if (has_too_many_objects(file->bytes + 8, (size_t)n))
+        return bad(file, "", "its header holds more objects than tensors find room in it");
     file->header =
         json_loadb((const char *)file->bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(file->header)) {
@@ -169,6 +191,22 @@ static int check_cover(const safetensors_file *file, range *ranges, size_t n)
     return at == file->data_nbytes ? 0 : bad(file, "", "bytes after the last tensor");
 }
 
+/* The free texts: a map of texts, as every reader of the format wants it. */
+static int check_metadata(const safetensors_file *file, json_t *metadata)
+{
+    const char *name;
+    json_t *text;
+
+    if (!json_is_object(metadata))
+        return bad(file, "__metadata__", "no map of texts");
+    json_object_foreach(metadata, name, text)
+    {
+        if (!json_is_string(text))
+            return bad(file, "__metadata__", "no map of texts");
+    }
+    return 0;
+}
+
 static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
 {
     size_t n = 0, capacity = json_object_size(file->header);
@@ -181,7 +219,9 @@ static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
     {
         if (code)
             break;
-        if (strcmp(name, "__metadata__"))
+        if (strcmp(name, "__metadata__") == 0)
+            code = check_metadata(file, entry);
+        else
             code = add_tensor(file, name, entry, tree, dict, &ranges[n++]);
     }
     if (!code)
@@ -241,8 +281,7 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     if (!code)
         code = save(out, dict, options);
     if (!code && count_metadata(&file) && !options->quiet)
-        fprintf(stderr, "berth: %s: %zu entries of __metadata__ were left out\n", in,
-                count_metadata(&file));
+        (void)trouble("%s: %zu entries of __metadata__ were left out", in, count_metadata(&file));
     berth_tree_free(tree);
     json_decref(file.header);
     if (file.map)

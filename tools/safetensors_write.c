@@ -292,8 +292,8 @@ static int write_file(conversion *c, const char *out, const common *options)
     outfile_close(&file);
     code = tell_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
-        fprintf(stderr, "berth: %s: %zu values that are no plain tensors were left out\n", c->in,
-                c->n_left_out);
+        (void)trouble("%s: %zu values that are no plain tensors were left out", c->in,
+                      c->n_left_out);
     return code;
 }
 

@@ -12,9 +12,6 @@
 
 #include "tools/command.h"
 
-/* What the parser of JSON needs for an empty object, the smallest thing that has a table. */
-#define JSON_MEMORY_PER_BYTE 160
-
 /* ---- what is told on stderr ---- */
 
 static FILE *told, *real_stderr;
@@ -145,14 +142,13 @@ static void from_safetensors(const uint8_t *bytes, size_t nbytes)
     most_nbytes = live_nbytes;
     berth_tree *tree = berth_tree_new(&error);
     berth_value *dict = berth_dict(tree);
-    if (read_values(bytes, nbytes, tree, dict)) {
-        check_time(since, nbytes);
+    bool is_read = read_values(bytes, nbytes, tree, dict);
+    check_time(since, nbytes);
+    MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
+         "P3: %zu bytes of memory for %zu", most_nbytes - before_nbytes, nbytes);
+    if (is_read) {
         check_views(dict, bytes, nbytes);
         check_saved(dict);
-    } else {
-        check_time(since, nbytes);
-        MUST(most_nbytes - before_nbytes <= JSON_MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
-             "P3: %zu bytes of memory for %zu", most_nbytes - before_nbytes, nbytes);
     }
     berth_tree_free(tree);
 }
