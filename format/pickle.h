@@ -9,15 +9,19 @@
 
 #include "format/value.h"
 
+enum { BERTH_FETCHED_BITS = 4096 };
+
 /* What a look over a pickle tells before anything is built. Begins as zeros. */
 typedef struct berth_pickle_survey {
     size_t extent; /* bytes up to and with STOP; until that is there, where to go on */
     size_t n_memo; /* one more than the largest memo index that is fetched */
+    uint64_t fetched[BERTH_FETCHED_BITS / 64]; /* by index modulo its bits: some such is fetched */
 } berth_pickle_survey;
 
 typedef struct berth_pickle_rules {
     bool inert;                        /* load.unknown_globals = inert */
     bool stream;                       /* from before 1.6: persistent ids have a sixth item */
+    bool one_by_one;                   /* no short cuts: what they are compared with */
     const char *record;                /* for errors: "data.pkl" */
     uint64_t base_offset;              /* of bytes[0] in the file, for errors */
     const berth_pickle_survey *survey; /* of these bytes; NULL: the reader makes it */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The pickle reader's machine, private to its files: pickle_read.c runs the opcodes,
- * pickle_scan.c knows their arguments, pickle_stack.c keeps stack and memo, pickle_globals.c
- * knows the globals, pickle_reduce.c and pickle_tensors.c build what REDUCE asks for,
- * pickle_persistent.c meets storages.
+ * pickle_scan.c knows their arguments, pickle_usual.c many at once, pickle_stack.c keeps stack and
+ * memo, pickle_globals.c knows the globals, pickle_reduce.c and pickle_tensors.c build what REDUCE
+ * asks for, pickle_persistent.c meets storages.
  */
 #ifndef BERTH_FORMAT_PICKLE_MACHINE_H
 #define BERTH_FORMAT_PICKLE_MACHINE_H
@@ -117,6 +117,58 @@ static inline size_t berth_scan_TEXT4(const uint8_t *bytes, size_t nbytes, berth
 size_t berth_scan_F8(const uint8_t *bytes, size_t nbytes, berth_argument *argument);
 size_t berth_scan_LINES(const uint8_t *bytes, size_t nbytes, berth_argument *argument);
 
+/* ---- the usual tensor ---- */
+
+/*
+ * A tensor as torch.save writes each one that comes after the first of its class: always the same
+ * opcodes, with other arguments. Most of a checkpoint's pickle is that.
+ */
+enum {
+    BERTH_USUAL_NBYTES = 192, /* more than one can have: where fewer are left, none is looked for */
+    BERTH_USUAL_RANK = 6,
+    BERTH_USUAL_KEY_NBYTES = 16,
+    BERTH_USUAL_PUTS = 6
+};
+
+/* What is fetched: _rebuild_tensor_v2, 'storage', its class, its key, its location, OrderedDict. */
+enum {
+    BERTH_USUAL_FUNCTION,
+    BERTH_USUAL_WORD,
+    BERTH_USUAL_CLASS,
+    BERTH_USUAL_KEY,
+    BERTH_USUAL_LOCATION,
+    BERTH_USUAL_HOOKS,
+    BERTH_USUAL_GETS
+};
+
+typedef struct berth_usual {
+    uint32_t gets[BERTH_USUAL_GETS];
+    uint32_t puts[BERTH_USUAL_PUTS];
+    size_t n_puts;
+    const char *key; /* NULL: it is fetched */
+    size_t key_nbytes;
+    int64_t numel; /* as all that follow: no less than 0, no more than 31 bits */
+    int64_t offset;
+    int64_t size[BERTH_USUAL_RANK];
+    int64_t stride[BERTH_USUAL_RANK];
+    int32_t rank;
+    int32_t stride_rank;
+    bool requires_grad;
+} berth_usual;
+
+/* Whether it is worth while to look for one: a GET, and two MARKs. */
+static inline bool berth_may_be_usual(const berth_pickle_rules *rules, const uint8_t *bytes,
+                                      size_t nbytes)
+{
+    if ((bytes[0] != 'h' && bytes[0] != 'j') || nbytes < BERTH_USUAL_NBYTES || rules->one_by_one)
+        return false;
+    const uint8_t *marks = bytes + (bytes[0] == 'h' ? 2 : 5);
+    return marks[0] == '(' && marks[1] == '(';
+}
+
+/* Its size, or 0 if there is none; BERTH_USUAL_NBYTES are there. */
+size_t berth_scan_usual(const uint8_t *bytes, berth_usual *usual);
+
 /* BERTH_E_FORBIDDEN, naming the opcode (P1). */
 int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, berth_error *error);
 
@@ -182,6 +234,7 @@ struct berth_unpickler {
     size_t nbytes;
     size_t op_at; /* the opcode at hand */
     const berth_pickle_rules *rules;
+    const berth_pickle_survey *survey;
     berth_tree *tree;
     berth_error *error;
     bool stopped;
@@ -258,13 +311,20 @@ int berth_unpickle_push_mark(berth_unpickler *unpickler);
 /* The items above the last MARK, which are taken away with it; valid until the next push. */
 int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Room in the memo for what is fetched. */
-int berth_unpickle_begin_memo(berth_unpickler *unpickler, size_t n_memo);
-/* P2, P3: an index beyond those that are fetched. */
+int berth_unpickle_begin_memo(berth_unpickler *unpickler);
+/* P2, P3: an index that is not fetched. */
 int berth_unpickle_skip_put(berth_unpickler *unpickler, uint64_t index);
+
+/* Whether a memo index may be fetched. */
+static inline bool berth_unpickle_is_fetched(const berth_unpickler *unpickler, uint64_t index)
+{
+    return index < unpickler->n_memo &&
+           unpickler->survey->fetched[index % BERTH_FETCHED_BITS / 64] >> index % 64 & 1;
+}
 
 static inline int berth_unpickle_put(berth_unpickler *unpickler, uint64_t index)
 {
-    if (index >= unpickler->n_memo)
+    if (!berth_unpickle_is_fetched(unpickler, index))
         return berth_unpickle_skip_put(unpickler, index);
     unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     return 0;
@@ -296,6 +356,10 @@ bool berth_is_no_hooks(const berth_value *value);
 bool berth_unpickle_is_plain(berth_value *const *items);
 /* The storage that a persistent id names (P5). */
 berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id);
+
+/* The usual tensor at `bytes`, pushed, or an error (memory); its size. 0: run the opcodes one by
+ * one. */
+size_t berth_unpickle_usual(berth_unpickler *unpickler, const uint8_t *bytes);
 
 /* The items of a tuple; SIZE_MAX for what is none. */
 static inline size_t berth_unpickle_items(const berth_value *value, berth_value *const **items)

@@ -413,6 +413,14 @@ static int run(berth_unpickler *unpickler)
         if (at == end)
             return fail_without_stop(unpickler);
         unpickler->op_at = (size_t)(at - unpickler->bytes);
+        size_t usual_nbytes = berth_may_be_usual(unpickler->rules, at, (size_t)(end - at))
+                                  ? berth_unpickle_usual(unpickler, at)
+                                  : 0;
+        if (usual_nbytes) {
+            at += usual_nbytes;
+            code = unpickler->error->code;
+            continue;
+        }
         berth_argument argument;
         size_t left = (size_t)(end - ++at), used;
         switch (at[-1]) {
@@ -432,25 +440,21 @@ static int run(berth_unpickler *unpickler)
     return code;
 }
 
-/* What the memo must hold. A pickle that is no good is told by who runs it. */
-static size_t n_fetched(const berth_unpickler *unpickler)
-{
-    const berth_pickle_rules *rules = unpickler->rules;
-    berth_pickle_survey survey = {0};
-    berth_error unasked;
-    if (rules->survey)
-        return rules->survey->n_memo;
-    berth_error_clear(&unasked);
-    (void)berth_pickle_look(unpickler->bytes, unpickler->nbytes, rules, &survey, &unasked);
-    return survey.n_memo;
-}
-
 int berth_pickle_read(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                       berth_tree *tree, berth_value **root, berth_error *error)
 {
-    berth_unpickler unpickler = {
-        .bytes = bytes, .nbytes = nbytes, .rules = rules, .tree = tree, .error = error};
-    int code = berth_unpickle_begin_memo(&unpickler, n_fetched(&unpickler));
+    berth_pickle_survey own = {0};
+    berth_error unasked;
+    berth_unpickler unpickler = {.bytes = bytes,
+                                 .nbytes = nbytes,
+                                 .rules = rules,
+                                 .survey = rules->survey ? rules->survey : &own,
+                                 .tree = tree,
+                                 .error = error};
+    berth_error_clear(&unasked);
+    if (!rules->survey) /* a pickle that is no good is told by who runs it */
+        (void)berth_pickle_look(bytes, nbytes, rules, &own, &unasked);
+    int code = berth_unpickle_begin_memo(&unpickler);
     if (code == 0)
         code = run(&unpickler);
     if (code == 0) {

@@ -48,28 +48,44 @@ int berth_fail_opcode(uint8_t byte, const berth_pickle_rules *rules, size_t at, 
                       byte);
 }
 
-/* One more than an index. In 32 bits the last one stays: no pickle is so long, so both are wrong.
- */
-static size_t memo_end(int64_t index)
+static void note_fetched(berth_pickle_survey *survey, uint32_t index)
 {
-    return (uint64_t)index < SIZE_MAX ? (size_t)index + 1 : SIZE_MAX;
+    survey->fetched[index % BERTH_FETCHED_BITS / 64] |= UINT64_C(1) << index % 64;
+    /* In 32 bits the last one stays: no pickle is so long, so both are wrong. */
+    uint64_t n = (uint64_t)index + 1;
+    if (n > survey->n_memo)
+        survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;
+}
+
+static size_t look_at_usual(const uint8_t *bytes, berth_pickle_survey *survey)
+{
+    berth_usual usual;
+    size_t used = berth_scan_usual(bytes, &usual);
+    for (size_t i = 0; used && i < BERTH_USUAL_GETS; i++)
+        note_fetched(survey, usual.gets[i]);
+    return used;
 }
 
 int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_rules *rules,
                       berth_pickle_survey *survey, berth_error *error)
 {
-    size_t at = survey->extent, n_memo = survey->n_memo;
+    size_t at = survey->extent;
     bool ended = false;
     while (at < nbytes && !ended) {
-        size_t used;
+        size_t used = berth_may_be_usual(rules, bytes + at, nbytes - at)
+                          ? look_at_usual(bytes + at, survey)
+                          : 0;
+        if (used) {
+            at += used;
+            continue;
+        }
         berth_argument argument;
         switch (bytes[at]) {
 #define BERTH_OPCODE(name, opcode, form)                                                           \
     case opcode:                                                                                   \
         used = berth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                      \
-        if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX &&                            \
-            (uint64_t)argument.number >= n_memo)                                                   \
-            n_memo = memo_end(argument.number);                                                    \
+        if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX)                              \
+            note_fetched(survey, (uint32_t)argument.number);                                       \
         ended = (opcode) == '.';                                                                   \
         break;
 #include "format/pickle_opcodes.def"
@@ -80,7 +96,7 @@ int berth_pickle_look(const uint8_t *bytes, size_t nbytes, const berth_pickle_ru
             break;
         at += 1 + used;
     }
-    *survey = (berth_pickle_survey){.extent = at, .n_memo = n_memo};
+    survey->extent = at;
     if (ended)
         return 0;
     return berth_fail(error, BERTH_E_TRUNCATED, rules->record, rules->base_offset + nbytes,

@@ -63,8 +63,9 @@ int berth_unpickle_pop_mark(berth_unpickler *unpickler, berth_value *const **ite
 }
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
-int berth_unpickle_begin_memo(berth_unpickler *unpickler, size_t n_memo)
+int berth_unpickle_begin_memo(berth_unpickler *unpickler)
 {
+    size_t n_memo = unpickler->survey->n_memo;
     size_t n = n_memo < unpickler->nbytes ? n_memo : unpickler->nbytes;
     if (n == 0)
         return 0;
@@ -93,9 +94,9 @@ static bool is_used_once(const berth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
-    if (left > 5 && at[0] == 'r' && berth_little_u32(at + 1) >= unpickler->n_memo)
+    if (left > 5 && at[0] == 'r' && !berth_unpickle_is_fetched(unpickler, berth_little_u32(at + 1)))
         at += 5;
-    else if (left > 2 && at[0] == 'q' && at[1] >= unpickler->n_memo)
+    else if (left > 2 && at[0] == 'q' && !berth_unpickle_is_fetched(unpickler, at[1]))
         at += 2;
     else if (left == 0)
         return false;

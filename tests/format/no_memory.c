@@ -233,6 +233,19 @@ static const char *const pickles[] = {
     "TUPLE1 NEWFALSE TUPLE REDUCE STOP",
 };
 
+/* So long that the second tensor is read at once. */
+#define USUAL                                                                                      \
+    "EMPTY_LIST MARK GLOBAL torch._utils _rebuild_tensor_v2 BINPUT 0 MARK MARK 'storage' BINPUT "  \
+    "1 "                                                                                           \
+    "GLOBAL torch FloatStorage BINPUT 2 '0' 'cuda' BINPUT 3 6 TUPLE BINPERSID 0 2 3 TUPLE2 3 1 "   \
+    "TUPLE2 NEWFALSE GLOBAL collections OrderedDict BINPUT 4 EMPTY_TUPLE REDUCE TUPLE REDUCE "     \
+    "BINGET 0 MARK MARK BINGET 1 BINGET 2 'long key of it' BINPUT 5 BINGET 3 6 TUPLE BINPUT 6 "    \
+    "BINPERSID 0 2 3 TUPLE2 BINPUT 7 3 1 TUPLE2 BINPUT 8 NEWTRUE BINGET 4 EMPTY_TUPLE REDUCE "     \
+    "BINPUT 9 TUPLE BINPUT 10 REDUCE "
+
+#define LINE "'________________________________________________' "
+#define FILLER LINE LINE LINE LINE
+
 static const char *const inert_pickles[] = {
     "GLOBAL a B EMPTY_TUPLE REDUCE 1 APPEND 'k' 2 SETITEM EMPTY_DICT BUILD STOP",
     "GLOBAL a B EMPTY_TUPLE NEWOBJ MARK 1 2 APPENDS MARK 'k' 2 SETITEMS STOP",
@@ -285,6 +298,7 @@ Test(no_memory, every_pickle_fails_cleanly_wherever_a_chunk_ends, .timeout = 120
         n_points += read_everywhere(pickles[i], NO_RULES);
     for (size_t i = 0; i < sizeof inert_pickles / sizeof *inert_pickles; i++)
         n_points += read_everywhere(inert_pickles[i], INERT);
+    n_points += read_everywhere(USUAL FILLER "APPENDS STOP", NO_RULES);
     cr_expect_gt(n_points, 1000);
     printf("pickles: %zu places where memory ended\n", n_points);
 }

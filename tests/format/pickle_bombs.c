@@ -355,11 +355,12 @@ Test(pickle_bombs, items_of_inert_objects)
 Test(pickle_bombs, memos_of_more_places_than_memory_has_are_refused)
 {
     static berth_unpickler unpickler;
+    const berth_pickle_survey survey = {.n_memo = SIZE_MAX / sizeof(berth_value *) + 2};
     berth_error error;
     berth_error_clear(&error);
     unpickler.nbytes = SIZE_MAX;
+    unpickler.survey = &survey;
     unpickler.error = &error;
-    cr_expect_eq(berth_unpickle_begin_memo(&unpickler, SIZE_MAX / sizeof(berth_value *) + 2),
-                 BERTH_E_MEMORY);
+    cr_expect_eq(berth_unpickle_begin_memo(&unpickler), BERTH_E_MEMORY);
     cr_expect_null(unpickler.memo);
 }

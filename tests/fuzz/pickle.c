@@ -8,6 +8,32 @@
 
 /* ---- the reader by itself ---- */
 
+/* The same pickle without short cuts: the same refusal, or the same value. */
+static void check_one_by_one(const uint8_t *bytes, size_t nbytes, berth_pickle_rules rules,
+                             const berth_value *root, const berth_error *told)
+{
+    berth_pickled quick = {0}, slow = {0};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *other = NULL;
+    berth_error error;
+
+    berth_error_clear(&error);
+    rules.one_by_one = true;
+    int code = berth_pickle_read(bytes, nbytes, &rules, tree, &other, &error);
+    MUST(code == told->code && strcmp(error.message, told->message) == 0, "%s; one by one: %s",
+         told->message, error.message);
+    if (code == 0) {
+        int written = berth_pickle_write(root, false, &quick, &error);
+        MUST(written == berth_pickle_write(other, false, &slow, &error) &&
+                 quick.nbytes == slow.nbytes && quick.n_storages == slow.n_storages &&
+                 (written < 0 || memcmp(quick.bytes, slow.bytes, quick.nbytes) == 0),
+             "one by one it is another value");
+        berth_pickled_free(&quick);
+        berth_pickled_free(&slow);
+    }
+    berth_tree_free(tree);
+}
+
 /* The tree, or NULL with a sentence. */
 static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
 {
@@ -24,6 +50,7 @@ static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
     MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + 65536,
          "P3: %zu bytes of memory for a pickle of %zu", most_nbytes - before_nbytes, nbytes);
     MUST((result < 0) == (error.message[0] != 0) && (result < 0 || root), "%s", error.message);
+    check_one_by_one(bytes, nbytes, rules, root, &error);
     if (result == 0) {
         MUST(berth_pickle_look(bytes, nbytes, &rules, &survey, &error) == 0 &&
                  survey.extent == nbytes,
@@ -63,6 +90,7 @@ static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number
 static void make_seeds(void)
 {
     seed_written();
+    seed_usual();
     seed_calls();
     seed_bombs(2000);
     seed_folder("tests/fuzz/found/pickle", "");

@@ -421,6 +421,31 @@ static inline void seed_written(void)
     berth_tree_free(tree);
 }
 
+/* Tensors that are read at once, from the second on: as many bytes as that takes follow. */
+static inline void seed_usual(void)
+{
+    static const float elements[6] = {0, 1, 2, 3, 4, 5};
+    static const int64_t shape[] = {2, 1, 1, 3};
+    static const char text[200];
+
+    count_memory_from_now();
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_list(tree);
+    berth_pickled pickled;
+    berth_error error = {0};
+
+    for (int32_t i = 0; i < 8; i++)
+        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                         .rank = i % 5,
+                                                                         .shape = shape,
+                                                                         .data = elements}));
+    berth_list_append(root, berth_str(tree, text, sizeof text));
+    MUST(berth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
+    seed("usual", pickled.bytes, pickled.nbytes);
+    berth_pickled_free(&pickled);
+    berth_tree_free(tree);
+}
+
 /* One of each call, several times, as its arguments differ. */
 static inline void seed_calls(void)
 {

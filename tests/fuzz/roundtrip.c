@@ -64,6 +64,7 @@ static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number
 static void make_seeds(void)
 {
     seed_written();
+    seed_usual();
     seed_calls();
     seed_bombs(500);
     seed_folder("tests/data/torch", ".pt");

@@ -289,6 +289,17 @@ static void parse_inert_pickle(const cost *asked)
     .parse = parse_pickle, .most_growth = MOST_GROWTH_OF_KEYS
 #define KEPT_INERT .make = repeat_words, .parse = parse_inert_pickle
 
+/* What is read at once from the second on; of rank 0 it is shortest. */
+#define FIRST_USUAL                                                                                \
+    "EMPTY_LIST MARK GLOBAL torch._utils _rebuild_tensor_v2 BINPUT 0 MARK MARK 'storage' BINPUT "  \
+    "1 GLOBAL torch FloatStorage BINPUT 2 '0' BINPUT 5 'cpu' BINPUT 3 BININT1 1 TUPLE BINPERSID "  \
+    "BININT1 0 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE GLOBAL collections OrderedDict BINPUT 4 "          \
+    "EMPTY_TUPLE REDUCE TUPLE REDUCE "
+#define FURTHER_USUAL                                                                              \
+    "BINGET 0 MARK MARK BINGET 1 BINGET 2 BINGET 5 BINGET 3 BININT1 1 TUPLE BINPUT 6 BINPERSID "   \
+    "BININT1 0 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE BINGET 4 EMPTY_TUPLE REDUCE BINPUT 7 TUPLE "       \
+    "BINPUT 8 REDUCE "
+
 static const struct kind pickles[] = {
     {"doubling", "EMPTY_TUPLE BINPUT 0", "BINGET 0 TUPLE2 BINPUT 0", N_WORDS, "STOP", REPEATED},
     {"chain of tuples", "NONE", "TUPLE1", 10 * N_WORDS, "STOP", REPEATED},
@@ -320,6 +331,7 @@ static const struct kind pickles[] = {
     {"sizes", "MARK", "GLOBAL torch Size 1 TUPLE1 TUPLE1 REDUCE", N_WORDS / 4, "TUPLE STOP",
      REPEATED},
     {"tensors", "MARK", TENSOR, N_WORDS / 20, "TUPLE STOP", REPEATED},
+    {"usual tensors", FIRST_USUAL, FURTHER_USUAL, N_WORDS / 10, "APPENDS STOP", REPEATED},
     {"storages", "MARK", FLOATS, N_WORDS / 10, "TUPLE STOP", REPEATED},
     {"ordered dicts", "GLOBAL collections OrderedDict BINPUT 0 TUPLE1 MARK",
      "BINGET 0 EMPTY_TUPLE REDUCE", N_WORDS, "TUPLE TUPLE2 STOP", REPEATED},
