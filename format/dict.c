@@ -8,6 +8,8 @@
 
 /* Up to so many entries are scanned, without a table of slots. */
 enum { SCANNED = 8 };
+/* So many keys are looked at before the first of them is entered. */
+enum { AHEAD = 16 };
 
 static berth_value *dict_new(berth_tree *tree, berth_kind kind)
 {
@@ -169,6 +171,21 @@ static bool is_dict(const berth_value *value)
     return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
 }
 
+/* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
+static bool ask_for_slots(berth_tree *tree, const struct table *table, berth_value *const *items,
+                          size_t n)
+{
+    n = n < AHEAD ? n : AHEAD;
+    for (size_t i = 0; i < n; i++) {
+        if (!berth_key_prepare(tree, items[2 * i], "a dict key"))
+            return false;
+        if (table && table->slots)
+            __builtin_prefetch(
+                &table->slots[berth_key_hash(tree, items[2 * i]) & table->slots_mask], 1);
+    }
+    return true;
+}
+
 int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 {
     berth_tree *tree = berth_value_tree(dict);
@@ -183,9 +200,12 @@ int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     struct dict_node *node = (struct dict_node *)dict;
     if (n > 1 && !berth_table_reserve(tree, node, n))
         return tree->error.code;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (i % AHEAD == 0 && !ask_for_slots(tree, node->table, items + 2 * i, n - i))
+            return tree->error.code;
         if (!berth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
+    }
     return 0;
 }
 
