@@ -357,8 +357,7 @@ bool berth_unpickle_is_plain(berth_value *const *items);
 /* The storage that a persistent id names (P5). */
 berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *id);
 
-/* The usual tensor at `bytes`, pushed, or an error (memory); its size. 0: run the opcodes one by
- * one. */
+/* Pushes the usual tensor at `bytes`, or fails (memory): its size. 0: there is none. */
 size_t berth_unpickle_usual(berth_unpickler *unpickler, const uint8_t *bytes);
 
 /* The items of a tuple; SIZE_MAX for what is none. */

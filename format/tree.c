@@ -37,6 +37,20 @@ static size_t rounded(size_t nbytes)
     return (nbytes + BERTH_BLOCK_UNIT - 1) & ~(size_t)(BERTH_BLOCK_UNIT - 1);
 }
 
+/* A block of what was given, or NULL. It is not in the list: nobody releases it. */
+static struct block *take_given(berth_tree *tree, size_t nbytes)
+{
+    struct block *block = (struct block *)(void *)tree->given;
+    if (tree->given_nbytes < sizeof(*block) ||
+        nbytes > ((tree->given_nbytes - sizeof(*block)) & ~(size_t)(BERTH_BLOCK_UNIT - 1)))
+        return NULL;
+    *block = (struct block){.tree = tree};
+    nbytes = sizeof(*block) + rounded(nbytes);
+    tree->given += nbytes;
+    tree->given_nbytes -= nbytes;
+    return block;
+}
+
 static size_t next_chunk_nbytes(const berth_tree *tree)
 {
     size_t nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
@@ -50,17 +64,14 @@ static size_t next_chunk_nbytes(const berth_tree *tree)
 /* The next chunk: of what was given, as long as that lasts. */
 static bool add_chunk(berth_tree *tree)
 {
-    size_t nbytes = next_chunk_nbytes(tree);
-    struct block *chunk;
-    if (tree->given_nbytes >= LARGEST_CHUNK_NBYTES) {
-        nbytes = LARGEST_CHUNK_NBYTES;
-        chunk = (struct block *)(void *)tree->given;
-        *chunk = (struct block){.tree = tree}; /* not in the list: it is no block of its own */
-        tree->given += nbytes;
-        tree->given_nbytes -= nbytes;
-    } else if (!(chunk = add_block(tree, nbytes - sizeof(struct block)))) {
-        return false;
+    size_t nbytes = LARGEST_CHUNK_NBYTES;
+    struct block *chunk = take_given(tree, nbytes - sizeof(*chunk));
+    if (!chunk) {
+        nbytes = next_chunk_nbytes(tree);
+        chunk = add_block(tree, nbytes - sizeof(*chunk));
     }
+    if (!chunk)
+        return false;
     tree->chunk = chunk;
     tree->chunk_at = sizeof(struct block);
     tree->chunk_nbytes = nbytes;
@@ -78,7 +89,9 @@ void berth_tree_give(berth_tree *tree, void *memory, size_t nbytes)
 static void *allocate(berth_tree *tree, size_t nbytes, struct block **block)
 {
     if (nbytes > BERTH_LARGEST_IN_CHUNK) {
-        *block = add_block(tree, nbytes);
+        *block = take_given(tree, nbytes);
+        if (!*block)
+            *block = add_block(tree, nbytes);
         return *block ? *block + 1 : NULL;
     }
     nbytes = rounded(nbytes);
@@ -124,6 +137,8 @@ void berth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
     if (nbytes <= BERTH_LARGEST_IN_CHUNK)
         return;
     struct block *block = (struct block *)memory - 1;
+    if (!block->previous && tree->blocks != block) /* of what was given */
+        return;
     unlink_block(tree, block);
     berth_release(block);
 }

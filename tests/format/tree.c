@@ -124,6 +124,49 @@ Test(tree, a_million_levels_deep_is_freed, .timeout = 120)
     berth_tree_free(tree);
 }
 
+/* ---- memory that was given ---- */
+
+static void fill_dict(berth_tree *tree, berth_value *dict, int64_t first, int64_t end)
+{
+    for (int64_t i = first; i < end; i++)
+        cr_assert_eq(berth_dict_set_value(dict, berth_int(tree, i), berth_none(tree)), 0);
+}
+
+Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
+{
+    enum { GIVEN_NBYTES = 2 << 20, FEW = 10000, LOTS = 50000 };
+    _Alignas(8) static char given[GIVEN_NBYTES];
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_tree_give(tree, given, sizeof given);
+    berth_value *dict = berth_dict(tree);
+    fill_dict(tree, dict, 0, FEW);
+    cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
+    cr_expect((char *)dict >= given && (char *)dict < given + sizeof given);
+    fill_dict(tree, dict, FEW, LOTS);
+    cr_expect_gt(test_memory_seen().n_allocations, 1);
+    for (int64_t i = 0; i < LOTS; i++)
+        cr_assert_eq(berth_dict_find_int(dict, i), (size_t)i);
+    cr_expect_eq(berth_tree_error(tree, NULL), 0);
+    berth_tree_free(tree);
+    cr_expect_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
+
+Test(tree, what_is_too_little_for_a_block_is_not_used)
+{
+    _Alignas(8) static char given[20];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_tree_give(tree, given, sizeof given);
+    char text[2000];
+    memset(text, 'a', sizeof text);
+    cr_expect(berth_str(tree, text, sizeof text));
+    cr_expect(berth_list(tree));
+    for (size_t i = 0; i < sizeof given; i++)
+        cr_expect_eq(given[i], 0);
+    berth_tree_free(tree);
+}
+
 /* ---- P3: memory a byte of pickle, less the 16 bytes of the reader's own stack a slot ---- */
 
 static berth_tree *watched(void)
