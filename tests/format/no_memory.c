@@ -251,9 +251,11 @@ static const char *const inert_pickles[] = {
     "GLOBAL a B EMPTY_TUPLE NEWOBJ MARK 1 2 APPENDS MARK 'k' 2 SETITEMS STOP",
 };
 
-/* Reads with `left` bytes for values and refusals from the nth allocation on; true: no refusal. */
+/* Reads with `left` bytes for values, the nth allocation refused, or all from it on; true: none
+ * was.
+ */
 static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, const char *words,
-                      int wanted, size_t left, uint64_t nth)
+                      int wanted, size_t left, uint64_t nth, bool for_ever)
 {
     berth_value *root = NULL;
     berth_error error;
@@ -263,7 +265,7 @@ static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, con
     berth_tree *tree = berth_tree_new(NULL);
     leave(tree, left);
     uint64_t before = test_memory_seen().n_allocations;
-    test_memory_refuse(nth, true);
+    test_memory_refuse(nth, for_ever);
     berth_error_clear(&error);
     int code = berth_pickle_read(pickle->bytes, pickle->nbytes, &rules, tree, &root, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
@@ -284,7 +286,8 @@ static size_t read_everywhere(const char *words, berth_pickle_rules rules)
     struct reading whole = read_by(&pickle, rules);
     for (uint64_t nth = 1; nth <= 8; nth++)
         for (size_t left = 0; left <= 1600; left += 8)
-            n_points += !read_with(&pickle, rules, words, whole.code, left, nth);
+            for (int for_ever = 0; for_ever <= 1; for_ever++)
+                n_points += !read_with(&pickle, rules, words, whole.code, left, nth, for_ever);
     free_reading(&whole);
     free(pickle.bytes);
     return n_points;
