@@ -858,6 +858,15 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
 /*
  * What torch.load(path, weights_only=True, mmap=True) does. Opens, parses and
  * checks as load.check says; tensors' bytes are mapped or read when asked for.
+ * What each level sees:
+ * - none: the head alone. Storages are where the layout puts them; what lies behind the last record
+ *   of the head is not looked at.
+ * - directory: the end records and all entries of the directory; that storages are where the layout
+ *   puts them, and that every byte of the file belongs to an entry, so that no other reader finds
+ *   records or another archive between; of what is no storage, local header and descriptor.
+ * - headers: local headers and descriptors of storages, too.
+ * - data: the CRC of every record, too.
+ *
  * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
  * where storages are mapped (call->progress is told how far it is, and may cancel); else when a
  * storage, or a range of it, is first asked for.
@@ -1113,7 +1122,7 @@ BERTH_API int berth_verify_records(const char *path, const berth_call *call,
 /*
  * Opens the records of any archive of this kind (TorchScript and torch.package
  * too) without looking into the pickle. Reads the directory, checks headers as
- * load.check says.
+ * load.check says: directory reads none of them where every header is where the layout puts it.
  */
 BERTH_API int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
                                  berth_error *error);

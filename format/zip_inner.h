@@ -21,6 +21,15 @@ typedef struct berth_zip_extra {
 int berth_zip_next_extra(berth_cursor *cursor, berth_zip_extra *extra, const char *record,
                          uint64_t at, berth_error *error);
 
+/* ---- zip_read.c ---- */
+
+/*
+ * Z6: where an entry ends, told by its data_offset and what follows it; *end_offset is behind its
+ * data, and its descriptor, of which there is the room at least.
+ */
+int berth_zip_find_entry_end(const berth_zip_entry *entry, uint64_t *end_offset,
+                             berth_error *error);
+
 /* ---- zip_names.c ---- */
 
 /* Whether it names a folder: ends in '/'. */

@@ -85,18 +85,17 @@ int berth_zip_order_entries(berth_zip_directory *directory, uint64_t directory_o
 }
 
 int berth_zip_check_ranges(const berth_zip_directory *directory, const berth_zip_end *end,
-                           uint64_t base_offset, berth_error *error)
+                           size_t first, uint64_t at, berth_error *error)
 {
-    uint64_t at = base_offset;
-
-    for (size_t i = 0; i < n_all(directory); i++) {
+    for (size_t i = first; i < n_all(directory); i++) {
         const berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         if (entry->header_offset != at)
             return berth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                               i > 0 ? "the entry before it ends at byte %" PRIu64
                                     : "the first entry, but the archive begins at byte %" PRIu64,
                               at);
-        at = entry->end_offset;
+        if (berth_zip_find_entry_end(entry, &at, error) < 0)
+            return error->code;
     }
     if (at != end->directory_offset)
         return berth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,

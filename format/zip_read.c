@@ -249,6 +249,16 @@ static int check_descriptor_size(uint64_t data_end, uint64_t next_offset,
     return BERTH_OK;
 }
 
+int berth_zip_find_entry_end(const berth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
+{
+    uint64_t data_end = entry->data_offset + entry->compressed_nbytes;
+
+    *end_offset = has_descriptor(entry->flags) ? entry->next_offset : data_end;
+    return has_descriptor(entry->flags)
+               ? check_descriptor_size(data_end, entry->next_offset, entry, error)
+               : BERTH_OK;
+}
+
 int berth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
                                berth_zip_entry *entry, berth_error *error)
 {

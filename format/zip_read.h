@@ -137,10 +137,10 @@ int berth_zip_check_before_descriptor(const uint8_t *before, const berth_zip_ent
                                       berth_error *error);
 
 /*
- * Ranges (Z7), when every entry, folders too, has data_offset and end_offset: disjoint, without
- * gap, the first one at base_offset, the last ending at the directory.
+ * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
+ * known: disjoint, without gap, the first one at `at`, the last ending at the directory.
  */
 int berth_zip_check_ranges(const berth_zip_directory *directory, const berth_zip_end *end,
-                           uint64_t base_offset, berth_error *error);
+                           size_t first, uint64_t at, berth_error *error);
 
 #endif

@@ -109,10 +109,12 @@ static int read_archive(berth_archive *archive, berth_window *window, berth_veri
     if (recognise(archive, window, error) < 0 ||
         berth_container_read(container, window, head_nbytes(archive), error) < 0)
         return error->code;
-    if ((all || !place_records(archive, window)) &&
-        berth_container_check_headers(container, window, all, error) < 0)
+    if (!all && place_records(archive, window))
+        return 0;
+    if (berth_container_check_headers(container, window, 0, all, error) < 0)
         return error->code;
-    if (all && berth_zip_check_ranges(&container->directory, &container->end, 0, error) < 0)
+    if (archive->config.load_check >= BERTH_CHECK_DIRECTORY &&
+        berth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BERTH_CHECK_DATA)
         return berth_verify_container(&archive->reader, &archive->config, container, asked, error);

@@ -161,6 +161,7 @@ int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_e
         storage->offset = walk.place.data_offset;
         checkpoint->central_nbytes += berth_layout_central_nbytes(&walk.place);
     }
+    checkpoint->layout_end = walk.place.next_offset;
     berth_release(name.text);
     return error->code;
 }
@@ -219,6 +220,24 @@ int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t curso
 
 /* ---- comparing with the directory ---- */
 
+/*
+ * One reading: the entry that was compared last ends where the layout has its end: nothing that the
+ * directory lists begins inside it, and the last storage's data are where they were computed, as
+ * the next header tells of all others. Where its local header was read its descriptor comes first:
+ * what is wrong there is told better.
+ */
+static int compare_end(const struct walk *walk, uint64_t end, berth_error *error)
+{
+    const berth_zip_entry *entry = walk->entry;
+
+    if (!entry || entry->next_offset == end || (entry->data_offset != 0 && entry->end_offset == 0))
+        return 0;
+    return berth_fail(error, BERTH_E_OFFSETS, entry->record, end,
+                      "the layout has its end here; the directory has what follows it at byte "
+                      "%llu; load.calculate_storage_offsets=off asks its local header",
+                      (ull)entry->next_offset);
+}
+
 static int compare(struct walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
                    berth_error *error)
 {
@@ -234,24 +253,10 @@ static int compare(struct walk *walk, const char *record, size_t record_nbytes, 
         return fail_header(walk, record, "the directory has it", entry->header_offset, error);
     if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
         return fail_data(walk, record, entry->data_offset, error);
+    if (compare_end(walk, entry->header_offset, error) < 0)
+        return error->code;
     walk->entry = entry;
     return 0;
-}
-
-/*
- * One reading: where the last record ends tells where its data are, as the next one's header does
- * of all others. What its own header says, where that was read, is known better.
- */
-static int compare_end(const struct walk *walk, berth_error *error)
-{
-    const berth_zip_entry *entry = walk->entry;
-
-    if (!entry || entry->data_offset != 0 || entry->next_offset == walk->place.next_offset)
-        return 0;
-    return berth_fail(error, BERTH_E_OFFSETS, entry->record, walk->place.next_offset,
-                      "the layout has its end here; the directory has what follows it at byte "
-                      "%llu; load.calculate_storage_offsets=off asks its local header",
-                      (ull)entry->next_offset);
 }
 
 static int compare_small(struct walk *walk, int which, berth_error *error)
@@ -315,7 +320,7 @@ int berth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
             break;
     }
     berth_release(name.text);
-    return error->code < 0 ? error->code : compare_end(&walk, error);
+    return error->code < 0 ? error->code : compare_end(&walk, walk.place.next_offset, error);
 }
 
 /* ---- storages and their records ---- */

@@ -95,6 +95,7 @@ struct berth_checkpoint {
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
     bool keeps_directory;    /* parsed by open in any case: for verification */
+    uint64_t layout_end;     /* of the last storage, by the layout */
     bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
     berth_container container;
     berth_listing listing;
@@ -189,10 +190,11 @@ int berth_take_offsets(berth_checkpoint *checkpoint, berth_error *error);
 /*
  * The listing is known if the directory, whose end records were found, is what is rendered for the
  * records that are known without it (Z3 to Z9, Z11, T1): each storage's of its size and where it
- * was computed. If not, that is no error.
+ * was computed. If not, that is no error; but what lies behind the storages, which is looked at
+ * where it is, must be what the directory says.
  */
 int berth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
-                                berth_error *error);
+                                berth_window *window, berth_error *error);
 /* Under the mutex: the listing, through the directory unless it is known. */
 int berth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error);
 

@@ -183,12 +183,12 @@ static int check_descriptor(berth_window *window, berth_zip_entry *entry, uint64
                                       error);
 }
 
-int berth_container_check_headers(berth_container *container, berth_window *window,
+int berth_container_check_headers(berth_container *container, berth_window *window, size_t first,
                                   bool all_descriptors, berth_error *error)
 {
     size_t last = 0;
 
-    for (size_t i = 0; i < count_entries(container); i++) {
+    for (size_t i = first; i < count_entries(container); i++) {
         berth_zip_entry *entry = entry_at(container, i);
         if (berth_container_check_local(entry, window, run_end(container, i, &last), error) < 0 ||
             check_reach(entry, error) < 0)
@@ -202,6 +202,17 @@ int berth_container_check_headers(berth_container *container, berth_window *wind
             return error->code;
     }
     return 0;
+}
+
+int berth_container_check_rest(berth_container *container, berth_window *window, size_t first,
+                               berth_error *error)
+{
+    if (first == count_entries(container))
+        return 0;
+    if (berth_container_check_headers(container, window, first, true, error) < 0)
+        return error->code;
+    return berth_zip_check_ranges(&container->directory, &container->end, first,
+                                  entry_at(container, first)->header_offset, error);
 }
 
 int berth_container_check_entry(berth_container *container, berth_window *window, size_t i,

@@ -46,14 +46,21 @@ int berth_container_check_local(berth_zip_entry *entry, berth_window *window, ui
                                 berth_error *error);
 
 /*
- * Reads every local header and compares it with its entry (Z5), after which entries know their
- * data_offset; then the descriptors (Z6): of all, or of all but storages. No record may reach into
- * the next one (Z7).
+ * Reads the local headers from directory.by_offset[first] on and compares them with their entries
+ * (Z5), which then know their data_offset; then the descriptors (Z6): of all, or of all but
+ * storages. No record may reach into the next one (Z7).
  */
-int berth_container_check_headers(berth_container *container, berth_window *window,
+int berth_container_check_headers(berth_container *container, berth_window *window, size_t first,
                                   bool all_descriptors, berth_error *error);
 
-/* The same for one entry, the one at directory.by_offset[i], its descriptor too. */
+/*
+ * Z5 to Z7 of what lies from directory.by_offset[first] to the directory, which nothing else tells
+ * to be what the directory lists, and no more than that.
+ */
+int berth_container_check_rest(berth_container *container, berth_window *window, size_t first,
+                               berth_error *error);
+
+/* Local header and descriptor of one entry, the one at directory.by_offset[i]. */
 int berth_container_check_entry(berth_container *container, berth_window *window, size_t i,
                                 berth_error *error);
 

@@ -46,7 +46,8 @@ static int meet(berth_window *window, uint64_t at, met_record *record, bool *met
     if (berth_zip_read_local(bytes, nbytes, at, &record->local, error) < 0)
         berth_error_clear(error); /* the directory will tell */
     else
-        *met = record->local.method == BERTH_ZIP_STORED;
+        *met = record->local.method == BERTH_ZIP_STORED &&
+               (record->local.flags & ~(BERTH_ZIP_FLAG_DESCRIPTOR | BERTH_ZIP_FLAG_UTF8)) == 0;
     return 0;
 }
 

@@ -161,33 +161,34 @@ static bool are_last(const struct comparing *comparing, const berth_zip_director
     return good && rest->entries[rest->by_offset[0]].header_offset == comparing->place.next_offset;
 }
 
-/* What the layout does not know, and is read strictly. The error is one of memory. */
-static bool take_rest(struct comparing *comparing, berth_error *error)
+/* What the layout does not know, and is read strictly. False without an error: no verdict. */
+static bool take_rest(struct comparing *comparing, berth_window *window, berth_error *error)
 {
-    berth_zip_end rest = *comparing->end;
-    berth_zip_directory directory;
+    berth_container rest = {.end = *comparing->end};
 
-    if (rest.n_entries <= comparing->listing.n_records)
-        return rest.n_entries == comparing->listing.n_records &&
-               rest.directory_nbytes == comparing->at &&
-               rest.directory_offset == comparing->place.next_offset;
-    rest.n_entries -= comparing->listing.n_records;
-    rest.directory_nbytes -= comparing->at;
-    if (berth_zip_read_directory(comparing->bytes + comparing->at, &rest, &directory, error) < 0) {
+    if (rest.end.n_entries <= comparing->listing.n_records)
+        return rest.end.n_entries == comparing->listing.n_records &&
+               rest.end.directory_nbytes == comparing->at &&
+               rest.end.directory_offset == comparing->place.next_offset;
+    rest.end.n_entries -= comparing->listing.n_records;
+    rest.end.directory_nbytes -= comparing->at;
+    if (berth_zip_read_directory(comparing->bytes + comparing->at, &rest.end, &rest.directory,
+                                 error) < 0) {
         if (error->code != BERTH_E_MEMORY)
             berth_error_clear(error);
         return false;
     }
-    bool good = are_last(comparing, &directory);
-    for (size_t i = 0; i < directory.n_entries; i++)
-        comparing->listing.n_crc32 += directory.entries[i].crc32 != 0;
-    comparing->listing.n_records += directory.n_entries;
-    berth_zip_free_directory(&directory);
+    bool good = are_last(comparing, &rest.directory) &&
+                berth_container_check_rest(&rest, window, 0, error) == 0;
+    for (size_t i = 0; i < rest.directory.n_entries; i++)
+        comparing->listing.n_crc32 += rest.directory.entries[i].crc32 != 0;
+    comparing->listing.n_records += rest.directory.n_entries;
+    berth_container_free(&rest);
     return good;
 }
 
 int berth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
-                                berth_error *error)
+                                berth_window *window, berth_error *error)
 {
     struct comparing comparing = {.checkpoint = checkpoint,
                                   .end = &checkpoint->container.end,
@@ -196,7 +197,7 @@ int berth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *dir
                                   .listing.known = true};
 
     if (take_prefix(&comparing) && take_small(&comparing) && take_storages(&comparing) &&
-        take_rest(&comparing, error))
+        take_rest(&comparing, window, error))
         checkpoint->listing = comparing.listing;
     return error->code;
 }

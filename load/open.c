@@ -15,6 +15,8 @@
 
 /* What the directory may list besides storages, in the guess of its size. */
 #define OTHERS_NBYTES 4096
+/* So much more than that is read with it: a request costs more. */
+#define REST_NBYTES (1 << 20)
 
 /* ---- what kind of file it is ---- */
 
@@ -123,11 +125,11 @@ static int check_headers(berth_checkpoint *checkpoint, berth_window *window, ber
 {
     bool all = checkpoint->config.load_check >= BERTH_CHECK_HEADERS;
 
-    if (berth_container_check_headers(&checkpoint->container, window, all, error) < 0)
+    if (berth_container_check_headers(&checkpoint->container, window, 0, all, error) < 0)
         return error->code;
-    if (all)
+    if (checkpoint->config.load_check >= BERTH_CHECK_DIRECTORY)
         return berth_zip_check_ranges(&checkpoint->container.directory, &checkpoint->container.end,
-                                      0, error);
+                                      0, 0, error);
     return 0;
 }
 
@@ -148,10 +150,26 @@ static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
 
 /* ---- by arithmetic ---- */
 
-/* What directory and end records take, if they list just what they must. */
+/*
+ * What directory and end records take, if they list just what they must; or all that lies behind
+ * the storages, where that is little more: their records' headers are looked at, too.
+ */
 static uint64_t guess_tail(const berth_checkpoint *checkpoint)
 {
-    return checkpoint->central_nbytes + OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
+    uint64_t guess = checkpoint->central_nbytes + OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
+    uint64_t rest = checkpoint->reader.nbytes - checkpoint->layout_end;
+
+    return rest > guess && rest - guess <= REST_NBYTES ? rest : guess;
+}
+
+/* What the layout does not know, which lies behind all that it does. */
+static int check_rest(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+{
+    size_t n_known = checkpoint->n_storages;
+
+    for (int which = 0; which < BERTH_N_SMALL; which++)
+        n_known += checkpoint->small[which].present;
+    return berth_container_check_rest(&checkpoint->container, window, n_known, error);
 }
 
 /* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
@@ -179,7 +197,7 @@ static int compare_layout(berth_checkpoint *checkpoint, berth_window *window, be
         checkpoint->config.load_check < BERTH_CHECK_HEADERS)
         return error->code;
     berth_error_clear(&unasked);
-    if (berth_container_check_headers(&checkpoint->container, window, false, &unasked) < 0)
+    if (berth_container_check_headers(&checkpoint->container, window, 0, false, &unasked) < 0)
         return error->code;
     berth_error_clear(error);
     return berth_check_layout(checkpoint, error);
@@ -194,7 +212,7 @@ static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, 
     if (berth_container_fetch(container, window, guess_tail(checkpoint), &directory, error) < 0)
         return error->code;
     if (checkpoint->config.load_check < BERTH_CHECK_HEADERS && !checkpoint->keeps_directory &&
-        berth_listing_take_rendered(checkpoint, directory, error) < 0)
+        berth_listing_take_rendered(checkpoint, directory, window, error) < 0)
         return error->code;
     if (checkpoint->listing.known)
         return 0;
@@ -206,7 +224,7 @@ static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, 
     if (compare_layout(checkpoint, window, error) < 0)
         return error->code;
     if (checkpoint->config.load_check < BERTH_CHECK_HEADERS)
-        return 0;
+        return check_rest(checkpoint, window, error);
     if (check_headers(checkpoint, window, error) < 0)
         return error->code;
     return berth_check_layout(checkpoint, error);

@@ -278,7 +278,7 @@ static int conclude_zip(verification *v, berth_error *error)
     if (v->checkpoint && v->checkpoint->calculated_offsets &&
         berth_check_layout(v->checkpoint, error) < 0)
         return error->code;
-    return berth_zip_check_ranges(&v->container->directory, &v->container->end, 0, error);
+    return berth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
 static void conclude_stream(verification *v)

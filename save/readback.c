@@ -165,7 +165,7 @@ static int check_records(const berth_image *image, const berth_output *output,
                         scratch, (size_t)berth_layout_central_nbytes(&record->place), error) < 0)
             return error->code;
     }
-    return berth_zip_check_ranges(directory, end, 0, error);
+    return berth_zip_check_ranges(directory, end, 0, 0, error);
 }
 
 static int check_directory(const berth_image *image, const berth_output *output,

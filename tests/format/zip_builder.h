@@ -368,7 +368,7 @@ static inline int test_zip_read(const test_zip *zip, uint64_t base_offset,
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_entry(zip, &directory->entries[i], error);
     if (error->code == BERTH_OK)
-        berth_zip_check_ranges(directory, &end, base_offset, error);
+        berth_zip_check_ranges(directory, &end, 0, base_offset, error);
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_data(zip, &directory->entries[i], error);
     if (error->code != BERTH_OK)

@@ -252,6 +252,36 @@ Test(reads, a_hundred_thousand_tensors_take_three_and_one_for_the_directory)
     expect_requests(100000, 64, 3, 4, 4);
 }
 
+/* Headers of what the layout does not know lie behind the storages, and come with the directory. */
+Test(reads, records_behind_the_storages_come_with_the_directory)
+{
+    enum { N = 1100 };
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_list(tree);
+    berth_config *config = berth_config_new(NULL);
+    berth_call call = {.config = config};
+    const int64_t shape[] = {1024};
+    static const uint8_t data[1024];
+    size_t nbytes;
+    void *file;
+
+    for (size_t i = 0; i < N; i++)
+        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                                         .rank = 1,
+                                                                         .shape = shape,
+                                                                         .data = data}));
+    cr_assert_eq(berth_config_apply(config, "save.storage_alignment=32768", NULL), 0);
+    cr_assert_eq(berth_save_memory(&file, &nbytes, NULL, root, &call, NULL), 0);
+    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
+    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    cr_expect_eq(counted.n_reads, 2);
+    cr_expect_gt(counted.sizes[1], (size_t)N * (46 + 13) + 2 * 32768 - 4096,
+                 "what lies there is more than what the directory is guessed to take");
+    berth_free(file);
+    berth_config_free(config);
+    berth_tree_free(tree);
+}
+
 /* The tail begins inside the head: only what is missing is read. */
 Test(reads, what_the_head_holds_is_not_read_again)
 {
