@@ -29,9 +29,13 @@ static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
 /* The last end record's signature before `before`, or SIZE_MAX. */
 static size_t last_end_record(const zip_tail *tail, size_t before)
 {
-    for (size_t at = before; at > 0; at--)
-        if (tail->bytes[at - 1] == 'P' && signature_at(tail, at - 1, BERTH_ZIP_END_SIGNATURE))
-            return at - 1;
+    const uint8_t *found;
+
+    while ((found = memrchr(tail->bytes, 'P', before))) {
+        before = (size_t)(found - tail->bytes);
+        if (signature_at(tail, before, BERTH_ZIP_END_SIGNATURE))
+            return before;
+    }
     return SIZE_MAX;
 }
 

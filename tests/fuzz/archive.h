@@ -45,11 +45,17 @@ static inline uint32_t u32_at(const uint8_t *bytes)
     return u16_at(bytes) | u16_at(bytes + 2) << 16;
 }
 
+/* Looks at one byte before it calls: this is asked at every byte. */
+static inline bool is_signature(const uint8_t *bytes, const char *signature)
+{
+    return bytes[0] == 'P' && memcmp(bytes, signature, 4) == 0;
+}
+
 /* The last classic end record that ends where the bytes do; false: none, or one of a huge file. */
 static inline bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *begin, size_t *end)
 {
     for (size_t at = nbytes < 22 ? 0 : nbytes - 22 + 1; at-- > 0;) {
-        if (memcmp(bytes + at, "PK\5\6", 4) != 0 || u16_at(bytes + at + 20) != nbytes - at - 22)
+        if (!is_signature(bytes + at, "PK\5\6") || u16_at(bytes + at + 20) != nbytes - at - 22)
             continue;
         size_t size = u32_at(bytes + at + 12), offset = u32_at(bytes + at + 16);
         *begin = offset;
@@ -401,7 +407,7 @@ static inline struct style some_style(void)
 static inline void mend_sums(uint8_t *bytes, size_t nbytes)
 {
     for (size_t at = 0; at + 46 <= nbytes; at++) {
-        if (memcmp(bytes + at, "PK\1\2", 4) != 0)
+        if (!is_signature(bytes + at, "PK\1\2"))
             continue;
         uint64_t header = u32_at(bytes + at + 42), size = u32_at(bytes + at + 24);
         if (header + 30 > nbytes)

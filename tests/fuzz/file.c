@@ -5,37 +5,37 @@
  */
 #include "tests/fuzz/archive.h"
 
-#define N_WAYS 4
+enum kind {
+    BY_DIRECTORY,
+    DIRECTORY_BY_READS,
+    UNCHECKED,
+    DATA,
+    PLAIN,
+    PLAIN_BY_READS,
+    READINGS,
+    N_KINDS
+};
 
-static void check_one_way(const uint8_t *bytes, size_t nbytes, size_t way)
+static void check_input(const uint8_t *bytes, size_t nbytes)
 {
-    switch (way) {
-    case 0:
+    static const char plain[] = "load.check=headers load.calculate_storage_offsets=off";
+    unsigned kind = kind_of(bytes, nbytes, N_KINDS);
+
+    if (IS_CHECKED(kind, BY_DIRECTORY))
         (void)check_opening(bytes, nbytes, "load.check=directory");
+    if (IS_CHECKED(kind, DIRECTORY_BY_READS))
         check_by_reads(bytes, nbytes, "load.check=directory");
-        return;
-    case 1:
+    if (IS_CHECKED(kind, UNCHECKED))
         (void)check_opening(bytes, nbytes, "load.check=none load.unknown_globals=inert");
+    if (IS_CHECKED(kind, DATA))
         (void)check_opening(bytes, nbytes,
                             "load.check=data load.mmap=off load.unknown_globals=inert");
-        return;
-    case 2:
-        (void)check_opening(bytes, nbytes, "load.check=headers load.calculate_storage_offsets=off");
-        check_by_reads(bytes, nbytes, "load.check=headers load.calculate_storage_offsets=off");
-        return;
-    default:
+    if (IS_CHECKED(kind, PLAIN))
+        (void)check_opening(bytes, nbytes, plain);
+    if (IS_CHECKED(kind, PLAIN_BY_READS))
+        check_by_reads(bytes, nbytes, plain);
+    if (IS_CHECKED(kind, READINGS))
         check_readings(bytes, nbytes, "load.unknown_globals=refuse");
-    }
-}
-
-/* A fuzzer has many inputs: one way an input, always the same. */
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
-{
-    size_t first = berth_crc32(0, bytes, nbytes) % N_WAYS, n = IS_FUZZER ? 1 : N_WAYS;
-
-    for (size_t i = 0; i < n; i++)
-        check_one_way(bytes, nbytes, (first + i) % N_WAYS);
-    return 0;
 }
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)

@@ -15,6 +15,7 @@
 #include <wchar.h>
 
 #include "berth.h"
+#include "format/checksum.h"
 
 /* P3: bytes of memory that a file may cost, beside a fixed part. */
 #define MEMORY_PER_BYTE 64
@@ -38,6 +39,21 @@
             abort();                                                                               \
         }                                                                                          \
     } while (0)
+
+/* ---- what is checked of an input ---- */
+
+/* One of n kinds of checks, always the same for an input: a fuzzer has many inputs. */
+static inline unsigned kind_of(const uint8_t *bytes, size_t nbytes, unsigned n)
+{
+    return berth_crc32(0, bytes, nbytes) % n;
+}
+
+/* A fuzzer makes the checks of one kind, a replay those of all. */
+#ifdef BERTH_FUZZER
+#define IS_CHECKED(kind, wanted) ((kind) == (wanted))
+#else
+#define IS_CHECKED(kind, wanted) ((void)(kind), true)
+#endif
 
 /* ---- memory is counted ---- */
 

@@ -7,17 +7,13 @@
 #include "tests/fuzz/saves.h"
 #include "tests/fuzz/wrap.h"
 
-/* One of the forms an input, not all of each: a fuzzer has many inputs. */
-static const char *form_for(const uint8_t *bytes, size_t nbytes)
-{
-    static const char *const forms[] = {"save.byteorder=big", "save.storage_alignment=1",
-                                        "save.storage_alignment=4096 save.compute_crc32=off",
-                                        "io.threads=1 io.chunk_nbytes=1"};
+static const char *const forms[] = {
+    "io.threads=1", "save.byteorder=big", "save.storage_alignment=1",
+    "save.storage_alignment=4096 save.compute_crc32=off", "io.threads=1 io.chunk_nbytes=1"};
+#define N_FORMS 5
+#define COMPACT N_FORMS
 
-    return forms[berth_crc32(0, bytes, nbytes) % 4];
-}
-
-static void there_and_back(const uint8_t *bytes, size_t nbytes, const char *form)
+static void there_and_back(const uint8_t *bytes, size_t nbytes, unsigned kind)
 {
     berth_checkpoint *checkpoint;
     berth_error error;
@@ -27,23 +23,26 @@ static void there_and_back(const uint8_t *bytes, size_t nbytes, const char *form
     if (open_with(bytes, nbytes, "load.unknown_globals=inert load.check=directory", &checkpoint,
                   &error) < 0)
         return;
-    check_saves_again(checkpoint, "io.threads=1");
-    check_saves_again(checkpoint, form);
-    check_compact(checkpoint, nbytes);
+    for (unsigned i = 0; i < N_FORMS; i++)
+        if (IS_CHECKED(kind, i))
+            check_saves_again(checkpoint, forms[i]);
+    if (IS_CHECKED(kind, COMPACT))
+        check_compact(checkpoint, nbytes);
     berth_close(checkpoint);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+static void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
+    unsigned kind = kind_of(bytes, nbytes, COMPACT + 1);
     berth_pickle_rules rules = {.inert = true, .record = "data.pkl"};
     berth_value *root = NULL;
     berth_error error;
 
     if (nbytes == 0 || bytes[0] != 0x80) {
-        there_and_back(bytes, nbytes, form_for(bytes, nbytes));
-        return 0;
+        there_and_back(bytes, nbytes, kind);
+        return;
     }
     count_memory_from_now();
     berth_tree *tree = berth_tree_new(&error);
@@ -51,8 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
                    wrap(bytes, nbytes, tree, &file);
     berth_tree_free(tree);
     if (wrapped)
-        there_and_back(file.bytes, file.nbytes, form_for(bytes, nbytes));
-    return 0;
+        there_and_back(file.bytes, file.nbytes, kind);
 }
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)

@@ -5,7 +5,7 @@
  * replays the seeds, what was ever found, and some thousand changes of them that its own mutator
  * makes.
  *
- * A target defines LLVMFuzzerTestOneInput, make_seeds, and mutate.
+ * A target defines check_input, make_seeds, and mutate.
  */
 #ifndef TESTS_FUZZ_TARGET_H
 #define TESTS_FUZZ_TARGET_H
@@ -14,12 +14,27 @@
 
 #include "tests/fuzz/properties.h"
 
+/* Seconds of a processor that all properties of an input may take. */
+#define MOST_SECONDS 5
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
+/* Checks all that must hold of an input; stops the program where it does not. */
+static void check_input(const uint8_t *bytes, size_t nbytes);
 /* Calls seed() or seed_folder() for each. */
 static void make_seeds(void);
 /* Changes bytes in place, up to `most` of them; returns how many there are then. */
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
 static void seed(const char *name, const void *bytes, size_t nbytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+{
+    double since = processor_seconds();
+
+    check_input(bytes, nbytes);
+    double seconds = processor_seconds() - since;
+    MUST(seconds <= MOST_SECONDS, "P3: %.3f seconds for %zu bytes", seconds, nbytes);
+    return 0;
+}
 
 /* ---- numbers that look random, the same ones each time ---- */
 
@@ -75,8 +90,6 @@ static inline void seed_folder(const char *folder, const char *part)
 
 #ifdef BERTH_FUZZER
 
-#define IS_FUZZER 1
-
 size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -112,8 +125,6 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsig
 #else
 
 #include <criterion/criterion.h>
-
-#define IS_FUZZER 0
 
 /* In the place of libFuzzer's: a few bytes overwritten, inserted or cut out. */
 static inline size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most)

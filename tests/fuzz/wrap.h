@@ -37,7 +37,7 @@ static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *t
 
     if (n > MOST_STORAGES || nbytes > sizeof file->bytes / 2)
         return false;
-    for (size_t i = 0; i < sizeof payload; i++)
+    for (size_t i = 0; i < sizeof payload && payload[1] == 0; i++)
         payload[i] = (uint8_t)(i * 31 + i / 256);
     for (size_t i = 0; i < n; i++) {
         const berth_storage *storage = berth_tree_storage(tree, i);

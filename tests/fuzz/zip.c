@@ -165,18 +165,20 @@ static bool check_archive(const uint8_t *bytes, size_t nbytes, const char *optio
     return archive != NULL;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+static void check_input(const uint8_t *bytes, size_t nbytes)
 {
     uint8_t *own = malloc(nbytes + (nbytes == 0));
 
     memcpy(own, bytes, nbytes);
     bool is_read = check_reader(own, nbytes);
     free(own);
+    /* What is refused, nearly all of it, is opened now and then: that it is refused there, too. */
+    if (!is_read && !IS_CHECKED(kind_of(bytes, nbytes, 4), 0))
+        return;
     bool is_opened = check_archive(bytes, nbytes, "load.check=headers");
     MUST(!is_read || is_opened, "its parts are read, it does not open");
     if (is_opened)
         MUST(check_archive(bytes, nbytes, "load.check=directory"), "opens with more checks alone");
-    return 0;
 }
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
