@@ -9,7 +9,7 @@
 
 static const char *const forms[] = {
     "io.threads=1", "save.byteorder=big", "save.storage_alignment=1",
-    "save.storage_alignment=4096 save.compute_crc32=off", "io.threads=1 io.chunk_nbytes=1"};
+    "save.storage_alignment=4096 save.compute_crc32=off", "io.threads=1 io.chunk_nbytes=29"};
 #define N_FORMS 5
 #define COMPACT N_FORMS
 
