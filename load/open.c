@@ -96,12 +96,13 @@ static int refuse_archive(const berth_container *container, berth_error *error)
  */
 static void give_memory(berth_checkpoint *checkpoint, size_t pickle_nbytes)
 {
-    uint64_t nbytes = (uint64_t)pickle_nbytes / BERTH_LARGE_PAGE_NBYTES * BERTH_LARGE_PAGE_NBYTES;
+    uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BERTH_LARGE_PAGE_NBYTES;
+    uint64_t nbytes = n_pages * BERTH_LARGE_PAGE_NBYTES;
     berth_error unasked;
 
     berth_error_clear(&unasked);
-    if (nbytes > 0 && berth_region_new(5 * nbytes, 4096, false, &checkpoint->values, &unasked) == 0)
-        berth_tree_give(checkpoint->tree, checkpoint->values.bytes, (size_t)(5 * nbytes));
+    if (n_pages > 0 && berth_region_new(nbytes, 4096, false, &checkpoint->values, &unasked) == 0)
+        berth_tree_give(checkpoint->tree, checkpoint->values.bytes, (size_t)nbytes);
 }
 
 static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
