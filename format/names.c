@@ -28,7 +28,8 @@ struct walk {
     struct frame *frames;
     size_t n_frames;
     size_t capacity;
-    uint8_t *seen; /* bits by id */
+    uint8_t *seen;     /* bits by id */
+    size_t n_expected; /* entries: mostly a tensor has a storage of its own */
 };
 
 /* ---- hash: polynomial, so that text appended to text is arithmetic ---- */
@@ -146,11 +147,12 @@ static bool step_hash(berth_names *names, const struct names_entry *parent, uint
 /* ---- entries ---- */
 
 /* An array with room for one more item of nbytes; NULL: the error is set. */
-static void *reserve(void *items, uint32_t n, uint32_t *capacity, size_t nbytes, berth_error *error)
+static void *reserve(struct walk *walk, void *items, uint32_t n, uint32_t *capacity, size_t nbytes)
 {
     if (n < *capacity)
         return items;
-    uint64_t larger = (uint64_t)n + n / 2 + 8;
+    berth_error *error = walk->error;
+    uint64_t larger = (uint64_t)n + n / 2 + (n ? 8 : walk->n_expected);
     if (larger >= BERTH_STEP_LIST_ITEMS) {
         berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "too many tensors to name");
         return NULL;
@@ -168,8 +170,8 @@ static uint32_t add_entry(struct walk *walk, uint32_t parent, uint32_t index,
                           const berth_value *value)
 {
     berth_names *names = walk->names;
-    void *grown = reserve(names->entries, names->n_entries, &names->entries_capacity,
-                          sizeof(*names->entries), walk->error);
+    void *grown = reserve(walk, names->entries, names->n_entries, &names->entries_capacity,
+                          sizeof(*names->entries));
     if (!grown)
         return NO_ENTRY;
     names->entries = grown;
@@ -202,10 +204,9 @@ static uint32_t frame_entry(struct walk *walk)
 static int list_tensor(struct walk *walk, uint32_t entry)
 {
     berth_names *names = walk->names;
-    void *grown = entry == NO_ENTRY
-                      ? NULL
-                      : reserve(names->tensors, names->n_tensors, &names->tensors_capacity,
-                                sizeof(*names->tensors), walk->error);
+    void *grown = entry == NO_ENTRY ? NULL
+                                    : reserve(walk, names->tensors, names->n_tensors,
+                                              &names->tensors_capacity, sizeof(*names->tensors));
     if (!grown)
         return walk->error->code;
     names->tensors = grown;
@@ -393,6 +394,7 @@ int berth_names_new(const berth_value *root, berth_names **made, berth_error *er
         goto cleanup;
     }
     walk.names->root = root;
+    walk.n_expected = berth_tree_n_storages(tree) + 8;
     uint64_t base = (uint64_t)(uintptr_t)walk.names * UINT64_C(0x9e3779b97f4a7c15) % PRIME | 257;
     walk.names->powers[0] = 1;
     for (int i = 1; i <= 8; i++)

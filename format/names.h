@@ -23,6 +23,13 @@ const berth_value *berth_names_value(const berth_names *names, size_t i);
  */
 int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
                      berth_error *error);
+/* The same into texts that are kept from call to call, of zeros at first. */
+typedef struct berth_name_text {
+    char *text;
+    size_t capacity;
+} berth_name_text;
+int berth_names_show(const berth_names *names, size_t i, berth_name_text *name,
+                     berth_name_text *path, berth_error *error);
 
 /*
  * Any value (not only tensors) by short name or path: see berth_find. A tensor of the list goes

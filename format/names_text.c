@@ -214,17 +214,18 @@ static bool can_be_said(const struct names_out *out, const struct names_entry *e
     return true;
 }
 
-int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
-                     berth_error *error)
+int berth_names_show(const berth_names *names, size_t i, berth_name_text *name,
+                     berth_name_text *path, berth_error *error)
 {
-    *name = *path = NULL;
     if (i >= names->n_tensors)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
                           names->n_tensors);
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BERTH_NAME_SHARED;
-    struct names_out short_out = {.limit = LONGEST_NAME_NBYTES};
-    struct names_out path_out = {.limit = LONGEST_NAME_NBYTES};
+    struct names_out short_out = {
+        .limit = LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
+    struct names_out path_out = {
+        .limit = LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
     berth_out_entry(&short_out, names, entry, shared);
     if (!shared && !short_out.failed && !short_out.cut &&
         !can_be_said(&short_out, &names->entries[entry])) {
@@ -232,16 +233,28 @@ int berth_names_text(const berth_names *names, size_t i, char **name, char **pat
         berth_out_entry(&short_out, names, entry, true);
     }
     berth_out_entry(&path_out, names, entry, true);
-    /* Of the two, the path is the longer one. */
-    if (short_out.failed || path_out.failed || path_out.cut) {
-        berth_release(short_out.text);
-        berth_release(path_out.text);
-        if (short_out.failed || path_out.failed)
-            return berth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+    *name = (berth_name_text){.text = short_out.text, .capacity = short_out.capacity};
+    *path = (berth_name_text){.text = path_out.text, .capacity = path_out.capacity};
+    if (short_out.failed || path_out.failed)
+        return berth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+    if (path_out.cut) /* of the two, the path is the longer one */
         return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                           "the name of tensor %zu has more than %zu bytes", i, LONGEST_NAME_NBYTES);
+    return 0;
+}
+
+int berth_names_text(const berth_names *names, size_t i, char **name, char **path,
+                     berth_error *error)
+{
+    berth_name_text texts[2] = {{0}, {0}};
+
+    *name = *path = NULL;
+    if (berth_names_show(names, i, &texts[0], &texts[1], error) < 0) {
+        berth_release(texts[0].text);
+        berth_release(texts[1].text);
+        return error->code;
     }
-    *name = short_out.text;
-    *path = path_out.text;
+    *name = texts[0].text;
+    *path = texts[1].text;
     return 0;
 }

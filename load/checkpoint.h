@@ -100,7 +100,7 @@ struct berth_checkpoint {
     berth_container container;
     berth_listing listing;
     size_t n_storages;
-    berth_stored *stored;          /* n_storages */
+    berth_stored *stored;          /* n_storages, in the memory of the tree */
     atomic_bool direct_is_refused; /* the kernel would not do one */
     double begin_seconds;          /* of a clock: when opening began */
     double open_seconds;           /* how long it took */
@@ -122,8 +122,8 @@ struct berth_checkpoint {
     berth_kept_region *regions;
     berth_placed *placed; /* n_storages; NULL: all go to the host */
     berth_device_memory_list *device_memory;
-    char *shown_name; /* what berth_tensor_at handed out last */
-    char *shown_path;
+    berth_name_text shown_name; /* what berth_tensor_at handed out last */
+    berth_name_text shown_path;
 };
 
 /* ---- open.c: everything but the values' names ---- */

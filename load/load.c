@@ -163,8 +163,8 @@ void berth_close(berth_checkpoint *checkpoint)
     berth_region_free(&checkpoint->values);
     berth_container_free(&checkpoint->container);
     berth_release(checkpoint->archive);
-    berth_release(checkpoint->shown_name);
-    berth_release(checkpoint->shown_path);
+    berth_release(checkpoint->shown_name.text);
+    berth_release(checkpoint->shown_path.text);
     berth_reader_close(&checkpoint->reader);
     if (checkpoint->has_mutex) {
         (void)pthread_cond_destroy(&checkpoint->settled);
@@ -244,22 +244,19 @@ static bool is_parameter(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* Exchanges the text that is handed out until the next call. */
-static void show(berth_checkpoint *checkpoint, char *name, char *path)
+/* The text that is handed out until the next call. */
+static int show(berth_checkpoint *checkpoint, const berth_names *names, size_t i,
+                berth_error *error)
 {
     (void)pthread_mutex_lock(&checkpoint->mutex);
-    berth_release(checkpoint->shown_name);
-    berth_release(checkpoint->shown_path);
-    checkpoint->shown_name = name;
-    checkpoint->shown_path = path;
+    (void)berth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
+    return error->code;
 }
 
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
-    char *name, *path;
-
     BERTH_ERROR_BEGIN(error);
     if (!checkpoint || !named)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -272,13 +269,12 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
                          "there is no tensor %zu among %zu", i, berth_names_count(names));
         return berth_error_prefix(error, checkpoint->reader.name);
     }
-    if (berth_names_text(names, i, &name, &path, error) < 0)
+    if (show(checkpoint, names, i, error) < 0)
         return berth_error_prefix(error, checkpoint->reader.name);
-    show(checkpoint, name, path);
     const berth_value *value = berth_names_value(names, i);
     const berth_tensor *tensor = berth_value_tensor(value);
-    *named = (berth_named_tensor){.name = name,
-                                  .path = path,
+    *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
+                                  .path = checkpoint->shown_path.text,
                                   .tensor = tensor,
                                   .value = value,
                                   .offset = tensor ? offset_in_file(tensor) : BERTH_NO_OFFSET,

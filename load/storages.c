@@ -475,13 +475,12 @@ int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
 
     if (n == 0)
         return 0;
-    checkpoint->stored = berth_allocate_zeroed(n * sizeof *checkpoint->stored);
+    checkpoint->stored = berth_tree_allocate(checkpoint->tree, n * sizeof *checkpoint->stored);
     if (!checkpoint->stored)
         return berth_fail_memory(error, n * sizeof *checkpoint->stored);
     for (size_t i = 0; i < n; i++) {
         berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        checkpoint->stored[i].checkpoint = checkpoint;
-        checkpoint->stored[i].unit = 1;
+        checkpoint->stored[i] = (berth_stored){.checkpoint = checkpoint, .unit = 1};
         storage->context = &checkpoint->stored[i];
         storage->read = read_hook;
     }
@@ -510,7 +509,6 @@ void berth_storages_end(berth_checkpoint *checkpoint)
     if (checkpoint->direct_is_tried)
         berth_direct_close(&checkpoint->direct);
     checkpoint->direct_is_tried = false;
-    berth_release(checkpoint->stored);
     checkpoint->stored = NULL;
     berth_map_free(&checkpoint->map);
 }
