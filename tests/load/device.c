@@ -156,6 +156,23 @@ Test(device, what_is_memory_of_the_host_stays_there)
     expect_part(0, "simulated:0");
 }
 
+/* Another thread may say so at any time: here who reads does. */
+static ssize_t pread_and_place(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    place_all(&as_they_were);
+    return pread(fd, buffer, nbytes, offset);
+}
+
+Test(device, what_is_on_its_way_to_the_host_stays_there)
+{
+    open_as("load.method=read io.threads=1");
+    berth_system.pread = pread_and_place;
+    (void)fetched(NULL);
+    berth_system_restore();
+    for (size_t i = 0; i < N_PARTS; i++)
+        expect_part(i, "cpu");
+}
+
 Test(device, the_host_reads_what_is_on_the_device)
 {
     static const int64_t shape[] = {100, 3000}, stride[] = {1, 100};

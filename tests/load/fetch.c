@@ -133,12 +133,13 @@ Test(fetch, directly_reads_whole_blocks_once)
 }
 
 static atomic_int n_direct_reads;
+static int refusal;
 
 /* The second request of a direct descriptor, and all behind it. */
 static ssize_t refusing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 {
     if (fcntl(fd, F_GETFL) & O_DIRECT && ++n_direct_reads > 1) {
-        errno = EINVAL;
+        errno = refusal;
         return -1;
     }
     return pread(fd, buffer, nbytes, offset);
@@ -146,21 +147,42 @@ static ssize_t refusing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 
 Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
 {
+    /* An alignment that the device does not take; memory that it cannot reach; no such thing. */
+    static const int refusals[] = {EINVAL, EFAULT, EOPNOTSUPP};
+
     if (!direct_works())
         cr_skip_test("no direct reads here");
+    for (size_t i = 0; i < 3; i++) {
+        refusal = refusals[i];
+        open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
+        berth_system.pread = refusing_pread;
+        n_direct_reads = 0;
+        berth_stats stats = fetched(&(berth_selection){.pattern = "t[03]"});
+        cr_expect_eq(n_direct_reads, 2, "after one refusal none is tried again");
+        cr_expect_str_eq(stats.method, "mixed");
+        cr_expect_str_eq(stats_at(0).method, "direct");
+        cr_expect_str_eq(stats_at(3).method, "direct, then read");
+        cr_expect_str_eq(stats_at(3).reason, "a direct read was refused");
+        fetched(NULL);
+        cr_expect_eq(n_direct_reads, 2);
+        cr_expect_str_eq(stats_at(7).method, "read");
+        cr_expect_str_eq(stats_at(7).reason, "a direct read was refused");
+        berth_system_restore();
+        expect_elements();
+    }
+}
+
+/* A disk that fails is no reason to ask again in another way. */
+Test(fetch, directly_fails_where_the_disk_does)
+{
+    if (!direct_works())
+        cr_skip_test("no direct reads here");
+    refusal = EIO;
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
     berth_system.pread = refusing_pread;
     n_direct_reads = 0;
-    berth_stats stats = fetched(&(berth_selection){.pattern = "t[03]"});
-    cr_expect_eq(n_direct_reads, 2, "after one refusal none is tried again");
-    cr_expect_str_eq(stats.method, "mixed");
-    cr_expect_str_eq(stats_at(0).method, "direct");
-    cr_expect_str_eq(stats_at(3).method, "direct, then read");
-    cr_expect_str_eq(stats_at(3).reason, "a direct read was refused");
-    fetched(NULL);
-    cr_expect_eq(n_direct_reads, 2);
-    cr_expect_str_eq(stats_at(7).method, "read");
-    cr_expect_str_eq(stats_at(7).reason, "a direct read was refused");
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM, "%s", error.message);
+    cr_expect_eq(error.system_errno, EIO);
     berth_system_restore();
     expect_elements();
 }

@@ -273,6 +273,17 @@ Test(chosen, by_rules_the_first_that_fits_counts)
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
 }
 
+/* Rules with a pattern are looked at by the tensor, the others by the storage: the order counts. */
+Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
+{
+    const berth_method_rule rules[] = {{.least_nbytes = 1, .method = BERTH_LOAD_READ},
+                                       {.pattern = "b*", .method = BERTH_LOAD_MAP}};
+
+    open_as("");
+    cr_assert_eq(berth_choose_methods(checkpoint, rules, 2, &error), 0, "%s", error.message);
+    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+}
+
 Test(chosen, by_no_rules_load_method_counts_again)
 {
     const berth_method_rule all = {.method = BERTH_LOAD_READ};

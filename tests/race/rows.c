@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/support.h"
 
@@ -26,6 +27,7 @@ static uint8_t *file;
 static size_t file_nbytes;
 static atomic_uint n_reads;
 static unsigned fail_every; /* 0: no read fails */
+static atomic_bool is_slow;
 
 static void expect(bool condition, const char *what)
 {
@@ -65,6 +67,8 @@ static void save(void)
 static int read_some(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     (void)context;
+    if (atomic_load(&is_slow))
+        (void)usleep(2000);
     if (fail_every && atomic_fetch_add(&n_reads, 1) % fail_every == fail_every - 1)
         return EIO;
     memcpy(buffer, file + offset, nbytes);
@@ -147,19 +151,21 @@ static void *wait_for(void *context)
     return NULL;
 }
 
-/* One ticket, waited for by many and released meanwhile. */
-static void share_a_ticket(void)
+/* One ticket, waited for by many and released meanwhile, while its rows are still on their way. */
+static void share_a_ticket(int64_t first)
 {
-    static const int64_t ids[] = {1000, 1100, 1200, 1300, 1400};
+    const int64_t ids[] = {first, first + 100, first + 200, first + 300, first + 400};
     pthread_t threads[N_THREADS];
     berth_ticket ticket;
 
+    atomic_store(&is_slow, true);
     expect(berth_rows_prefetch(rows, 0, ids, 5, &ticket, NULL) == 0, "no ticket");
     for (int i = 0; i < N_THREADS; i++)
         expect(pthread_create(&threads[i], NULL, wait_for, &ticket) == 0, "no thread");
     expect(berth_rows_release(rows, ticket, NULL) == 0, "a ticket was not live");
     for (int i = 0; i < N_THREADS; i++)
         (void)pthread_join(threads[i], NULL);
+    atomic_store(&is_slow, false);
 }
 
 static void add_tables(berth_checkpoint *checkpoint)
@@ -192,8 +198,8 @@ static void share(const char *options, unsigned ways)
                "no thread");
     for (int i = 0; i < N_THREADS; i++)
         (void)pthread_join(threads[i], NULL);
-    if (!fail_every)
-        share_a_ticket();
+    for (int64_t first = 1000; !fail_every && first < 1005; first++)
+        share_a_ticket(first);
     berth_rows_stats stats;
     expect(berth_rows_stats_of(rows, &stats, NULL) == 0, "no statistics");
     expect(stats.n_tickets == 0 && stats.n_evictions > 0 && stats.n_conflicts > 0 &&
