@@ -141,7 +141,8 @@ typedef struct berth_allocator {
 /*
  * Receives facts worth telling that are no errors (an option that fell back,
  * offsets taken from the directory). `message` is one line without a newline.
- * Called from several threads at once. By default nothing is written anywhere.
+ * Called from several threads at once, also while a handle is locked: it must call nothing of
+ * Berth. By default nothing is written anywhere.
  */
 typedef void (*berth_log_function)(void *context, const char *message);
 
