@@ -1018,8 +1018,7 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
  * in pieces of io.chunk_nbytes, into aligned memory in large pages; what is mapped is made present.
  * With load.check=data CRCs of what is brought are compared on the way (a bad one is
  * BERTH_E_CHECKSUM). All or nothing: after a failure, or a cancel by call->progress, no storage is
- * memory that was not before, and it may be tried again; but where another thread was bringing some
- * of them and failed, and so did this call when it tried these itself, the others are. A progress
+ * memory that was not before, unless another call brought it, and it may be tried again. A progress
  * function must not ask for data of the same checkpoint.
  *
  * How each becomes memory, that load.method or berth_choose_methods say. `auto`: a file that is in

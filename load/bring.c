@@ -19,14 +19,24 @@ typedef unsigned long long ull;
 /* What an empty storage's address is: one that may be asked for, and read 0 bytes from. */
 static const _Alignas(BERTH_MEMORY_ALIGNMENT) uint8_t no_bytes[BERTH_MEMORY_ALIGNMENT];
 
-/* One round of bringing: what nobody else has or brings. */
+/*
+ * One of two rounds of bringing. The first claims what nobody else has, brings or waits for. The
+ * second claims the rest at once, when others are through with all of it: where they failed, it is
+ * this thread's turn. Nothing is handed out before both are done: all or nothing.
+ *
+ * Who waits holds what the first round claimed, but nobody waits for ever: what a first round
+ * leaves was taken, or wanted, by one that had begun before, so that those who wait only ever wait
+ * for earlier ones; and a second round waits no more once it has claimed.
+ */
 struct round {
     berth_checkpoint *checkpoint;
     berth_bringing *how;
+    bool is_second;
     berth_facts facts;
-    berth_spans spans;  /* of what goes to the host, */
-    berth_spans staged; /* and to devices */
-    bool must_wait;     /* some are being brought by others */
+    berth_spans spans;          /* of what goes to the host, */
+    berth_spans staged;         /* and to devices */
+    const berth_storage **rest; /* left to the second round */
+    size_t n_rest;
     bool with_crc32;    /* CRCs are asked for, and not known of all */
     const uint8_t *map; /* the file's first byte, if any item is mapped */
     berth_kept_region *region;
@@ -41,9 +51,17 @@ static bool is_there(const berth_checkpoint *checkpoint, const berth_storage *ro
            (checkpoint->placed && checkpoint->placed[root->index].is_there);
 }
 
-static bool is_wanted(const berth_checkpoint *checkpoint, const berth_storage *root)
+/* Whether it is left to others, who bring it or waited first. */
+static bool is_taken(const struct round *round, const berth_storage *root)
 {
-    return !is_there(checkpoint, root) && !checkpoint->stored[root->index].is_coming;
+    const berth_stored *stored = &round->checkpoint->stored[root->index];
+
+    return stored->is_coming || (!round->is_second && stored->n_waiting > 0);
+}
+
+static bool is_wanted(const struct round *round, const berth_storage *root)
+{
+    return !is_there(round->checkpoint, root) && !is_taken(round, root);
 }
 
 /* What a fetch looks at before it decides. */
@@ -58,7 +76,7 @@ static void measure(struct round *round, const berth_storage *const *roots, size
     if (!facts->at_once)
         return;
     for (size_t i = 0; i < n; i++) {
-        if (!is_wanted(round->checkpoint, roots[i]) || roots[i]->nbytes == 0)
+        if (!is_wanted(round, roots[i]) || roots[i]->nbytes == 0)
             continue;
         facts->asked_nbytes += roots[i]->nbytes;
         begin = roots[i]->offset < begin ? roots[i]->offset : begin;
@@ -175,29 +193,58 @@ static void set_coming(const struct round *round, const berth_spans *spans, bool
         round->checkpoint->stored[spans->items[i].storage->index].is_coming = is_coming;
 }
 
+static void set_waiting(const struct round *round, int change)
+{
+    for (size_t i = 0; i < round->n_rest; i++)
+        round->checkpoint->stored[round->rest[i]->index].n_waiting += change;
+}
+
+/* Until nobody brings any of them: then they are memory, or it failed. */
+static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *const *roots,
+                            size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        if (!checkpoint->stored[roots[i]->index].is_coming) {
+            i++;
+            continue;
+        }
+        (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->mutex);
+        i = 0; /* it was unlocked meanwhile */
+    }
+}
+
+/* What is of no use where some of it cannot be claimed. */
+static void claim_all(struct round *round, const berth_storage *const *roots, size_t n,
+                      berth_error *error)
+{
+    for (size_t i = 0; i < n && error->code == 0; i++) {
+        if (check_place(round, roots[i], error) < 0 ||
+            (is_wanted(round, roots[i]) && claim_one(round, roots[i], error) < 0))
+            (void)berth_error_in_storage(round->checkpoint, roots[i], error);
+        else if (!is_there(round->checkpoint, roots[i]) && is_taken(round, roots[i]))
+            round->rest[round->n_rest++] = roots[i];
+    }
+    if (error->code < 0)
+        round->spans.n_items = round->staged.n_items = round->n_rest = 0;
+}
+
 /* Fills the round's items. They are this thread's, until they are settled. */
 static int claim(struct round *round, const berth_storage *const *roots, size_t n,
                  berth_error *error)
 {
     berth_checkpoint *checkpoint = round->checkpoint;
 
-    round->must_wait = round->with_crc32 = false;
     (void)pthread_mutex_lock(&checkpoint->mutex);
+    if (round->is_second)
+        wait_for_others(checkpoint, roots, n);
     berth_know_source(checkpoint, &round->facts);
     measure(round, roots, n);
     if (round->how->with_crc32)
         (void)berth_checkpoint_need_directory(checkpoint, error);
-    for (size_t i = 0; i < n && error->code == 0; i++) {
-        if (check_place(round, roots[i], error) < 0 ||
-            (is_wanted(checkpoint, roots[i]) && claim_one(round, roots[i], error) < 0))
-            (void)berth_error_in_storage(checkpoint, roots[i], error);
-        else if (checkpoint->stored[roots[i]->index].is_coming)
-            round->must_wait = true;
-    }
-    if (error->code == 0) {
-        set_coming(round, &round->spans, true);
-        set_coming(round, &round->staged, true);
-    }
+    claim_all(round, roots, n, error);
+    set_coming(round, &round->spans, true);
+    set_coming(round, &round->staged, true);
+    set_waiting(round, 1);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
     return error->code;
 }
@@ -329,7 +376,6 @@ static int bring_to_host(struct round *round, berth_error *error)
         (void)check_crc32s(round, &round->spans, error);
     berth_release(work.chunks);
     count(round, &work);
-    round->how->memory_nbytes += error->code == 0 ? round->spans.region_nbytes : 0;
     return error->code;
 }
 
@@ -403,6 +449,7 @@ static void settle_memory(struct round *round, bool is_good)
         if (round->region) {
             round->region->next = checkpoint->regions;
             checkpoint->regions = round->region;
+            round->how->memory_nbytes += round->spans.region_nbytes;
         }
         while (*last)
             last = &(*last)->next;
@@ -413,30 +460,28 @@ static void settle_memory(struct round *round, bool is_good)
     round->device_memory = NULL;
 }
 
-static void settle(struct round *round, bool is_good)
+static void settle_round(struct round *round, bool is_good)
 {
-    berth_checkpoint *checkpoint = round->checkpoint;
-
-    (void)pthread_mutex_lock(&checkpoint->mutex);
     set_coming(round, &round->spans, false);
     set_coming(round, &round->staged, false);
+    set_waiting(round, -1);
     for (size_t i = 0; i < round->spans.n_items && is_good; i++)
         publish(round, &round->spans.items[i]);
     for (size_t i = 0; i < round->staged.n_items && is_good; i++)
         publish(round, &round->staged.items[i]);
     settle_memory(round, is_good);
-    (void)pthread_cond_broadcast(&checkpoint->settled);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
 }
 
-/* Until nobody brings any of them: then they are memory, or it failed and is this thread's turn. */
-static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *const *roots,
-                            size_t n)
+static void settle(struct round *first, struct round *second, bool is_good)
 {
+    berth_checkpoint *checkpoint = first->checkpoint;
+
+    if (first->spans.n_items + first->staged.n_items + first->n_rest == 0)
+        return;
     (void)pthread_mutex_lock(&checkpoint->mutex);
-    for (size_t i = 0; i < n; i++)
-        while (checkpoint->stored[roots[i]->index].is_coming)
-            (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->mutex);
+    settle_round(first, is_good);
+    settle_round(second, is_good);
+    (void)pthread_cond_broadcast(&checkpoint->settled);
     (void)pthread_mutex_unlock(&checkpoint->mutex);
 }
 
@@ -452,35 +497,46 @@ static void prepare(const struct round *round, berth_spans *spans, uint64_t chun
 static int bring_round(struct round *round, const berth_storage *const *roots, size_t n,
                        berth_error *error)
 {
-    round->facts = (berth_facts){0};
-    round->map = NULL;
-    round->spans.n_items = round->staged.n_items = 0;
     if (claim(round, roots, n, error) < 0 || round->spans.n_items + round->staged.n_items == 0)
         return error->code;
     prepare(round, &round->spans, berth_chunk_nbytes(round->how->config));
     prepare(round, &round->staged, berth_staged_nbytes(round->how->config));
-    (void)bring_items(round, error);
-    settle(round, error->code == 0);
-    return error->code;
+    return bring_items(round, error);
+}
+
+/* `items`: room for twice n, either to the host or to a device; `rest`: for n. */
+static void bring(struct round *first, berth_item *items, const berth_storage **rest,
+                  const berth_storage *const *roots, size_t n, berth_error *error)
+{
+    struct round second = {.checkpoint = first->checkpoint, .how = first->how, .is_second = true};
+
+    first->spans.items = items;
+    first->staged.items = items + n;
+    first->rest = rest;
+    if (bring_round(first, roots, n, error) == 0 && first->n_rest > 0) {
+        second.spans.items = first->spans.items + first->spans.n_items;
+        second.staged.items = first->staged.items + first->staged.n_items;
+        (void)bring_round(&second, rest, first->n_rest, error);
+    }
+    settle(first, &second, error->code == 0);
 }
 
 int berth_bring(berth_checkpoint *checkpoint, berth_bringing *how,
                 const berth_storage *const *roots, size_t n, berth_error *error)
 {
-    berth_item few[2], *items = few; /* either to the host or to a device */
-    struct round round = {.checkpoint = checkpoint, .how = how};
+    struct round first = {.checkpoint = checkpoint, .how = how};
+    const berth_storage *one;
+    berth_item few[2];
 
-    if (n > 1)
-        items = berth_allocate(2 * n * sizeof *items);
+    if (n <= 1) {
+        bring(&first, few, &one, roots, n, error);
+        return error->code;
+    }
+    size_t nbytes = n * (2 * sizeof *few + sizeof one);
+    berth_item *items = berth_allocate(nbytes);
     if (!items)
-        return berth_fail_memory(error, 2 * n * sizeof *items);
-    round.spans.items = items;
-    round.staged.items = items + (n > 1 ? n : 1);
-    do {
-        if (bring_round(&round, roots, n, error) == 0 && round.must_wait)
-            wait_for_others(checkpoint, roots, n);
-    } while (error->code == 0 && round.must_wait);
-    if (items != few)
-        berth_release(items);
+        return berth_fail_memory(error, nbytes);
+    bring(&first, items, (const berth_storage **)(void *)(items + 2 * n), roots, n, error);
+    berth_release(items);
     return error->code;
 }

@@ -41,6 +41,7 @@ typedef struct berth_stored {
     bool is_ambiguous;               /* foreign order, and no single unit */
     /* Under the mutex: */
     bool is_coming; /* somebody brings it */
+    int n_waiting;  /* so many want it next: bring.c */
     uint8_t crc32;  /* berth_crc_verdict */
     berth_load_method chosen;
     const char *chosen_by; /* who says so; NULL: load.method does. All texts static */

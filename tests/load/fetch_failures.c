@@ -213,6 +213,77 @@ Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did
     free(bytes);
 }
 
+/* The file, of which one record cannot be read: who tries first waits for who tries next. */
+struct broken {
+    const uint8_t *bytes;
+    uint64_t begin, end; /* of the bad bytes */
+    atomic_bool is_asked, others_are_read;
+    bool is_whole;
+};
+
+static int broken_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct broken *broken = context;
+    bool is_bad = offset < broken->end && offset + nbytes > broken->begin && !broken->is_whole;
+
+    if (is_bad) {
+        atomic_store(&broken->is_asked, true);
+        while (!atomic_load(&broken->others_are_read))
+            (void)usleep(1000);
+        return EIO;
+    }
+    if (atomic_load(&broken->is_asked))
+        atomic_store(&broken->others_are_read, true);
+    memcpy(buffer, broken->bytes + offset, nbytes);
+    return 0;
+}
+
+static void *fetch_one(void *context)
+{
+    const berth_selection one = {.pattern = "t3"};
+
+    return (void *)(intptr_t)berth_fetch(context, &one, NULL, NULL);
+}
+
+/* All or nothing, also where another fetch is waited for, fails, and so does what is tried then. */
+Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+    struct broken broken = {.bytes = bytes, .is_whole = true};
+    berth_source source = {.nbytes = nbytes, .read = broken_read, .context = &broken};
+    berth_stats stats;
+    berth_call call = {.stats = &stats};
+    pthread_t other;
+    void *code;
+
+    cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=128MiB", NULL), 0);
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    const berth_storage *storage = tensor_at(3)->storage;
+    broken.is_whole = false;
+    broken.begin = storage->offset;
+    broken.end = storage->offset + storage->nbytes;
+    cr_assert_eq(pthread_create(&other, NULL, fetch_one, checkpoint), 0);
+    while (!atomic_load(&broken.is_asked))
+        (void)usleep(1000);
+    cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CALLBACK);
+    cr_expect_str_eq(error.record, "data/3");
+    cr_expect_eq(stats.memory_nbytes, 0);
+    cr_assert_eq(pthread_join(other, &code), 0);
+    cr_expect_eq((intptr_t)code, BERTH_E_CALLBACK);
+    cr_expect(atomic_load(&broken.others_are_read));
+    cr_expect_null(checkpoint->regions);
+    for (size_t i = 0; i < N_TENSORS; i++)
+        cr_expect(!is_memory(i) || lengths[i] == 0, "t%zu", i);
+    broken.is_whole = true;
+    fetched(NULL);
+    expect_elements();
+    berth_close(checkpoint);
+    checkpoint = NULL;
+    free(bytes);
+}
+
 /* ---- memory ---- */
 
 #define N_LONG (20 << 20)

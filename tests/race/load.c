@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/support.h"
 
@@ -122,6 +123,93 @@ static void share(const char *options)
     berth_close(checkpoint);
 }
 
+/* ---- fetches that fail: who waits holds what has come already, and nobody waits for ever ---- */
+
+struct failing {
+    const uint8_t *bytes;
+    _Atomic int n_failures; /* to come */
+    _Atomic int n_failed, n_failing;
+};
+
+static int failing_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct failing *failing = context;
+
+    if (failing->n_failures > 0 && failing->n_failures-- > 0) {
+        failing->n_failing++;
+        (void)usleep(500);
+        failing->n_failed++;
+        return 5;
+    }
+    memcpy(buffer, failing->bytes + offset, nbytes);
+    return 0;
+}
+
+struct fetching {
+    berth_checkpoint *checkpoint;
+    struct failing *failing;
+    const char *pattern;
+    int n_failing, n_failed; /* begins when there are so many, */
+    int n_steps;             /* and a little later */
+};
+
+static void *fetch_until_it_works(void *context)
+{
+    struct fetching *fetching = context;
+    berth_selection selection = {.pattern = fetching->pattern};
+
+    while (fetching->failing->n_failing < fetching->n_failing ||
+           fetching->failing->n_failed < fetching->n_failed)
+        ;
+    for (volatile int i = 0; i < fetching->n_steps; i++)
+        ;
+    while (berth_fetch(fetching->checkpoint, &selection, NULL, NULL) < 0)
+        ;
+    return NULL;
+}
+
+/*
+ * While the first fails the second holds the others and waits; the third comes when the first has
+ * just given up, and wants both. Had it the first's, and did it wait for the second's, so they both
+ * would for ever.
+ */
+static void fail_and_share(const uint8_t *bytes, size_t nbytes, int n_steps)
+{
+    struct failing failing = {.bytes = bytes};
+    berth_source source = {.nbytes = nbytes, .read = failing_read, .context = &failing};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    pthread_t threads[3];
+
+    expect(berth_config_patch("io.threads=1", &error) == 0, error.message);
+    expect(berth_open_source(&source, NULL, &checkpoint, &error) == 0, error.message);
+    expect(berth_config_unpatch(&error) == 0, error.message);
+    failing.n_failures = 1 + n_steps % 3;
+    struct fetching fetchings[] = {
+        {checkpoint, &failing, "t3", 0, 0, 0},
+        {checkpoint, &failing, "t[35]", 1, 0, 0},
+        {checkpoint, &failing, "t[35]", 1, 1, n_steps},
+    };
+    for (int i = 0; i < 3; i++)
+        expect(pthread_create(&threads[i], NULL, fetch_until_it_works, &fetchings[i]) == 0,
+               "no thread");
+    for (int i = 0; i < 3; i++)
+        (void)pthread_join(threads[i], NULL);
+    const float *data = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "t5"), &error);
+    expect(data && memcmp(data, elements[5], sizeof elements[5]) == 0, "elements fetched");
+    berth_close(checkpoint);
+}
+
+static void fail_often(void)
+{
+    size_t nbytes;
+    uint8_t *bytes = test_read_file(path, &nbytes);
+
+    for (int i = 0; i < 100; i++)
+        fail_and_share(bytes, nbytes, i * 100);
+    free(bytes);
+}
+
 int main(void)
 {
     char *folder = test_folder_new();
@@ -133,6 +221,7 @@ int main(void)
     share("load.mmap=off io.chunk_nbytes=65536 io.threads=3");
     share("load.check=data io.threads=4 io.chunk_nbytes=65536");
     share("load.method=direct io.threads=2 io.chunk_nbytes=65536");
+    fail_often();
     expect(berth_verify(path, NULL, NULL, &error) == 0, error.message);
     free(path);
     test_folder_remove(folder);
