@@ -285,6 +285,18 @@ static int report(load_bench *bench)
     return code;
 }
 
+/* What is in force: debug compares all headers, and that is what is measured then. */
+static void get_options(load_bench *bench)
+{
+    int64_t debug = 0;
+
+    berth_config_get("load.check", bench->check, sizeof bench->check, NULL);
+    berth_config_get("load.prefetch", bench->prefetch, sizeof bench->prefetch, NULL);
+    if (berth_config_get_int("debug", &debug, NULL) == 0 && debug &&
+        strcmp(bench->check, "data") != 0)
+        (void)snprintf(bench->check, sizeof bench->check, "headers (debug)");
+}
+
 int run_bench_load(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -308,8 +320,7 @@ int run_bench_load(int argc, char **argv)
     int code = 0;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    berth_config_get("load.check", bench.check, sizeof bench.check, NULL);
-    berth_config_get("load.prefetch", bench.prefetch, sizeof bench.prefetch, NULL);
+    get_options(&bench);
     bench.rounds.phases = options.only_open ? open_phases : load_phases;
     /* From here on a signal only cancels: what was made is removed before this ends. */
     progress_begin(&bar, "load", &options.bench.common, &call, NULL);

@@ -144,7 +144,7 @@ class BenchLoad(Case):
         return json.loads(self.bench("--json", *words).out)
 
     def test_keys_and_sums_of_the_report(self):
-        report = self.report("--size", "8MiB", "--tensors", "4", "--rounds", "3")
+        report = self.report("--size", "8MiB", "--tensors", "4", "--rounds", "3", "--set", "debug=off")
         self.assertEqual((report["nbytes"], report["tensors"], report["storages"], report["shape"],
                           report["check"], report["cold"], len(report["rounds"])),
                          (8 << 20, 4, 4, "uniform", "directory", False, 3))
@@ -231,6 +231,8 @@ class BenchLoad(Case):
         self.assertLess(report["moved_nbytes"], 2 << 20)
         self.assertNotIn("parse", self.report("--open", old("many-1.13-stream.pth")))
         self.assertIn("parsing data.pkl", self.bench("--open", self.demo).out)
+        self.assertIn(" check headers (debug), ",
+                      self.bench("--open", self.demo, "--set", "debug=on").out)
 
     def test_text_and_statistics(self):
         done = self.bench("--size", "1MiB", "--stats")
