@@ -206,13 +206,17 @@ static int plan(berth_prefetch *prefetch, const gathering *all, const struct ber
                 berth_error *error)
 {
     bool is_advice = prefetch->kind == BERTH_PREFETCH_ADVISE;
+    uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
     uint64_t file_nbytes = prefetch->checkpoint->reader.nbytes;
     uint64_t first_offset = UINT64_MAX, missing_nbytes;
     const berth_prefetch_limits limits = {
         .page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
         .n_passes = (uint64_t)config->load_prefetch_passes,
         .min_pass_nbytes = (uint64_t)config->load_prefetch_min_pass_nbytes,
-        .window_nbytes = (uint64_t)config->load_prefetch_window_nbytes,
+        /* Of one over more than the device reads ahead, no more than that comes. */
+        .window_nbytes = is_advice && window_nbytes > prefetch->readahead_nbytes
+                             ? prefetch->readahead_nbytes
+                             : window_nbytes,
         .natural_window_nbytes =
             is_advice ? prefetch->readahead_nbytes : berth_chunk_nbytes(config),
         .memory_nbytes = (uint64_t)config->io_memory_nbytes,

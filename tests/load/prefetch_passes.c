@@ -183,6 +183,16 @@ Test(prefetch_passes, leaves_windows_to_a_device_that_reads_more_ahead)
     cr_expect_eq(n_announced, 0);
 }
 
+/* It would follow the first bytes of each, and all would count as asked for. */
+Test(prefetch_passes, advises_a_device_of_no_more_than_it_reads_ahead)
+{
+    bring_on_device("64", "load.prefetch=advise load.prefetch_passes=3 "
+                          "load.prefetch_window_nbytes=1MiB");
+    cr_expect_str_eq(stats.method, "advise");
+    cr_expect_eq(stats.window_nbytes, 65536);
+    cr_expect_geq(stats.n_requests, stats.brought_nbytes / 65536);
+}
+
 Test(prefetch_passes, announces_windows_where_a_pass_has_no_room_for_reading_ahead)
 {
     bring_on_device("1024", "load.prefetch_passes=3 load.prefetch_window_nbytes=128KiB");
