@@ -8,43 +8,47 @@
 
 #include "tools/command.h"
 
+typedef struct copy copy;
+
 /* One record on its way: where it is read from. */
 typedef struct copied_record {
-    berth_archive *archive;
+    copy *copy;
     berth_record record;
-    atomic_bool is_unreadable; /* several threads read one record */
 } copied_record;
 
-typedef struct copy {
+struct copy {
     berth_archive *archive;
     copied_record *sources;
     berth_new_record *records;
     size_t n_records;
-    char alignment[24]; /* text of a new `.storage_alignment` */
-} copy;
+    atomic_bool is_unreadable; /* told once: several threads read */
+    berth_error why;           /* after that, when all threads have ended */
+    char alignment[24];        /* text of a new `.storage_alignment` */
+};
 
 static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     copied_record *source = context;
     berth_error error;
 
-    if (berth_archive_read(source->archive, &source->record, buffer, nbytes, offset, &error) == 0)
+    if (berth_archive_read(source->copy->archive, &source->record, buffer, nbytes, offset,
+                           &error) == 0)
         return 0;
-    atomic_store(&source->is_unreadable, true);
+    if (!atomic_exchange(&source->copy->is_unreadable, true))
+        source->copy->why = error;
     return error.system_errno ? error.system_errno : EIO;
 }
 
-/* A save knows only that a record could not be read. What the file says wrong is said again. */
-static void tell_unreadable(copy *c, berth_error *error)
+/* A save knows only that its caller could not read: of which file, what and where, is said here. */
+static void tell_unreadable(copy *c, const char *out, berth_error *error)
 {
-    berth_error why;
-
-    for (size_t i = 0; i < c->n_records; i++)
-        if (atomic_load(&c->sources[i].is_unreadable) &&
-            berth_archive_read(c->archive, &c->sources[i].record, NULL, 0, 0, &why) < 0) {
-            *error = why;
-            return;
-        }
+    if (error->code != BERTH_E_CALLBACK || !atomic_load(&c->is_unreadable))
+        return;
+    *error = c->why;
+    if (error->system_errno)
+        (void)snprintf(error->message, sizeof error->message,
+                       "%.300s; %.200s is as it was: try again, or from another copy of the file",
+                       c->why.message, out);
 }
 
 /* Reads a small text record into a buffer; false if there is none. */
@@ -95,7 +99,7 @@ static int collect(copy *c, berth_error *error)
     }
     for (size_t i = 0; i < c->n_records; i++) {
         copied_record *source = &c->sources[i];
-        source->archive = c->archive;
+        source->copy = c;
         berth_archive_record(c->archive, i, &source->record);
         c->records[i] = (berth_new_record){.name = source->record.name,
                                            .nbytes = source->record.nbytes,
@@ -218,7 +222,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_call *ca
         code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
                                   BERTH_RECORDS_COMPLETE, call, error);
         if (code < 0) {
-            tell_unreadable(c, error);
+            tell_unreadable(c, out, error);
             code = error->code;
         }
     }
