@@ -54,7 +54,10 @@ static berth_dtype class_dtype(const berth_value *storage)
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
 }
 
-/* {'conj': True, 'neg': True} */
+/*
+ * {'conj': True, 'neg': True}. One reading: for PyTorch it is enough that they are there, whatever
+ * they say, so False is refused; nobody writes it.
+ */
 static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
                           const berth_value *metadata, uint32_t *flags)
 {
@@ -65,14 +68,13 @@ static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || berth_node_kind(value) != BERTH_KIND_BOOL) {
+        if (!flag || berth_node_kind(value) != BERTH_KIND_BOOL || !berth_value_bool(value)) {
             berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                "%s %s with other metadata than conj and neg", known->module,
+                                "%s %s with other metadata than conj and neg, True", known->module,
                                 known->name);
             return false;
         }
-        if (berth_value_bool(value))
-            *flags |= flag;
+        *flags |= flag;
     }
     return true;
 }

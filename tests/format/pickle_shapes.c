@@ -134,20 +134,23 @@ Test(pickle_shapes, attributes_are_dicts_or_pairs_of_them)
 Test(pickle_shapes, metadata_is_conj_and_neg)
 {
     static const char v2[] = "torch._utils _rebuild_tensor_v2 with other metadata than conj and "
-                             "neg";
+                             "neg, True";
     static const char v3[] = "torch._utils _rebuild_tensor_v3 with other metadata than conj and "
-                             "neg";
+                             "neg, True";
 
     ACCEPTS(both, METADATA("EMPTY_DICT MARK 'conj' NEWTRUE 'neg' NEWTRUE SETITEMS"));
     cr_expect_eq(berth_value_tensor(both.root)->flags, BERTH_CONJ | BERTH_NEG);
     free_reading(&both);
-    ACCEPTS(none, METADATA("EMPTY_DICT MARK 'conj' NEWFALSE 'neg' NEWFALSE SETITEMS"));
+    ACCEPTS(none, METADATA("EMPTY_DICT"));
     cr_expect_eq(berth_value_tensor(none.root)->flags, 0);
     free_reading(&none);
     ACCEPTS(third, METADATA_V3("EMPTY_DICT 'neg' NEWTRUE SETITEM"));
     cr_expect_eq(berth_value_tensor(third.root)->flags, BERTH_NEG);
     free_reading(&third);
     refuses(METADATA("EMPTY_DICT 'conj' 1 SETITEM"), BERTH_E_PICKLE, v2);
+    /* PyTorch takes them for True. */
+    refuses(METADATA("EMPTY_DICT 'conj' NEWFALSE SETITEM"), BERTH_E_PICKLE, v2);
+    refuses(METADATA("EMPTY_DICT MARK 'conj' NEWTRUE 'neg' NEWFALSE SETITEMS"), BERTH_E_PICKLE, v2);
     refuses(METADATA("EMPTY_DICT 'other' NEWTRUE SETITEM"), BERTH_E_PICKLE, v2);
     refuses(METADATA("EMPTY_DICT 1 NEWTRUE SETITEM"), BERTH_E_PICKLE, v2);
     refuses(METADATA_V3("EMPTY_DICT 'other' NEWTRUE SETITEM"), BERTH_E_PICKLE, v3);

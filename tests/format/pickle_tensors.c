@@ -175,7 +175,7 @@ Test(pickle_tensors, conj_and_neg_bits)
                       "EMPTY_DICT 'other' NEWTRUE SETITEM TUPLE !REDUCE STOP",
             BERTH_E_PICKLE,
             "torch._utils _rebuild_tensor_v2 with other metadata than conj "
-            "and neg");
+            "and neg, True");
 }
 
 Test(pickle_tensors, wrong_arguments_are_told_by_function_and_position)

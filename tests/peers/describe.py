@@ -10,9 +10,11 @@ import collections
 import ctypes as c
 import hashlib
 import struct
+import types
 
 import berth_ctypes as b
 import torch
+from torch.serialization import StorageType
 
 SHORT = {torch.Tensor: "tensor"}
 LAYOUT_NAMES = {i: "torch." + name.lower() for name, i in b.LAYOUTS.items()}
@@ -66,6 +68,8 @@ class FromTorch:
                 return ("again", number)
         if isinstance(value, torch.Tensor):
             return self.any_tensor(value)
+        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, StorageType)):
+            return ("global",)
         kind = type(value).__name__
         if isinstance(value, torch.Size):
             return (kind, tuple(value))
@@ -194,6 +198,8 @@ class FromBerth:
             number = self.nodes.again(node)
             if number is not None:
                 return ("again", number)
+        if kind == "GLOBAL":
+            return ("global",)
         return getattr(self, kind.lower())(node)
 
     def none(self, node):
@@ -253,7 +259,9 @@ class FromBerth:
             key = self.describe(b.berth_value_key(node, i))
             pairs.append((key, self.describe(b.berth_value_item(node, i))))
         state = b.berth_value_state(node)
-        return (name, *pairs, self.describe(state) if state else None)
+        is_empty = not state or (b.KIND_NAMES[b.berth_value_kind(state)] == "DICT"
+                                 and not b.berth_value_count(state))
+        return (name, *pairs, None if is_empty else self.describe(state))
 
     def dict(self, node):
         return self.pairs("dict", node)

@@ -26,6 +26,7 @@ import cases
 import convert
 import devices
 import huge
+import readings
 import shipped
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference
@@ -358,7 +359,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
-                      shipped.all_files, huge.all_sizes):
+                      shipped.all_files, huge.all_sizes, readings.variants,
+                      readings.pickles_by_chance):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
