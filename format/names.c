@@ -193,10 +193,8 @@ static uint32_t frame_entry(struct walk *walk)
     uint32_t entry = i ? walk->frames[i - 1].entry : NO_ENTRY;
     for (; i < walk->n_frames; i++) {
         uint32_t index = i ? walk->frames[i - 1].next : 0;
-        entry = add_entry(walk, entry, index, walk->frames[i].value);
-        if (entry == NO_ENTRY)
-            return NO_ENTRY;
-        walk->frames[i].entry = entry;
+        /* Where memory ends, the error tells. */
+        walk->frames[i].entry = entry = add_entry(walk, entry, index, walk->frames[i].value);
     }
     return entry;
 }

@@ -130,12 +130,11 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
 
 /* ---- paths: ['a'][0].__dict__ ---- */
 
-static bool read_hex(const char **at, const char *end, int n, uint32_t *point)
+/* A path ends with a NUL, which is neither a digit nor an escape nor a quote. */
+static bool read_hex(const char **at, int n, uint32_t *point)
 {
     *point = 0;
     for (; n > 0; n--, ++*at) {
-        if (*at == end)
-            return false;
         char c = **at;
         uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
                          : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
@@ -158,11 +157,9 @@ static void out_utf8(struct names_out *out, uint32_t point)
     berth_out_bytes(out, text, n);
 }
 
-static bool read_escape(const char **at, const char *end, struct names_out *out)
+static bool read_escape(const char **at, struct names_out *out)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
-    if (*at == end)
-        return false;
     char c = *(*at)++;
     const char *known = c ? strchr(from, c) : NULL;
     if (known) {
@@ -171,27 +168,27 @@ static bool read_escape(const char **at, const char *end, struct names_out *out)
     }
     uint32_t point;
     int n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!n || !read_hex(at, end, n, &point))
+    if (!n || !read_hex(at, n, &point))
         return false;
     out_utf8(out, point);
     return true;
 }
 
 /* A quoted text, from its quote to behind the other one. */
-static bool read_quoted(const char **at, const char *end, struct names_out *out)
+static bool read_quoted(const char **at, struct names_out *out)
 {
     char quote = *(*at)++;
     berth_out_bytes(out, "", 0);
-    while (*at < end && **at != quote) {
+    while (**at && **at != quote) {
         if (**at == '\\') {
             ++*at;
-            if (!read_escape(at, end, out))
+            if (!read_escape(at, out))
                 return false;
             continue;
         }
         berth_out_bytes(out, (*at)++, 1);
     }
-    return *at < end && *(*at)++ == quote;
+    return *(*at)++ == quote;
 }
 
 /* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
@@ -202,7 +199,7 @@ static bool read_item(const berth_value *value, const char **at, const char *end
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         struct names_out out = {.limit = SIZE_MAX};
-        if (read_quoted(at, end, &out) && !failed(&out, error) && is_dict(value))
+        if (read_quoted(at, &out) && !failed(&out, error) && is_dict(value))
             found = berth_dict_find_text(value, out.text, out.nbytes);
         berth_release(out.text);
         if (found == SIZE_MAX || *(*at)++ != ']') /* at the end there is a NUL */

@@ -177,10 +177,10 @@ static char quote_for(const void *text, size_t nbytes)
     return memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes) ? '"' : '\'';
 }
 
-/* ASCII that repr writes as itself, whatever the quotes. */
+/* ASCII that repr writes as itself: where " would end the text, it ends with '. */
 static bool is_plain(char c)
 {
-    return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'' && c != '"';
+    return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
 
 static void out_str(struct names_out *out, const berth_value *key)

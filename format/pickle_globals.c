@@ -55,7 +55,8 @@ static int find_dtype(const char *name, size_t nbytes)
 static int find_storage_class(bool cuda, const char *name, size_t nbytes)
 {
     berth_dtype dtype;
-    if (!berth_dtype_from_storage_class(name, nbytes, &dtype) || dtype == BERTH_DTYPE_NONE)
+    (void)berth_dtype_from_storage_class(name, nbytes, &dtype);
+    if (dtype == BERTH_DTYPE_NONE)
         return -1;
     if (cuda && name[0] == 'Q')
         return -1;

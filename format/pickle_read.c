@@ -27,8 +27,7 @@ int berth_unpickle_fail(berth_unpickler *unpickler, int code, const char *format
 int berth_unpickle_fail_tree(berth_unpickler *unpickler, const char *subject)
 {
     berth_error inner;
-    if (unpickler->error->code != BERTH_OK)
-        return unpickler->error->code;
+    /* An error that is there already stays. */
     if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
         return berth_fail_memory(unpickler->error, 0);
     /* What the maker calls a bad argument is, here, a bad pickle. */

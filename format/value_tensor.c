@@ -176,12 +176,6 @@ static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *i
            same_sizes(shape, rank - dense, values->shape, 1, dense);
 }
 
-/* Whether `size` in blocks of `block` is one less than the length of the compressed indices. */
-static bool compresses(int64_t size, int64_t block, int64_t length)
-{
-    return block > 0 && size % block == 0 && length > 0 && size / block == length - 1;
-}
-
 /*
  * CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
  * block, dense …]; the blocks only for BSR and BSC.
@@ -202,8 +196,8 @@ static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, in
     if (row_block <= 0 || column_block <= 0 || shape[batch] % row_block ||
         shape[batch + 1] % column_block)
         return false;
-    return compresses(shape[by_row ? batch : batch + 1], by_row ? row_block : column_block,
-                      compressed->shape[batch]) &&
+    int64_t n_compressed = by_row ? shape[batch] / row_block : shape[batch + 1] / column_block;
+    return compressed->shape[batch] - 1 == n_compressed &&
            same_sizes(shape, 0, compressed->shape, 0, batch) &&
            same_sizes(shape, 0, plain->shape, 0, batch) &&
            same_sizes(plain->shape, 0, values->shape, 0, batch + 1) &&

@@ -70,7 +70,7 @@ int berth_container_parse(berth_container *container, const uint8_t *directory, 
 int berth_container_read(berth_container *container, berth_window *window, uint64_t tail_nbytes,
                          berth_error *error)
 {
-    const uint8_t *directory;
+    const uint8_t *directory = NULL;
 
     if (berth_container_fetch(container, window, tail_nbytes, &directory, error) < 0)
         return error->code;

@@ -154,6 +154,7 @@ static bool take_storages(struct comparing *comparing)
 /* Whether these are known records in the same folder, the first one right behind the storages. */
 static bool are_last(const struct comparing *comparing, const berth_zip_directory *rest)
 {
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
     bool good = rest->n_folders == 0 && strcmp(rest->archive, comparing->checkpoint->archive) == 0;
 
     for (size_t i = 0; good && i < rest->n_entries; i++)

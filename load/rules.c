@@ -92,7 +92,7 @@ int berth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_ru
     size_t nbytes = (checkpoint->n_storages + 1) * sizeof **first;
     struct rules all = {.rules = rules, .n = n_rules, .at = at};
 
-    *first = all.first = berth_allocate(nbytes);
+    *first = all.first = berth_allocate_zeroed(nbytes);
     if (!all.first)
         return berth_fail_memory(error, nbytes);
     fit_storages(checkpoint, &all);

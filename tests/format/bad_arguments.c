@@ -313,6 +313,19 @@ Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
     REFUSED(storage, BERTH_E_UNSUPPORTED, "more than 4294967294 storages");
 }
 
+Test(bad_arguments, locations_of_storages_are_short_texts)
+{
+    char longest[256];
+
+    memset(longest, 'a', sizeof longest);
+    cr_expect_not_null(
+        berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, longest, sizeof longest - 1));
+    REFUSED(berth_tree_meet_storage(tree, "b", 1, BERTH_UINT8, 1, longest, sizeof longest),
+            BERTH_E_UNSUPPORTED, "a storage's location of 256 bytes (at most 255, without NUL)");
+    REFUSED(berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "c\0pu", 4), BERTH_E_UNSUPPORTED,
+            "a storage's location of 4 bytes (at most 255, without NUL)");
+}
+
 /* ---- tensors (T1, T2, T4) ---- */
 
 Test(bad_arguments, tensors_without_what_they_need_are_refused)

@@ -412,6 +412,46 @@ Test(names, quote_and_escape_text_as_python_does)
     expect_found("['\\xe9\\uD800\\U0001F600']", berth_names_value(names, 3));
 }
 
+/* As str.isprintable() has it, at least for what a terminal takes for something else. */
+Test(names, escape_what_could_not_be_seen)
+{
+    static const struct {
+        const char *key, *path;
+    } rows[] = {
+        {"\x1f", "['\\x1f']"},
+        {"~", "['~']"},
+        {"\x7f", "['\\x7f']"},
+        {"\xc2\x80", "['\\x80']"},
+        {"\xc2\xa0", "['\\xa0']"},
+        {"\xc2\xa1", "['\xc2\xa1']"},
+        {"\xc2\xad", "['\\xad']"},
+        {"\xe2\x80\x8a", "['\xe2\x80\x8a']"},
+        {"\xe2\x80\x8b", "['\\u200b']"},
+        {"\xe2\x80\x8f", "['\\u200f']"},
+        {"\xe2\x80\x90", "['\xe2\x80\x90']"},
+        {"\xe2\x80\xa8", "['\\u2028']"},
+        {"\xe2\x80\xae", "['\\u202e']"},
+        {"\xe2\x81\xa0", "['\\u2060']"},
+        {"\xe2\x81\xaf", "['\\u206f']"},
+        {"\xef\xbb\xbf", "['\\ufeff']"},
+        {"\xed\x9f\xbf", "['\xed\x9f\xbf']"},
+        {"\xed\xbf\xbf", "['\\udfff']"},
+        {"\xee\x80\x80", "['\xee\x80\x80']"},
+    };
+    berth_value *root = berth_dict(tree);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        berth_dict_set(root, rows[i].key, tensor());
+    walk(root);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *name, *path;
+        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_expect_str_eq(path, rows[i].path);
+        expect_found(rows[i].path, berth_names_value(names, i));
+        berth_release(name);
+        berth_release(path);
+    }
+}
+
 /* P3: a memo-doubled tuple as a key would be 2^60 characters. */
 Test(names, of_doubled_tuples_are_cut, .timeout = 60)
 {

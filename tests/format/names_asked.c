@@ -109,6 +109,88 @@ Test(names_asked, paths_that_are_none_are_not_found)
     cr_expect_eq(find(""), root);
 }
 
+/* What is no name of anything, beside what it would name if it were read less strictly. */
+Test(names_asked, what_only_looks_like_a_name_is_not_found)
+{
+    static const char *const asked[] = {
+        "l.",
+        "l.00",
+        "l.01",
+        "l.-0",
+        "l.2",
+        "i.",
+        "i.-0",
+        "i.9223372036854775808",
+        "i.00",
+        "'a'",
+        "a.data",
+        "a.nothing",
+        "a.scales",
+        "a.callable",
+        "l.data",
+        "l.ccol_indices",
+        "l.values",
+        "i.ccol_indices",
+        "p.callable",
+        "c.data",
+        "c.values",
+        "c.ccol_indices",
+        "s.nothing",
+        "s.ccol_indices",
+        "o.b",
+        "['\\q']",
+        "['\\x4g']",
+        "['\\x04g']",
+        "['\\U00110000']",
+        "['zz']",
+        "['o']['zz']",
+        "['\\x",
+        "['\\",
+        "['a",
+        "['P",
+        "['s'].nothing",
+    };
+    berth_value *root = berth_dict(tree), *list = berth_list(tree), *ints = berth_dict(tree);
+    berth_value *ordered = berth_ordered_dict(tree), *state = berth_dict(tree);
+    berth_value *parts[2] = {
+        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                 .rank = 2,
+                                                 .shape = (const int64_t[]){1, 1},
+                                                 .data = numbers}),
+        tensor()};
+
+    berth_dict_set(root, "a", tensor());
+    berth_dict_set(root, "P", tensor());
+    berth_dict_set(root, "", tensor());
+    berth_dict_set_value(root, berth_str(tree, "\0", 1), tensor());
+    berth_dict_set(root, "\x04", tensor());
+    berth_list_append(list, tensor());
+    berth_list_append(list, tensor());
+    berth_dict_set(root, "l", list);
+    berth_dict_set_value(ints, berth_int(tree, 0), tensor());
+    berth_dict_set_value(ints, berth_int(tree, INT64_MIN), tensor());
+    berth_dict_set_value(ints, berth_int(tree, 7), tensor());
+    berth_dict_set(root, "i", ints);
+    berth_dict_set(state, "x", tensor());
+    cr_assert_eq(berth_value_set_state(ordered, state), 0);
+    berth_dict_set(root, "o", ordered);
+    berth_dict_set(root, "p", berth_parameter(tree, tensor(), true));
+    berth_dict_set(root, "s",
+                   berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
+    berth_dict_set(root, "c",
+                   berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
+                                    berth_tuple(tree, &list, 1), false));
+    cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
+    walk(root);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        expect_none(asked[i]);
+    cr_expect_eq(find("l.0"), berth_value_item(list, 0));
+    cr_expect_eq(find("i.-9223372036854775808"), berth_value_item(ints, 1));
+    cr_expect_eq(find("['o'].__dict__['x']"), berth_dict_get(state, "x"));
+    cr_expect_eq(find("['']"), berth_dict_get(root, ""));
+    cr_expect_eq(find("s.values"), parts[1]);
+}
+
 /* Brackets of a path are looked for no further than 512 bytes. */
 Test(names_asked, a_path_without_end_is_given_up)
 {

@@ -56,6 +56,9 @@ Test(pickle_tensors, sizes_of_storages_do_not_wrap)
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' LONG1 0x0100000000000040 TUPLE "
             "!BINPERSID STOP",
             BERTH_E_TENSOR, "a storage whose numel of 4611686018427387905 x 4 bytes is too large");
+    refuses("MARK 'storage' GLOBAL torch HalfStorage '0' 'cpu' LONG1 0x0000000000000040 TUPLE "
+            "!BINPERSID STOP",
+            BERTH_E_TENSOR, "a storage whose numel of 4611686018427387904 x 2 bytes is too large");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' -1 TUPLE !BINPERSID STOP",
             BERTH_E_TENSOR, "a storage whose numel is -1");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' LONG1 0x000000000000000000ff TUPLE "

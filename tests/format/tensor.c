@@ -430,6 +430,13 @@ Test(tensor, nested_parts_agree)
     berth_value *bad[4] = {good[0], sizes, strides, good[3]};
     expect_failure(berth_nested(tree, bad), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");
+    /* No table, but as if there were no tensor. */
+    const int64_t cube[3] = {0, 2, 3};
+    berth_value *cubes = berth_tensor_value(
+        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 3, .shape = cube, .data = data});
+    berth_value *deep[4] = {numbers(BERTH_INT8, 9), cubes, cubes, numbers(BERTH_INT64, 0)};
+    expect_failure(berth_nested(tree, deep), BERTH_E_TENSOR,
+                   "the parts of a nested tensor do not agree");
 }
 
 /* ---- gather ---- */

@@ -408,6 +408,14 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_eq(berth_value_float(values[i]), 0);
         cr_assert_eq(berth_value_int(values[i], &integer), i == 2);
     }
+    /* What keeps a bool of another meaning. */
+    const int64_t one = 1;
+    const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 1, .shape = &one, .data = &one};
+    berth_value *parameter = berth_parameter(tree, berth_tensor_value(tree, &tensor), true);
+    cr_assert(berth_value_requires_grad(parameter));
+    cr_assert_not(berth_value_bool(parameter));
+    cr_assert_not(berth_value_is_new_object(parameter));
+    cr_assert_not(berth_value_is_new_object(berth_bool(tree, true)));
     cr_assert_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
     cr_assert_str_eq(berth_kind_name(BERTH_KIND_ORDERED_DICT), "OrderedDict");
 }

@@ -349,6 +349,25 @@ Test(open, older_zips_in_any_order_with_any_keys)
 
 /* ---- no checkpoints ---- */
 
+/* A checkpoint by its layout, with what makes a program of it behind. */
+Test(open, programs_that_follow_the_layout_are_told)
+{
+    static const char *const options[] = {"load.check=directory", "load.check=headers",
+                                          "load.calculate_storage_offsets=off"};
+    struct archive archive = sample();
+    size_t nbytes;
+
+    add_text(&archive, "code/a.py", "pass");
+    add_text(&archive, "constants.pkl", "N.");
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect_failure(file, nbytes, options[i], BERTH_E_NOT_CHECKPOINT,
+                       "memory: a TorchScript archive (code/, constants.pkl): a program, which is "
+                       "never run; its records can be listed, but it has no values to read");
+    free(file);
+    free_archive(&archive);
+}
+
 Test(open, archives_that_hold_programs_are_told)
 {
     expect_refused("old/torchscript-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,

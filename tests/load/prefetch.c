@@ -32,7 +32,7 @@ Test(prefetch, brings_every_storage_by_each_method)
         cr_expect_leq(stats.resident_nbytes, 300000);
         cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, all);
         cr_expect_eq(stats.shared_nbytes, 0);
-        for (int k = 0; k < 200 && cached(0, all) < all; k++)
+        for (int k = 0; k < 2000 && cached(0, all) < all; k++)
             (void)usleep(10000); /* advice does not wait */
         cr_expect_eq(cached(0, all), all);
         berth_prefetch_free(prefetch);
@@ -81,7 +81,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     wait_for_all();
     cr_expect_eq(stats.asked_nbytes, TENSOR_NBYTES + 4096);
-    for (int k = 0; k < 200 && cached(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
+    for (int k = 0; k < 2000 && cached(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
         (void)usleep(10000);
     cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
     /* Tensors that are not in it are passed by. */
@@ -422,7 +422,7 @@ Test(prefetch, goes_on_behind_an_open_that_asks_for_it)
 
     evict();
     open_file("load.prefetch=advise");
-    for (int k = 0; k < 500 && cached(0, all) < all; k++)
+    for (int k = 0; k < 2000 && cached(0, all) < all; k++)
         (void)usleep(10000);
     cr_expect_eq(cached(0, all), all);
 }
@@ -436,7 +436,7 @@ Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
     (void)usleep(100000);
     cr_expect_leq(cached(0, all), all / 12 + 131072);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(11), &error));
-    for (int k = 0; k < 500 && cached(0, all / 2) < all / 2; k++)
+    for (int k = 0; k < 2000 && cached(0, all / 2) < all / 2; k++)
         (void)usleep(10000);
     cr_expect_eq(cached(0, all / 2), all / 2);
     (void)usleep(50000);
@@ -458,19 +458,23 @@ static int following_madvise(void *address, size_t nbytes, int advice)
 Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
 {
     const uint64_t slack = 3 * 131072; /* windows */
+    const uint64_t pass = (uint64_t)N_TENSORS * TENSOR_NBYTES / 12;
     float element;
 
     evict();
     berth_system.madvise = following_madvise;
     open_file("load.prefetch=advise load.prefetch_passes=12");
+    uintptr_t begin = (uintptr_t)berth_tensor_data(checkpoint, tensor_at(0), &error);
     (void)usleep(100000);
-    uintptr_t before = furthest;
+    cr_expect_leq(furthest, begin + TENSOR_NBYTES + pass + slack);
     cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(10), 7, 1, &element, &error), 0);
-    for (int k = 0; k < 500 && furthest < before + 10 * TENSOR_NBYTES - slack; k++)
+    /* However late a busy machine lets the first pass end. */
+    uintptr_t end = begin + 10 * TENSOR_NBYTES + pass;
+    for (int k = 0; k < 2000 && furthest < end - slack; k++)
         (void)usleep(10000);
     (void)usleep(50000);
-    cr_expect_geq(furthest, before + 10 * TENSOR_NBYTES - slack);
-    cr_expect_leq(furthest, before + 10 * TENSOR_NBYTES + slack);
+    cr_expect_geq(furthest, end - slack);
+    cr_expect_leq(furthest, end + slack);
 }
 
 Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)

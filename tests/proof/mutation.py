@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Switches off the checks of format/ and of opening, one at a time: some test must fail each time.
 
-usage: mutation.py BUILD [--long] [--only TEXT] [--sample N] [--seed N]
+usage: mutation.py BUILD [--long] [--quick] [--only TEXT | --again] [--sample N] [--seed N]
 
 A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
 tests. Every test runs once, which tells the checks that it runs through; then each mutant is tried
 against the tests that reach it, the most particular first. What survives is tried again under the
 address sanitizer. Without --long only a sample of SAMPLE mutants is tried, or of as many as --sample
-says, and not by the sanitizer; --only takes those whose line ("file:line: kind: text") holds TEXT.
-Fails below LEAST_SCORE. What was tried is kept in BUILD/mutation/told.json, with its cost.
+says, and not by the sanitizer; --only takes those whose line ("file:line: kind: text") holds TEXT,
+--again those that survived the run before. --quick: only the most particular tests, so that some
+survive which others would find: for --again. Fails below LEAST_SCORE. What was tried is kept in
+BUILD/mutation/told.json, with its cost in seconds.
 
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
 they are not tried.
@@ -31,12 +33,13 @@ import time
 import mutants
 
 FILES = ["format/*.[ch]"] + [f"load/{name}.c" for name in
-                             ("open", "check", "head", "container", "stream", "archive")]
+                             ("open", "check", "head", "container", "listing", "stream", "archive")]
 TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
          "tests/api/*.c", "tests/save/plan.c", "tests/faults/load.c"]
 SOURCES = ["SConstruct", "berth.h", "berth.pc.in", "*/*.[ch]", "*/*.def", "tests/*/*.[ch]",
            "tests/data/**", "tests/hostile/**"]
 SAMPLE = 60
+MOST_OF_QUICK = 120
 LEAST_SCORE = 90.0
 LEAST_OF_SAMPLE = 80.0  # without the sanitizer, and of a few
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -206,6 +209,8 @@ def workers():
 def batches(tests):
     """The most particular tests first, few at a time; slow ones last."""
     ordered = sorted(tests, key=lambda test: (test.seconds > 1, len(test.met)))
+    if "--quick" in sys.argv:
+        ordered = [test for test in ordered if test.seconds <= 1][:MOST_OF_QUICK]
     for begin, end in ((0, 4), (4, 24), (24, 120), (120, len(ordered))):
         by_source = {}
         for test in ordered[begin:end]:
@@ -238,6 +243,15 @@ def read_exceptions():
                     if line.strip() and not line.startswith("#"))
 
 
+def read_survived(folder):
+    """Keys of the mutants that survived the run before."""
+    path = os.path.join(folder, "told.json")
+    if not os.path.exists(path):
+        return set()
+    with open(path, encoding="utf-8") as file:
+        return {key for key, told in json.load(file).items() if not told[0]}
+
+
 def keep(folder, told):
     with open(os.path.join(folder, "told.json"), "w", encoding="utf-8") as file:
         json.dump(told, file, indent=1)
@@ -251,7 +265,7 @@ def try_all(programs, tests, chosen, told):
                 for each in chosen}
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
             how, seconds = job.result()
-            told[str(jobs[job])] = how, round(seconds, 2)
+            told[jobs[job].key()] = how, round(seconds, 2), str(jobs[job])
             if not how:
                 survivors.append(jobs[job])
                 print(f"not found by {programs.variant}: {jobs[job]}", flush=True)
@@ -265,8 +279,10 @@ def value_of(option, arguments, default=None):
     return arguments[arguments.index(option) + 1] if option in arguments else default
 
 
-def choose(found, excepted, arguments):
+def choose(found, excepted, survived, arguments):
     chosen = [each for each in found if each.key() not in excepted]
+    if "--again" in arguments:
+        return [each for each in chosen if each.key() in survived]
     wanted = value_of("--only", arguments)
     if wanted:
         return [each for each in chosen if wanted in str(each)]
@@ -304,10 +320,10 @@ def main():
     print(f"{len(found)} mutants, {len(tests)} tests, met in {time.monotonic() - begin:.0f} s",
           flush=True)
     told = {}
-    chosen = choose(found, excepted, sys.argv)
+    chosen = choose(found, excepted, read_survived(folder), sys.argv)
     survivors = try_all(programs, tests, chosen, told)
-    is_sample = "--long" not in sys.argv and "--only" not in sys.argv
-    if survivors and not is_sample and "--no-asan" not in sys.argv:
+    is_sample = not {"--long", "--only", "--again"} & set(sys.argv)
+    if survivors and not is_sample and "--quick" not in sys.argv:
         survivors = try_all(Programs(folder, "asan"), tests, survivors, told)
     score = report(found, chosen, survivors, excepted)
     least = LEAST_OF_SAMPLE if is_sample else LEAST_SCORE

@@ -8,8 +8,32 @@
 #define TESTS_CONTRACTS_H
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "berth.h"
+
+/* Memory is the C library's: so that leaks, and what is used after it was released, are seen. */
+static inline void *contract_allocate(size_t nbytes)
+{
+    return nbytes ? malloc(nbytes) : NULL;
+}
+
+static inline char *contract_duplicate(const char *text, size_t n)
+{
+    char *copy = malloc(n + 1);
+
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    return copy;
+}
+
+#define berth_allocate(nbytes) contract_allocate(nbytes)
+#define berth_allocate_zeroed(nbytes) calloc(1, nbytes)
+#define berth_reallocate(pointer, nbytes) realloc(pointer, nbytes)
+#define berth_release(pointer) free(pointer)
+#define berth_duplicate(text, n) contract_duplicate(text, n)
 
 /* berth_fail and its kin leave an error behind, and return its code. */
 static inline int contract_failed(berth_error *error, int code)
