@@ -38,6 +38,12 @@ static const char *keep_location(berth_tree *tree, const char *location, size_t 
 {
     if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
         return "cpu";
+    if (nbytes > LONGEST_LOCATION || memchr(location, '\0', nbytes)) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                        "a storage's location of %zu bytes (at most %d, without NUL)", nbytes,
+                        LONGEST_LOCATION);
+        return NULL;
+    }
     if (tree->storages.count) {
         const char *last = tree->storages.items[tree->storages.count - 1]->location;
         if (strlen(last) == nbytes && memcmp(last, location, nbytes) == 0)
@@ -94,16 +100,10 @@ static const char *keep_key(berth_tree *tree, berth_storage *storage, const char
 static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                   const char *location, size_t location_nbytes)
 {
-    if (location_nbytes > LONGEST_LOCATION || memchr(location, '\0', location_nbytes)) {
-        berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                        "a storage's location of %zu bytes (at most %d, without NUL)",
-                        location_nbytes, LONGEST_LOCATION);
-        return NULL;
-    }
-    berth_storage *storage = reserve_item(tree) ? next_storage(tree) : NULL;
-    const char *own_key = storage ? keep_key(tree, storage, key, key_nbytes) : NULL;
     const char *own_location = keep_location(tree, location, location_nbytes);
-    if (!own_key || !own_location)
+    berth_storage *storage = own_location && reserve_item(tree) ? next_storage(tree) : NULL;
+    const char *own_key = storage ? keep_key(tree, storage, key, key_nbytes) : NULL;
+    if (!own_key)
         return NULL;
     storage->tree = tree;
     storage->key = own_key;
@@ -155,12 +155,12 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 
 /*
  * PyTorch's keys are the positions of the storages: "0", "1", … As long as that is so, a key is its
- * own place, and there is no table. Positions have at most 10 digits.
+ * own place, and there is no table. Positions have at most 10 digits. UINT64_MAX: it is none.
  */
-static uint64_t position_of(const char *key, size_t nbytes)
+static uint64_t position_of(const berth_tree *tree, const char *key, size_t nbytes)
 {
     uint64_t position = 0;
-    if (nbytes > 10 || (key[0] == '0' && nbytes > 1))
+    if (tree->storages.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
         return UINT64_MAX;
     for (size_t i = 0; i < nbytes; i++) {
         unsigned digit = (unsigned)(unsigned char)key[i] - '0';
@@ -233,25 +233,46 @@ static bool agrees(berth_tree *tree, const berth_storage *storage, berth_dtype d
     return false;
 }
 
+static bool is_key(const char *key, size_t nbytes)
+{
+    return nbytes > 0 && nbytes <= LONGEST_KEY && !memchr(key, '\0', nbytes);
+}
+
+static berth_storage *find_storage(const berth_tree *tree, uint64_t position, const char *key,
+                                   size_t key_nbytes)
+{
+    const struct storage_table *table = &tree->storages;
+    /* A storage that the caller made has no key. */
+    if (!table->slots)
+        return position < table->count && *table->items[position]->key ? table->items[position]
+                                                                       : NULL;
+    if (key_nbytes == 0 || key_nbytes > LONGEST_KEY)
+        return NULL;
+    uint32_t hash = berth_hash_bytes(tree, key, key_nbytes);
+    uint32_t slot = (uint32_t)*find_slot(tree, key, key_nbytes, hash);
+    return slot ? table->items[slot - 1] : NULL;
+}
+
 berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                        berth_dtype dtype, uint64_t nbytes, const char *location,
                                        size_t location_nbytes)
 {
     struct storage_table *table = &tree->storages;
-    if (!key_nbytes || key_nbytes > LONGEST_KEY || memchr(key, '\0', key_nbytes)) {
+    uint64_t position = position_of(tree, key, key_nbytes);
+    if (position == UINT64_MAX && !is_key(key, key_nbytes)) {
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                         "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
                         LONGEST_KEY);
         return NULL;
     }
-    berth_storage *storage = berth_tree_find_storage(tree, key, key_nbytes);
+    berth_storage *storage = find_storage(tree, position, key, key_nbytes);
     if (storage)
         return agrees(tree, storage, dtype, nbytes) ? storage : NULL;
     if (table->count >= UINT32_MAX - 1) {
         berth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u storages", UINT32_MAX - 1);
         return NULL;
     }
-    bool is_position = !table->slots && position_of(key, key_nbytes) == table->count;
+    bool is_position = position == table->count;
     if (!is_position && !reserve_slot(tree))
         return NULL;
     storage = add_storage(tree, key, key_nbytes, location, location_nbytes);
@@ -268,18 +289,7 @@ berth_storage *berth_tree_meet_storage(berth_tree *tree, const char *key, size_t
 
 berth_storage *berth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
 {
-    const struct storage_table *table = &tree->storages;
-    if (!key_nbytes || key_nbytes > LONGEST_KEY)
-        return NULL;
-    if (!table->slots) {
-        uint64_t position = position_of(key, key_nbytes);
-        /* A storage that the caller made has no key. */
-        return position < table->count && *table->items[position]->key ? table->items[position]
-                                                                       : NULL;
-    }
-    uint32_t hash = berth_hash_bytes(tree, key, key_nbytes);
-    uint32_t slot = (uint32_t)*find_slot(tree, key, key_nbytes, hash);
-    return slot ? table->items[slot - 1] : NULL;
+    return find_storage(tree, position_of(tree, key, key_nbytes), key, key_nbytes);
 }
 
 /* ---- asking ---- */

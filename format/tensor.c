@@ -42,7 +42,7 @@ int64_t berth_tensor_numel(const berth_tensor *tensor)
 static bool elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
 {
     uint64_t per_item = (uint64_t)berth_dtype_elements(dtype);
-    uint64_t items = n / per_item + (n % per_item != 0);
+    uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
     return berth_multiply(items, berth_dtype_nbytes(dtype), nbytes);
 }
 
