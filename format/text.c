@@ -167,7 +167,7 @@ berth_value *berth_bytearray_from(berth_tree *tree, berth_value *bytes)
         return NULL;
     if (!bytes)
         bytes = berth_bytes(tree, NULL, 0);
-    if (!berth_tree_owns(tree, bytes, "the bytes"))
+    if (!bytes || !berth_tree_owns(tree, bytes, "the bytes"))
         return NULL;
     if (bytes->kind != BERTH_KIND_BYTES) {
         berth_tree_fail(tree, BERTH_E_PICKLE, "a bytearray made from %s, not bytes",
