@@ -134,11 +134,26 @@ static bool push(walk *w, const berth_value *container)
     return true;
 }
 
-/* Puts "[key]" behind the path of the container on top. */
+/* What an object holds beside its items, in the order of names (berth.h). */
+static const struct {
+    const char *suffix;
+    berth_value *(*of)(const berth_value *value);
+} steps[] = {
+    {".list_items", berth_value_list_items},
+    {".dict_items", berth_value_dict_items},
+    {".callable", berth_value_inner},
+    {".__dict__", berth_value_state},
+};
+#define N_STEPS (sizeof steps / sizeof *steps)
+
+/* Puts "[key]" behind the path of the container on top, or the name of a step. */
 static bool append_key(walk *w, const berth_value *container, size_t i)
 {
+    size_t n = berth_value_count(container);
     char number[32];
 
+    if (i >= n)
+        return append_path(w, steps[i - n].suffix);
     if (!is_dict(berth_value_kind(container))) {
         snprintf(number, sizeof number, "[%zu]", i);
         return append_path(w, number);
@@ -149,10 +164,27 @@ static bool append_key(walk *w, const berth_value *container, size_t i)
     return done;
 }
 
-static bool is_entered(const berth_value *value)
+/* Leaves are told of what plain values hold; aliases there are in objects, too. */
+static size_t count_children(const walk *w, const berth_value *value)
 {
-    return !is_tensor(value) && is_container(berth_value_kind(value)) &&
-           berth_value_count(value) > 0;
+    return berth_value_count(value) + (w->alias ? N_STEPS : 0);
+}
+
+static bool is_entered(const walk *w, const berth_value *value)
+{
+    bool is_object = w->alias && value &&
+                     (berth_value_kind(value) == BERTH_KIND_CALL || berth_value_state(value));
+
+    return value && !is_tensor(value) &&
+           (is_object || (is_container(berth_value_kind(value)) && berth_value_count(value) > 0));
+}
+
+/* Child i; NULL if there is none. */
+static const berth_value *child_at(const berth_value *value, size_t i)
+{
+    size_t n = berth_value_count(value);
+
+    return i < n ? berth_value_item(value, i) : steps[i - n].of(value);
 }
 
 /* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
@@ -162,7 +194,7 @@ static int visit(walk *w, const berth_value *value)
 
     if (is_tensor(value))
         return 0;
-    if (!is_entered(value)) {
+    if (!is_entered(w, value)) {
         int code = count_long_name(&w->long_nbytes, w->path_nbytes);
         return code ? code : w->leaf(w->context, w->path, value);
     }
@@ -179,18 +211,18 @@ static int walk_all(walk *w, const berth_value *root)
 {
     int verdict = append_path(w, "") ? 0 : -1;
 
-    if (verdict == 0 && (w->leaf || is_entered(root)))
+    if (verdict == 0 && (w->leaf || is_entered(w, root)))
         verdict = visit(w, root);
     while (verdict == 0 && w->n_frames) {
         frame *top = &w->frames[w->n_frames - 1];
         w->path_nbytes = top->path_nbytes;
-        if (top->next == berth_value_count(top->container)) {
+        if (top->next == count_children(w, top->container)) {
             w->n_frames--;
             continue;
         }
         size_t i = top->next++;
-        const berth_value *item = berth_value_item(top->container, i);
-        if (!w->leaf && !is_entered(item))
+        const berth_value *item = child_at(top->container, i);
+        if (!w->leaf && !is_entered(w, item))
             continue;
         verdict = append_key(w, top->container, i) ? visit(w, item) : -1;
     }
