@@ -289,11 +289,40 @@ static const berth_value *step_of(const berth_value *value, size_t step)
     }
 }
 
+/* Items, steps, and the keys of a mapping. */
+static size_t count_children(const frame *f)
+{
+    return f->n + N_STEPS + (f->kin == MAPPINGS ? f->n : 0);
+}
+
+/* Keys and items of sets are found by their texts, which do not tell all of an object or a tuple.
+ */
+static bool is_told_in_full(const berth_value *key)
+{
+    return berth_value_kind(key) != BERTH_KIND_CALL && berth_value_kind(key) != BERTH_KIND_TUPLE;
+}
+
+/* Keys that must still be compared. */
+static void key_pair_of(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+{
+    match m = f->matches[at];
+
+    *a = *b = NULL;
+    if (m.i == ABSENT || m.j == ABSENT || is_told_in_full(key_of(f->a, m.i)))
+        return;
+    *a = key_of(f->a, m.i);
+    *b = key_of(f->b, m.j);
+}
+
 /* Child `at` of a frame on both sides; NULL where a side has none. */
 static void child_of(const frame *f, size_t at, const berth_value **a, const berth_value **b)
 {
     match m = {at, at};
 
+    if (at >= f->n + N_STEPS) {
+        key_pair_of(f, at - f->n - N_STEPS, a, b);
+        return;
+    }
     if (at >= f->n) {
         *a = step_of(f->a, at - f->n);
         *b = step_of(f->b, at - f->n);
@@ -328,7 +357,12 @@ static bool print_step(FILE *out, const frame *f, size_t at)
     static const char *const steps[N_STEPS] = {"list_items", "dict_items", "__dict__",
                                                "callable",   "scales",     "zero_points"};
 
-    if (at >= f->n || f->kin == SPARSE || f->kin == NESTED) {
+    bool is_key = at >= f->n + N_STEPS;
+
+    if (is_key) {
+        fputs(".keys", out);
+        at -= f->n + N_STEPS;
+    } else if (at >= f->n || f->kin == SPARSE || f->kin == NESTED) {
         fprintf(out, ".%s", at >= f->n ? steps[at - f->n] : part_name(plain_value(f->a), at));
         return true;
     }
@@ -390,14 +424,13 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
 
     while (!code && w.n_frames) {
         frame *top = &w.frames[w.n_frames - 1];
-        if (top->next == top->n + N_STEPS) {
+        if (top->next == count_children(top)) {
             free(top->matches);
             w.n_frames--;
             continue;
         }
         child_of(top, top->next++, &a, &b);
-        /* Equal items of sets were found by their texts, which do not tell all of an object. */
-        if (top->kin != SETS || !a || !b || berth_value_kind(a) == BERTH_KIND_CALL)
+        if (top->kin != SETS || !a || !b || !is_told_in_full(a))
             code = visit(&w, a, b);
     }
     while (w.n_frames)

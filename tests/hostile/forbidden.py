@@ -152,3 +152,18 @@ class Forbidden(Small):
                          [b"[0].list_items[0]: value: 1 | 2",
                           b"[0].dict_items['k']: value: 1 | 2",
                           b"[1][<object of 0>].__dict__['x']: value: 1 | 2"])
+
+    def test_diff_looks_into_inert_objects_that_are_keys(self):
+        """They are matched by their texts, which are the same."""
+        paths = []
+        for word in ("x", "y"):
+            made = b"ca\nB\n(" + text(word) + b"tR"
+            pickle = PROTO + b"}(" + made + b"K\x01" + made + b"K\x05\x86K\x01u."
+            paths.append(self.write(f"{word}.pt", archive(pickle)))
+        done = self.berth("diff", *paths, "--set", "load.unknown_globals=inert")
+        self.assertEqual(done.returncode, 1, done.err)
+        self.assertEqual(done.out.splitlines(),
+                         [b".keys[(<object of 1>, 5)][0][0]: value: 'x' | 'y'",
+                          b".keys[<object of 1>][0]: value: 'x' | 'y'"])
+        done = self.berth("diff", paths[0], paths[0], "--set", "load.unknown_globals=inert")
+        self.assertEqual(done.returncode, 0, done.out)
