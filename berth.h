@@ -1321,7 +1321,7 @@ BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
  * Asks for n rows of a table, in any order, also repeated, and does not wait: reading has begun, as
  * far as there are threads. *ticket is live until berth_rows_release; the ids are not needed any
  * more. On failure it is 0, nothing is held, and nothing was evicted:
- *   BERTH_E_ARGUMENT  an id is no row of the table; the message names it
+ *   BERTH_E_ARGUMENT  an id is no row of the table, which the message names; there is no such table
  *   BERTH_E_BUSY      live tickets hold too many rows; the message tells the bytes missing
  *   BERTH_E_MEMORY    the rows would not even find room without any other ticket
  */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "config/layer.h"
 
 void berth_layer_add(berth_layer *layer, const berth_layer *more)
@@ -241,15 +242,13 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
 
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001B3);
-    return hash;
+    return berth_fnv(hash, text, strlen(text));
 }
 
-/* FNV-1a over the portable text: the same on every machine. */
+/* Over the portable text: the same on every machine. */
 uint64_t berth_config_hash(const berth_config *config)
 {
-    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    uint64_t hash = BERTH_FNV_BEGIN;
     char printed[BERTH_OPTION_TEXT_NBYTES];
     struct berth_config in_force;
     berth_error error;

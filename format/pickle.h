@@ -60,4 +60,7 @@ int berth_pickle_write(const berth_value *root, bool foreign, berth_pickled *pic
                        berth_error *error);
 void berth_pickled_free(berth_pickled *pickled);
 
+/* What torch calls them, by berth_layout_kind. */
+extern const char *const berth_layout_names[];
+
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "config/memory.h"
 
 #define RECORD "data.pkl"
@@ -209,8 +210,7 @@ bool berth_emit_again(berth_emitter *emitter, const uint32_t *slot)
 
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-    for (; *text; text++)
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
+    hash = berth_fnv(hash, text, strlen(text));
     return hash ^ (hash >> 29);
 }
 
@@ -218,7 +218,7 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 static berth_emitted_global *find_global(const berth_emitter *emitter, const char *module,
                                          const char *name)
 {
-    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325u, module) * 31, name);
+    uint64_t hash = hash_text(hash_text(BERTH_FNV_BEGIN, module) * 31, name);
     size_t i = (size_t)hash & (emitter->globals_capacity - 1);
     for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
         berth_emitted_global *global = &emitter->globals[i];

@@ -8,6 +8,13 @@
 #include "format/pickle_machine.h"
 #include "format/tensor.h"
 
+const char *const berth_layout_names[] = {
+    [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",
+    [BERTH_SPARSE_CSC] = "torch.sparse_csc", [BERTH_SPARSE_BSR] = "torch.sparse_bsr",
+    [BERTH_SPARSE_BSC] = "torch.sparse_bsc", [BERTH_STRIDED] = "torch.strided",
+    [BERTH_JAGGED] = "torch.jagged",
+};
+
 const berth_known berth_globals[] = {
 #define BERTH_CALLABLE(module, name, build, wanted, optional)                                      \
     {module,                                                                                       \

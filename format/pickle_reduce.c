@@ -333,20 +333,11 @@ BERTH_BUILDER(bytearray)
 
 BERTH_BUILDER(layout)
 {
-    static const struct {
-        const char *name;
-        berth_layout_kind layout;
-    } layouts[] = {
-        {"torch.sparse_coo", BERTH_SPARSE_COO}, {"torch.sparse_csr", BERTH_SPARSE_CSR},
-        {"torch.sparse_csc", BERTH_SPARSE_CSC}, {"torch.sparse_bsr", BERTH_SPARSE_BSR},
-        {"torch.sparse_bsc", BERTH_SPARSE_BSC}, {"torch.strided", BERTH_STRIDED},
-        {"torch.jagged", BERTH_JAGGED},
-    };
     (void)n;
     const char *name = berth_value_text(items[0], NULL);
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        if (strcmp(name, layouts[i].name) == 0)
-            return berth_layout_value(unpickler->tree, layouts[i].layout);
+    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
+        if (strcmp(name, berth_layout_names[layout]) == 0)
+            return berth_layout_value(unpickler->tree, (berth_layout_kind)layout);
     }
     berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
                         known->name);

@@ -314,17 +314,12 @@ void berth_emit_size(berth_emitter *emitter, const int64_t *shape, int32_t rank,
 
 void berth_emit_layout(berth_emitter *emitter, berth_layout_kind layout)
 {
-    static const char *const texts[] = {
-        [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",
-        [BERTH_SPARSE_CSC] = "torch.sparse_csc", [BERTH_SPARSE_BSR] = "torch.sparse_bsr",
-        [BERTH_SPARSE_BSC] = "torch.sparse_bsc", [BERTH_STRIDED] = "torch.strided",
-        [BERTH_JAGGED] = "torch.jagged",
-    };
+    const char *text = berth_layout_names[layout];
     uint32_t *slot = &emitter->layouts[layout]; /* one object a layout */
     if (berth_emit_again(emitter, slot))
         return;
     berth_emit_global(emitter, "torch.serialization", "_get_layout");
-    berth_emit_text(emitter, texts[layout], strlen(texts[layout]), NULL);
+    berth_emit_text(emitter, text, strlen(text), NULL);
     finish_reduce_one(emitter, slot);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "config/memory.h"
 #include "format/checksum.h"
 #include "format/tensor.h"
@@ -328,16 +329,6 @@ void berth_image_describe(const berth_image *image, berth_tile *tile)
             berth_seam_put(image, tile, i);
 }
 
-/* FNV-1a, continued over the bytes of a record's name and its NUL, or of its CRC. */
-static uint64_t mix(uint64_t hash, const void *bytes, size_t nbytes)
-{
-    const unsigned char *at = bytes;
-
-    for (size_t i = 0; i < nbytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001B3u;
-    return hash;
-}
-
 /*
  * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
  * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
@@ -345,17 +336,17 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t nbytes)
 static void compute_id(berth_image *image)
 {
     const berth_plan *plan = image->plan;
-    uint64_t names = 0xCBF29CE484222325u, sums = 0xCBF29CE484222325u;
+    uint64_t names = BERTH_FNV_BEGIN, sums = BERTH_FNV_BEGIN;
     char digits[BERTH_ID_NBYTES + 1];
 
     for (size_t i = 0; i < plan->n_records && i != plan->id_index; i++) {
         const char *name = berth_plan_name(plan, i);
-        names = mix(names, name, strlen(name) + 1);
+        names = berth_fnv(names, name, strlen(name) + 1);
         uint32_t crc32 = berth_image_crc32(image, i);
         const uint8_t bytes[4] = {(uint8_t)crc32, (uint8_t)(crc32 >> 8), (uint8_t)(crc32 >> 16),
                                   (uint8_t)(crc32 >> 24)};
         if (image->sums)
-            sums = mix(sums, bytes, sizeof bytes);
+            sums = berth_fnv(sums, bytes, sizeof bytes);
     }
     (void)snprintf(digits, sizeof digits, "%020llu%020llu", (unsigned long long)names,
                    (unsigned long long)sums);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "config/memory.h"
 #include "save/names.h"
 
@@ -150,10 +151,8 @@ const char *berth_plan_name(const berth_plan *plan, size_t i)
 
 static uint64_t hash_name(const char *name)
 {
-    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, name, strlen(name));
 
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001B3u;
     return hash ^ hash >> 32;
 }
 
