@@ -53,7 +53,7 @@ static int compare_pieces(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int list_pieces(load_round *round)
+static int list_pieces(load_round *round, bool in_order)
 {
     size_t n = berth_tensor_count(round->checkpoint);
     berth_named_tensor named;
@@ -72,7 +72,7 @@ static int list_pieces(load_round *round)
         piece->offset = named.offset;
         piece->nbytes = berth_storage_nbytes(named.tensor->storage);
     }
-    if (round->n_pieces)
+    if (round->n_pieces && in_order)
         qsort(round->pieces, round->n_pieces, sizeof *round->pieces, compare_pieces);
     return 0;
 }
@@ -98,6 +98,20 @@ static int find_pieces(load_round *round)
     for (size_t i = 0; i < round->n_pieces && code == 0; i++)
         code = find_piece(round, &round->pieces[i]);
     return code;
+}
+
+/* All of them, and nothing else. */
+static int find_addresses(load_round *round)
+{
+    berth_error error;
+
+    for (size_t i = 0; i < round->n_pieces; i++) {
+        load_piece *piece = &round->pieces[i];
+        piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
+        if (!piece->data)
+            return fail(&error);
+    }
+    return 0;
 }
 
 static int fetch_pieces(load_round *round, const berth_call *call)
@@ -210,7 +224,7 @@ static int bring(load_round *round, const load_subject *subject, const berth_cal
     int code = 0;
 
     if (only_open)
-        code = is_mapped ? find_pieces(round) : 0;
+        code = is_mapped ? find_addresses(round) : 0;
     else
         code = transfer(round, subject, call);
     round->phases[LOAD_TRANSFER] = lap(since);
@@ -234,7 +248,7 @@ int load_run(const load_subject *subject, const berth_call *call, bool only_open
     round->reason = round->open.reason;
     if (code < 0)
         return fail(&error);
-    code = list_pieces(round);
+    code = list_pieces(round, !only_open);
     round->phases[LOAD_NAMES] = lap(&since);
     return code ? code : bring(round, subject, call, only_open, &since);
 }
