@@ -162,7 +162,7 @@ berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *
 static bool same_sizes(const int64_t *shape, int32_t at, const int64_t *other, int32_t other_at,
                        int32_t n)
 {
-    return n >= 0 && memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
+    return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
 
 /* COO: indices [sparse dimensions, n], values [n, dense dimensions …]. */

@@ -17,7 +17,7 @@ typedef struct zip_tail {
 static bool signature_at(const zip_tail *tail, size_t at, uint32_t signature)
 {
     berth_cursor cursor = berth_cursor_over(tail->bytes + at, tail->nbytes - at);
-    return berth_cursor_u32(&cursor) == signature && cursor.good;
+    return berth_cursor_u32(&cursor) == signature; /* of what is cut 0, which is none */
 }
 
 static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)

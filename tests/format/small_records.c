@@ -94,6 +94,9 @@ Test(small_records, format_versions_are_decimal)
     cr_expect_eq(version, 999999999);
     cr_expect_eq(berth_record_format_version(bytes_of("0"), 1, 448, &version, &error), 0);
     cr_expect_eq(version, 0);
+    cr_expect_eq(berth_record_format_version(bytes_of(""), 0, 448, &version, &error),
+                 BERTH_E_ARCHIVE);
+    berth_error_clear(&error);
     cr_expect_eq(berth_record_format_version(bytes_of("1\n"), 2, 448, &version, &error),
                  BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message, ".format_version at byte 448: '1?' (2 bytes) is no decimal "

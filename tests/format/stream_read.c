@@ -133,6 +133,12 @@ Test(stream_read, heads_that_are_not_a_streams)
                    "magic number: not that of a PyTorch stream");
     expect_refused("NONE STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
                    "magic number: not that of a PyTorch stream");
+    expect_refused("LONG1 0x6cfc9c46f9206aa8501901 STOP " PROTOCOL SYSTEM OBJECT KEYS,
+                   BERTH_E_PICKLE, "magic number: not that of a PyTorch stream");
+    expect_refused("LONG1 0x6cfc9c46f9206aa850 STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
+                   "magic number: not that of a PyTorch stream");
+    expect_refused(MAGIC "NONE STOP " SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
+                   "protocol version: not 1001");
     expect_refused(MAGIC "BININT2 1000 STOP " SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
                    "protocol version: not 1001");
     expect_refused(MAGIC PROTOCOL "NONE STOP " OBJECT KEYS, BERTH_E_PICKLE,

@@ -145,6 +145,27 @@ Test(tensor, sizes_that_overflow_are_refused)
          0x4000000000000000,
          "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 is "
          "larger than 64 bits can tell"},
+        /* Each of these would wrap to one element, or to none. */
+        {{0x4000000000000001, 1, 1},
+         {0, 0, 0},
+         0,
+         "a tensor of shape [4611686018427387905, 1, 1], stride [0, 0, 0] and storage offset 0 is "
+         "larger than 64 bits can tell"},
+        {{0x100000001, 1, 1},
+         {0x100000000, 0, 0},
+         0,
+         "a tensor of shape [4294967297, 1, 1], stride [4294967296, 0, 0] and storage offset 0 is "
+         "larger than 64 bits can tell"},
+        {{3, 3, 1},
+         {0x4000000000000000, 0x4000000000000000, 0},
+         0,
+         "a tensor of shape [3, 3, 1], stride [4611686018427387904, 4611686018427387904, 0] and "
+         "storage offset 0 is larger than 64 bits can tell"},
+        {{3, 1, 1},
+         {INT64_MAX, 0, 0},
+         1,
+         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 1 is "
+         "larger than 64 bits can tell"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         berth_tensor tensor = {.dtype = BERTH_FLOAT32,
@@ -357,6 +378,9 @@ Test(tensor, sparse_parts_agree)
         {BERTH_SPARSE_COO, 3, {3, 4, 7}, {2, 2, 0}, {{2, 5}, {5, 6}}, false},
         {BERTH_SPARSE_COO, 1, {3}, {1, 1, 0}, {{5}, {5}}, false},
         {BERTH_SPARSE_COO, 0, {0}, {2, 2, 0}, {{0, 1}, {1, 2}}, false},
+        {BERTH_SPARSE_COO, 1, {3}, {3, 1, 0}, {{1, 5, 1}, {5}}, false},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {1, 2, 1}, {{4}, {5, 1}, {5}}, false},
+        {BERTH_SPARSE_CSR, 2, {3, 4}, {0, 0, 1}, {{0}, {0}, {5}}, false},
         {BERTH_SPARSE_CSR, 2, {3, 4}, {1, 1, 1}, {{4}, {5}, {5}}, true},
         {BERTH_SPARSE_CSR, 3, {2, 3, 4}, {2, 2, 2}, {{2, 4}, {2, 5}, {2, 5}}, true},
         {BERTH_SPARSE_CSR, 3, {3, 4, 2}, {1, 1, 2}, {{4}, {5}, {5, 2}}, true},
@@ -427,6 +451,7 @@ Test(tensor, nested_parts_agree)
     berth_value *nested = berth_nested(tree, good);
     cr_assert_eq(berth_value_count(nested), 4);
     cr_assert_eq(berth_value_item(nested, 3), good[3]);
+    cr_assert_eq(berth_value_inner(berth_parameter(tree, nested, true)), nested);
     berth_value *bad[4] = {good[0], sizes, strides, good[3]};
     expect_failure(berth_nested(tree, bad), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");

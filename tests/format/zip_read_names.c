@@ -49,6 +49,7 @@ Test(zip_names, a_drive_letter_is_refused)
     refuse_name(with_name("m/z:x"), "a name with a drive letter: 'm/z:x'");
     refuse_name(with_name("m/A:x"), "a name with a drive letter: 'm/A:x'");
     expect_read(with_name("m/1:x"), 2);
+    expect_read(with_name("m/~:x"), 2);
     expect_read(with_name("m/:"), 2);
 }
 
@@ -167,6 +168,15 @@ Test(zip_names, empty_entries_of_folders_are_no_records)
     cr_expect_null(berth_zip_find(&directory, "data/", 5));
     berth_zip_free_directory(&directory);
     test_zip_free(&zip);
+}
+
+Test(zip_names, a_folder_that_the_top_folder_begins_with_is_another)
+{
+    const test_entry entries[] = {test_stored("mm/data.pkl", "pickle", 6),
+                                  test_stored("m/x", "", 0)};
+    expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
+                   "at byte 137: 'm/x' does not lie in the top folder 'mm' of the entries before "
+                   "it");
 }
 
 Test(zip_names, a_folder_elsewhere_is_a_second_top_folder)
