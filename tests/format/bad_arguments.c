@@ -328,19 +328,6 @@ Test(bad_arguments, locations_of_storages_are_short_texts)
             "a storage key of 3 bytes (1 to 1024, without NUL)");
 }
 
-/* Whatever it is asked for: a text that is too long, or none, where keys are texts. */
-Test(bad_arguments, storages_are_not_found_by_what_is_no_key)
-{
-    char longest[2000];
-
-    memset(longest, 'a', sizeof longest);
-    longest[sizeof longest - 1] = 0;
-    cr_expect_not_null(berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3));
-    cr_expect_null(berth_tree_find_storage(tree, "", 0));
-    cr_expect_null(berth_tree_find_storage(tree, longest, sizeof longest - 1));
-    cr_expect_not_null(berth_tree_find_storage(tree, "a", 1));
-}
-
 /* ---- tensors (T1, T2, T4) ---- */
 
 Test(bad_arguments, tensors_without_what_they_need_are_refused)
