@@ -402,6 +402,18 @@ Test(compact, plain_values_are_values_too)
     cr_expect_eq(berth_value_kind(compact(berth_none(from))), BERTH_KIND_NONE);
 }
 
+/* Not None in its place. */
+Test(compact, what_is_not_there_is_not_there)
+{
+    berth_value *call = berth_call_value(from, berth_global(from, "a", 1, "B", 1),
+                                         berth_tuple(from, NULL, 0), false);
+    const berth_value *made = compact(call);
+
+    cr_expect_null(berth_value_list_items(made));
+    cr_expect_null(berth_value_dict_items(made));
+    cr_expect_null(berth_value_state(made));
+}
+
 Test(compact, attributes_of_a_tensor_may_hold_it)
 {
     berth_value *state = berth_dict(from);
