@@ -11,7 +11,7 @@
 #define N_ROWS 200
 #define MOST_TICKETS 32
 #define MOST_IDS 64
-#define MOST_LINES 30000 /* of 8 bytes, of a cache */
+#define MOST_LINES 8000 /* of 8 bytes, of a cache */
 
 /* ---- a file with three tables ---- */
 
