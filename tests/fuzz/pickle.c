@@ -78,12 +78,15 @@ static void check_wrapped(const struct memory_file *file, bool is_plain, unsigne
 static void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
+    unsigned kind = kind_of(bytes, nbytes, 12);
     berth_tree *inert = read_pickle(bytes, nbytes, true);
-    berth_tree *tree = read_pickle(bytes, nbytes, false);
+    /* What is refused with unknown globals is refused without: that is looked at now and then. */
+    bool is_read_twice = inert || IS_CHECKED(kind % 4, 0);
+    berth_tree *tree = is_read_twice ? read_pickle(bytes, nbytes, false) : NULL;
 
     MUST(!tree || inert, "what is read without unknown globals is read with them");
     if (inert && wrap(bytes, nbytes, inert, &file))
-        check_wrapped(&file, tree != NULL, kind_of(bytes, nbytes, 3));
+        check_wrapped(&file, tree != NULL, kind / 4);
     berth_tree_free(inert);
     berth_tree_free(tree);
 }
@@ -98,7 +101,7 @@ static void make_seeds(void)
     seed_written();
     seed_usual();
     seed_calls();
-    seed_bombs(2000);
+    seed_bombs(500);
     seed_folder("tests/fuzz/found/pickle", "");
 }
 
