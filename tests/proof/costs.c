@@ -263,16 +263,20 @@ static void repeat_words(const struct kind *kind, size_t n, struct pickle *made)
     assemble(made, kind->after);
 }
 
-/* Each key another one, all of `sort`: '%d' made text, int, float, tuple. */
-static void count_words(const struct kind *kind, size_t n, struct pickle *made)
+static void count_one(struct pickle *made, const char *words, int i)
 {
     char text[100];
 
+    (void)snprintf(text, sizeof text, words, i);
+    assemble(made, text);
+}
+
+/* Each key another one, all of `sort`: '%d' made text, int, float, tuple. */
+static void count_words(const struct kind *kind, size_t n, struct pickle *made)
+{
     assemble(made, kind->before);
-    for (size_t i = 0; i < n; i++) {
-        (void)snprintf(text, sizeof text, kind->words, (int)i);
-        assemble(made, text);
-    }
+    for (size_t i = 0; i < n; i++)
+        count_one(made, kind->words, (int)i);
     assemble(made, kind->after);
 }
 
@@ -281,6 +285,22 @@ static void parse_inert_pickle(const cost *asked)
     inert = true;
     parse_pickle(asked);
     inert = false;
+}
+
+/* A text of n bytes is the key n times: its bytes are hashed and compared once. */
+static void repeat_long_key(const struct kind *kind, size_t n, struct pickle *made)
+{
+    char *text = malloc(n);
+
+    memset(text, 'k', n);
+    assemble(made, kind->before);
+    for (int i = 0; i < 100; i++) /* so many that there is a table */
+        count_one(made, "%d NONE", i);
+    put_text(made, text, n);
+    assemble(made, "BINPUT 0 NONE");
+    assemble_times(made, kind->words, n);
+    assemble(made, kind->after);
+    free(text);
 }
 
 #define REPEATED .make = repeat_words, .parse = parse_pickle
@@ -325,6 +345,8 @@ static const struct kind pickles[] = {
     {"keys of floats", .words = "BINFLOAT %d.5 NONE", COUNTED},
     {"keys of tuples", .words = "%d TUPLE1 NONE", COUNTED},
     {"keys of long ints", .words = "LONG1 0x%016d0102 NONE", COUNTED},
+    {"one long key again and again", "EMPTY_DICT MARK", "BINGET 0 NONE", N_WORDS, "SETITEMS STOP",
+     repeat_long_key, parse_pickle, 0},
     {"globals", "MARK", "GLOBAL torch int1", N_WORDS / 4, "TUPLE STOP", REPEATED},
     {"the last global of the table", "MARK", "GLOBAL torch.cuda LongStorage", N_WORDS / 4,
      "TUPLE STOP", REPEATED},
