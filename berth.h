@@ -911,8 +911,9 @@ BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
 /*
  * The value under a name ("model.0.weight": dict keys and list indices joined
  * by dots), or under a path ("['model'][0]['a.b']"). BERTH_E_NOT_FOUND says what is
- * near; BERTH_E_AMBIGUOUS names both paths. A tensor goes before other values of its
- * name; the empty name is the root. Any thread may ask.
+ * near; BERTH_E_AMBIGUOUS names both paths, or the step that two keys have: NaNs, and tuples
+ * that are shown alike as they are long. A tensor goes before other values of its name; the empty
+ * name is the root. Any thread may ask.
  */
 BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                                         berth_error *error);

@@ -9,7 +9,10 @@
 #include <string.h>
 
 /* Bounds of the search for what has no entry, and of the search for what is near. */
-enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128 };
+enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128, MOST_STEPS = 4 };
+
+/* How long a name may be in a message, so that two of them fit. */
+enum { SHOWN_NBYTES = 200 };
 
 /* ---- one step, by text ---- */
 
@@ -50,24 +53,29 @@ static bool failed(const struct names_out *out, berth_error *error)
     return out->failed;
 }
 
-/* The place of a key that is neither str nor int64, by its repr. */
-static size_t find_repr(const berth_value *dict, const char *text, size_t nbytes,
-                        berth_error *error)
+/*
+ * The places of up to two keys that are neither str nor int64, by their repr: long tuples that
+ * begin alike have one, and NaNs. Returns how many.
+ */
+static int find_repr(const berth_value *dict, const char *text, size_t nbytes, size_t found[2],
+                     berth_error *error)
 {
     size_t n = berth_value_count(dict);
-    for (size_t i = 0; i < n; i++) {
+    int n_found = 0;
+    for (size_t i = 0; i < n && n_found < 2; i++) {
         const berth_value *key = berth_value_key(dict, i);
         if (is_text_key(key))
             continue;
-        struct names_out out = {.limit = nbytes};
+        /* With room for a tuple that is cut, however short what it is cut to: a limit cuts, too. */
+        struct names_out out = {.limit = nbytes + BERTH_TUPLE_REPR_NBYTES + 4};
         berth_out_repr(&out, key);
         bool same = !out.cut && !failed(&out, error) && out.nbytes == nbytes &&
                     memcmp(out.text, text, nbytes) == 0;
         berth_release(out.text);
         if (same)
-            return i;
+            found[n_found++] = i;
     }
-    return SIZE_MAX;
+    return n_found;
 }
 
 /* The attribute of a value by name; false if it has none of it. */
@@ -102,20 +110,34 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
     return false;
 }
 
-/* The step that a short name's part means; up to two (a str key "1" and an int key 1). */
-static int find_steps(const berth_value *value, const char *text, size_t nbytes, uint32_t steps[3],
-                      berth_error *error)
+/* The keys that are no str, by what is between a path's brackets; up to two. */
+static int find_other_keys(const berth_value *dict, const char *text, size_t nbytes,
+                           size_t found[2], berth_error *error)
+{
+    int64_t integer;
+    if (!read_int(text, nbytes, true, &integer))
+        return find_repr(dict, text, nbytes, found, error);
+    found[0] = berth_dict_find_int(dict, integer);
+    return found[0] != SIZE_MAX;
+}
+
+/*
+ * The steps that a short name's part means: a str key "1" and an int key 1, or two keys written
+ * alike, and an attribute.
+ */
+static int find_steps(const berth_value *value, const char *text, size_t nbytes,
+                      uint32_t steps[MOST_STEPS], berth_error *error)
 {
     int n = 0;
     int64_t integer;
     if (is_dict(value)) {
+        size_t found[2];
         size_t i = berth_dict_find_text(value, text, nbytes);
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
-        i = read_int(text, nbytes, true, &integer) ? berth_dict_find_int(value, integer)
-                                                   : find_repr(value, text, nbytes, error);
-        if (i != SIZE_MAX)
-            steps[n++] = (uint32_t)i;
+        int n_others = find_other_keys(value, text, nbytes, found, error);
+        for (int other = 0; other < n_others; other++)
+            steps[n++] = (uint32_t)found[other];
     } else if (read_int(text, nbytes, false, &integer) &&
                (uint64_t)integer < berth_value_count(value) && integer < BERTH_STEP_LIST_ITEMS) {
         uint32_t index = (uint32_t)integer;
@@ -191,6 +213,14 @@ static bool read_quoted(const char **at, struct names_out *out)
     return *(*at)++ == quote;
 }
 
+/* A path does not say which of two keys. */
+static bool fail_alike(const char *text, size_t nbytes, berth_error *error)
+{
+    berth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
+               (int)(nbytes < SHOWN_NBYTES ? nbytes : SHOWN_NBYTES), text);
+    return false;
+}
+
 /* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
 static bool read_item(const berth_value *value, const char **at, const char *end, uint32_t *index,
                       berth_error *error)
@@ -210,12 +240,14 @@ static bool read_item(const berth_value *value, const char **at, const char *end
     /* A repr may hold brackets (torch.Size([1])): the first one that fits. */
     for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
         int64_t integer;
-        size_t nbytes = (size_t)(close - *at);
-        bool number = read_int(*at, nbytes, true, &integer);
-        if (is_dict(value))
-            found =
-                number ? berth_dict_find_int(value, integer) : find_repr(value, *at, nbytes, error);
-        else if (number && integer >= 0 && integer < BERTH_STEP_LIST_ITEMS)
+        size_t nbytes = (size_t)(close - *at), keys[2];
+        int n = is_dict(value) ? find_other_keys(value, *at, nbytes, keys, error) : 0;
+        if (n == 2)
+            return fail_alike(*at, nbytes, error);
+        if (n == 1)
+            found = keys[0];
+        else if (!is_dict(value) && read_int(*at, nbytes, false, &integer) &&
+                 integer < BERTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
             *index = (uint32_t)found;
@@ -291,7 +323,7 @@ static bool expand(struct search *search, uint32_t i, berth_error *error)
     for (size_t end = from;; end++) {
         const char *dot = memchr(search->name + end, '.', search->nbytes - end);
         end = dot ? (size_t)(dot - search->name) : search->nbytes;
-        uint32_t steps[3];
+        uint32_t steps[MOST_STEPS];
         int n = find_steps(search->places[i].value, search->name + from, end - from, steps, error);
         for (int step = 0; step < n; step++)
             if (!add_place(search, i, steps[step], end + 1))
@@ -312,9 +344,6 @@ static void out_place(struct names_out *out, const struct search *search, uint32
         berth_out_path_step(out, search->places[step->parent].value, step->index);
     }
 }
-
-/* How long a name may be in a message, so that two of them fit. */
-enum { SHOWN_NBYTES = 200 };
 
 static const char *shown(struct names_out *out)
 {

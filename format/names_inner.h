@@ -47,6 +47,10 @@ struct berth_names {
     uint64_t powers[9]; /* of the hash's base */
 };
 
+/* Memo-doubled tuples would be 2^n characters: a tuple's repr ends after so many, with "...)" (P3).
+ */
+enum { BERTH_TUPLE_REPR_NBYTES = 256 };
+
 /* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
 struct names_out {
     char *text;

@@ -287,9 +287,6 @@ static void out_scalar(struct names_out *out, const berth_value *key)
     }
 }
 
-/* Memo-doubled tuples would be 2^n characters: a tuple's repr ends after so many (P3). */
-enum { TUPLE_REPR_NBYTES = 256 };
-
 struct open_tuple {
     const berth_value *value;
     size_t next;
@@ -315,12 +312,12 @@ static void close_tuple(struct names_out *out, const struct open_tuple *open)
 
 static void out_tuple(struct names_out *out, const berth_value *key)
 {
-    struct open_tuple open[TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
+    struct open_tuple open[BERTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
     size_t n_open = 1, outer = out->limit;
-    if (outer - out->nbytes > TUPLE_REPR_NBYTES)
-        out->limit = out->nbytes + TUPLE_REPR_NBYTES;
+    if (outer - out->nbytes > BERTH_TUPLE_REPR_NBYTES)
+        out->limit = out->nbytes + BERTH_TUPLE_REPR_NBYTES;
     open_tuple(out, key, &open[0]);
-    while (!out->cut && !out->failed && n_open > 0 && n_open < TUPLE_REPR_NBYTES) {
+    while (!out->cut && !out->failed && n_open > 0 && n_open < BERTH_TUPLE_REPR_NBYTES) {
         struct open_tuple *top = &open[n_open - 1];
         const berth_value *item = berth_value_item(top->value, top->next);
         if (!item) {

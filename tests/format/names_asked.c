@@ -210,6 +210,72 @@ Test(names_asked, a_path_without_end_is_given_up)
     expect_none(path);
 }
 
+/* A tuple of `n` ones and a last number. */
+static berth_value *ones(size_t n, int64_t last)
+{
+    berth_value *items[300];
+
+    for (size_t i = 0; i < n; i++)
+        items[i] = berth_int(tree, 1);
+    items[n] = berth_int(tree, last);
+    return berth_tuple(tree, items, n + 1);
+}
+
+static void expect_alike(const char *name, const char *sentence)
+{
+    cr_expect_null(find(name), "%s", name);
+    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS, "%s: %s", name, error.message);
+    cr_expect_not_null(strstr(error.message, sentence), "%s", error.message);
+}
+
+/* What is shown of them is the same: none of the two is given as the other. */
+Test(names_asked, two_keys_that_are_written_alike_are_refused)
+{
+    berth_value *root = berth_dict(tree);
+
+    berth_dict_set_value(root, ones(200, 2), tensor());
+    berth_dict_set_value(root, ones(200, 3), tensor());
+    berth_dict_set_value(root, berth_float(tree, NAN), tensor());
+    berth_dict_set_value(root, berth_float(tree, NAN), tensor());
+    berth_dict_set_value(root, ones(20, 4), tensor());
+    walk(root);
+    for (size_t i = 0; i < 5; i++) {
+        char *name, *path;
+        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        if (i == 4)
+            cr_expect_eq(find(path), berth_names_value(names, i), "%s", path);
+        else
+            expect_alike(path, i < 2 ? "two keys are written as (1, 1, 1, 1, "
+                                     : "two keys are written as nan");
+        berth_release(name);
+        berth_release(path);
+    }
+    expect_alike("nan", "\"nan\" is the name of two values: [nan] and [nan]");
+}
+
+/* P3: a tuple is cut before what does not fit, wherever that is; its path finds it all the same. */
+Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
+{
+    char first[260], second[300];
+
+    memset(first, 'a', sizeof first);
+    memset(second, 'b', sizeof second);
+    for (size_t n = 1; n < sizeof first; n++) {
+        berth_value *root = berth_dict(tree);
+        berth_value *pair[2] = {berth_str(tree, first, n), berth_str(tree, second, sizeof second)};
+        char *name, *path;
+
+        berth_dict_set_value(root, berth_tuple(tree, pair, 2), tensor());
+        walk(root);
+        cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+        cr_expect_eq(find(path), berth_names_value(names, 0), "%s: %s", path, error.message);
+        berth_release(name);
+        berth_release(path);
+        berth_names_free(names);
+    }
+    names = NULL;
+}
+
 /* P3: a dict in itself under "a" and "a.a" can be meant in more ways than anyone tries. */
 Test(names_asked, a_name_of_too_many_readings_is_refused)
 {

@@ -109,7 +109,7 @@ static void make_seeds(void)
 
 Test(pickles, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(40), 127);
+    cr_assert_geq(replay_seeds(40), 130);
 }
 
 Test(pickles, keep_all_properties_when_deep)

@@ -249,8 +249,8 @@ static inline void check_names(berth_checkpoint *checkpoint, const berth_named_t
     char *path = strdup(named->path), *name = strdup(named->name);
 
     const berth_value *found = path[0] ? berth_find(checkpoint, path, &error) : value;
-    MUST(found == value, "%s finds %p, not %p: %s", path, (const void *)found, (const void *)value,
-         found ? "" : error.message);
+    MUST(found == value || (!found && error.code == BERTH_E_AMBIGUOUS), "%s finds %p, not %p: %s",
+         path, (const void *)found, (const void *)value, found ? "" : error.message);
     found = name[0] ? berth_find(checkpoint, name, &error) : value;
     MUST(found == value || (!found && error.code == BERTH_E_AMBIGUOUS) ||
              (!found && strcmp(name, path) != 0),
