@@ -239,7 +239,7 @@ int berth_call_extend(berth_value *call, berth_value *const *items, size_t n)
 {
     berth_tree *tree = berth_value_tree(call);
     struct call_node *node = call_of(call);
-    if (!tree || !node)
+    if (!node)
         return BERTH_E_ARGUMENT;
     if (n == 0)
         return 0;
@@ -252,7 +252,7 @@ int berth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
 {
     berth_tree *tree = berth_value_tree(call);
     struct call_node *node = call_of(call);
-    if (!tree || !node)
+    if (!node)
         return BERTH_E_ARGUMENT;
     if (n == 0)
         return 0;

@@ -84,13 +84,13 @@ static bool place_records(berth_archive *archive, berth_window *window)
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
         read_number(archive, window, ".format_version", berth_record_format_version) < 1)
         return false;
-    uint32_t alignment =
+    uint32_t alignment = /* 0 places nothing */
         berth_container_find(&archive->container, ".storage_alignment")
             ? read_number(archive, window, ".storage_alignment", berth_record_alignment)
             : BERTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) {
         berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
-        if (entry->method != 0 || alignment == 0 || entry->header_offset != place.next_offset ||
+        if (entry->method != 0 || entry->header_offset != place.next_offset ||
             berth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
                                &place) < 0 ||
             place.next_offset != entry->next_offset)

@@ -348,6 +348,10 @@ Test(bad_arguments, tensors_without_what_they_need_are_refused)
                                                      .data = numbers,
                                                      .qscheme = (berth_qscheme)77}),
             BERTH_E_TENSOR, "a tensor with an unknown quantization scheme");
+    cr_expect_null(tensor_of(BERTH_DTYPE_NONE, 1, &one));
+    cr_expect_eq(berth_tree_n_storages(tree), 0, "what is refused leaves no storage");
+    berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
     berth_value *empty = berth_tensor_value(
         tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &(int64_t){0}});
     cr_expect_not_null(empty, "without elements, no data are needed");

@@ -297,6 +297,13 @@ Test(pickle_shapes, parts_of_sparse_tensors)
             "torch._utils _rebuild_sparse_tensor: item 0 of a shape is a str, not an int");
     refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "'a'"), BERTH_E_TENSOR,
             "torch._utils _rebuild_sparse_tensor: a str for a shape, not a tuple of ints");
+    /* Nor where the parts would fit the shape (). */
+    refuses(SPARSE("sparse_coo",
+                   V2 STORAGE("torch LongStorage", "1", "0") "0 0 2 TUPLE2 2 1 TUPLE2 "
+                                                             "NEWFALSE" NO_HOOKS
+                                                             "TUPLE REDUCE " DOUBLES("2", "2") "1"),
+            BERTH_E_TENSOR,
+            "torch._utils _rebuild_sparse_tensor: an int for a shape, not a tuple of ints");
 }
 
 /* ---- other shapes ---- */
@@ -365,6 +372,7 @@ Test(pickle_shapes, views_of_storages)
     char text[300];
 
     refuses_by(STREAM, VIEWED("1"), BERTH_E_PICKLE, sentence);
+    refuses_by(STREAM, VIEWED("'abc'"), BERTH_E_PICKLE, sentence);
     refuses_by(STREAM, VIEWED("'part' 1 TUPLE2"), BERTH_E_PICKLE, sentence);
     refuses_by(STREAM, VIEWED("1 1 1 TUPLE3"), BERTH_E_PICKLE, sentence);
     refuses_by(STREAM, VIEWED("'part' 'a' 1 TUPLE3"), BERTH_E_PICKLE,

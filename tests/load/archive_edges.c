@@ -65,6 +65,58 @@ Test(archive_edges, records_that_do_not_follow_the_layout_are_found_by_their_hea
     free_archive(&archive);
 }
 
+enum { DATA_0_AT = 854 }; /* its local header */
+
+/* Without headers read, data.pkl's neighbours must say that the layout holds. */
+Test(archive_edges, headers_are_read_unless_the_format_version_promises_the_layout)
+{
+    struct archive archive = sample();
+    struct record *version = find_record(&archive, ".format_version");
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+
+    for (int promised = 0; promised < 2; promised++) {
+        version->bytes = promised ? "1" : "0";
+        uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+        cr_assert_arr_eq(file + DATA_0_AT, "PK\3\4", 4);
+        file[DATA_0_AT] = 'Q';
+        int result = open_records(file, nbytes, "load.check=none", &opened, &error);
+        cr_expect_eq(result, promised ? 0 : BERTH_E_ARCHIVE, "%s", error.message);
+        if (!promised)
+            cr_expect_str_eq(error.message,
+                             "memory: at byte 854: a local header begins with 0x04034b51, not "
+                             "0x04034b50");
+        berth_archive_close(opened);
+        free(file);
+    }
+    free_archive(&archive);
+}
+
+/* Z7 */
+Test(archive_edges, no_record_reaches_into_the_next_at_any_level)
+{
+    static const char *const options[] = {"load.check=none", "load.check=directory",
+                                          "load.check=headers"};
+    struct archive archive = sample();
+    struct lie longer = {.record = "data/0", .directory_lie = 36};
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &longer, &nbytes);
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        cr_expect_eq(open_records(file, nbytes, options[i], &opened, &error), BERTH_E_ARCHIVE);
+        cr_expect_str_eq(error.message,
+                         "memory: data/0 at byte 960: its 60 bytes reach into what begins at "
+                         "byte 1000",
+                         "%s", error.message);
+        berth_archive_close(opened);
+    }
+    free(file);
+    free_archive(&archive);
+}
+
 /* Z7 */
 Test(archive_edges, bytes_before_the_first_record_are_told_when_all_headers_are_compared)
 {

@@ -309,6 +309,49 @@ Test(open, records_behind_a_longer_one_are_read_through_the_directory)
     free_archive(&archive);
 }
 
+/* Z11: one reading, there too. */
+Test(open, a_small_record_behind_a_longer_one_is_told)
+{
+    struct archive archive = sample();
+    uint8_t longer[27] = {0};
+    size_t nbytes;
+
+    *find_record(&archive, "data/0") = (struct record){"data/0", longer, 27};
+    remove_record(&archive, "byteorder");
+    add_text(&archive, "byteorder", NATIVE_BYTEORDER);
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    expect_failure(file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
+                   "memory: byteorder at byte 1400: the directory has it here, but the layout has "
+                   "it before the storages; load.calculate_storage_offsets=off reads it here");
+    free(file);
+    free_archive(&archive);
+}
+
+/* F5: without memory its storages are not left where they were computed. */
+Test(open, no_memory_where_a_record_is_longer)
+{
+    struct archive archive = sample();
+    uint8_t longer[27] = {0};
+    size_t nbytes;
+    bool reached = true;
+
+    *find_record(&archive, "data/0") = (struct record){"data/0", longer, 27};
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    for (unsigned nth = 1; reached; nth++) {
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        test_memory_watch();
+        test_memory_refuse(nth, false);
+        int result = berth_open_memory(file, nbytes, NULL, &checkpoint, &error);
+        reached = test_memory_seen().n_allocations >= nth;
+        cr_expect_eq(result, reached ? BERTH_E_MEMORY : 0, "allocation %u: %s", nth, error.message);
+        berth_close(checkpoint);
+        test_memory_unwatch();
+    }
+    free(file);
+    free_archive(&archive);
+}
+
 Test(open, a_checkpoint_without_tensors)
 {
     uint8_t *bytes;

@@ -177,6 +177,20 @@ Test(strange_heads, the_size_in_the_local_header_of_the_first_storage)
     free(file);
 }
 
+/* Z5: what cannot be read of it is told as that. */
+Test(strange_heads, the_extra_fields_in_the_local_header_of_the_first_storage)
+{
+    enum { EXTRAS_AT = FIRST_STORAGE_AT + LOCAL_NAME + 13 /* sample/data/0 */ };
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    put(file, EXTRAS_AT, 1, 2); /* the padding's id: now ZIP64's */
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: at byte 854: a ZIP64 extra field of 59 bytes in the local "
+                   "header; it has 8, 16 or 24");
+    free(file);
+}
+
 /* The name of the first storage, byte by byte: archive, slash, record. */
 Test(strange_heads, the_name_in_the_local_header_of_the_first_storage)
 {
@@ -228,4 +242,19 @@ Test(strange_heads, a_first_record_that_names_no_archive)
     expect_first_name("sam\0le/data.pkl", "sam");
     expect_first_name("sample/data_pkl", "sample/data_pkl");
     expect_first_name("sampledata.pkl/", "sampledata.pkl/");
+}
+
+/* Z5: a small record of another archive is none of this one's. */
+Test(strange_heads, a_small_record_that_names_another_archive)
+{
+    enum { FORMAT_VERSION_AT = 488 };
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    cr_assert_arr_eq(file + FORMAT_VERSION_AT, "PK\3\4", 4);
+    memcpy(file + FORMAT_VERSION_AT + LOCAL_NAME, "simple", 6);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: .format_version at byte 488: the local header's name is "
+                   "'simple/.format_version', the directory's 'sample/.format_version'");
+    free(file);
 }
