@@ -342,7 +342,7 @@ const berth_known *berth_unpickle_known(const berth_value *value, berth_known *r
 /* Whether it names a storage class, whose dtype it then tells. */
 bool berth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
 
-/* REDUCE and NEWOBJ: the new object (possibly pending), or NULL after a failure. */
+/* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *callable,
                                    berth_value *arguments, bool new_object);
 /* Checks the arguments of a known callable and builds (P1); NULL after a failure. */

@@ -160,16 +160,6 @@ static bool is_same_as_new(const berth_known *known, berth_value *arguments)
             known->build == berth_build_counter || known->build == berth_build_set);
 }
 
-/* What an unknown global was asked to build: listed and saved again, never run. */
-static berth_value *make_inert(berth_unpickler *unpickler, berth_value *callable,
-                               berth_value *arguments, bool new_object)
-{
-    berth_value *call = berth_call_value(unpickler->tree, callable, arguments, new_object);
-    if (!call)
-        berth_unpickle_fail_tree(unpickler, berth_unpickle_opcode(unpickler));
-    return call;
-}
-
 /* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
 static bool is_kept_inert(const berth_unpickler *unpickler, const berth_known *known,
                           const berth_value *arguments)
@@ -196,14 +186,14 @@ berth_value *berth_unpickle_reduce(berth_unpickler *unpickler, berth_value *call
         return NULL;
     }
     const berth_known *known = berth_unpickle_known(callable, &room);
-    if (!known)
-        return make_inert(unpickler, callable, arguments, new_object);
+    if (!known) /* inert: listed and saved again, never run */
+        return berth_call_value(unpickler->tree, callable, arguments, new_object);
     if (new_object && !is_same_as_new(known, arguments))
         return refuse_call(unpickler, known, "never made so");
     switch (known->what) {
     case BERTH_IS_CALLABLE:
         if (is_kept_inert(unpickler, known, arguments))
-            return make_inert(unpickler, callable, arguments, new_object);
+            return berth_call_value(unpickler->tree, callable, arguments, new_object);
         return berth_unpickle_call(unpickler, known, arguments);
     case BERTH_IS_PARAMETER_CLASS:
         return begin_parameter(unpickler, known, arguments);
@@ -297,10 +287,11 @@ BERTH_BUILDER(device)
     return berth_device(unpickler->tree, type, index);
 }
 
+/* Of a str, as its letter says. */
 static bool is_latin1(const berth_value *value)
 {
     const char *name = berth_value_text(value, NULL);
-    return name && (strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0);
+    return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
 }
 
 static berth_value *refuse_encoding(berth_unpickler *unpickler, const berth_known *known)

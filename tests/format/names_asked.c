@@ -141,6 +141,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         "['\\q']",
         "['\\x4g']",
         "['\\x04g']",
+        "['\\xZ']",
         "['\\U00110000']",
         "['zz']",
         "['o']['zz']",
@@ -164,12 +165,14 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     berth_dict_set(root, "", tensor());
     berth_dict_set_value(root, berth_str(tree, "\0", 1), tensor());
     berth_dict_set(root, "\x04", tensor());
+    berth_dict_set_value(root, berth_str(tree, "\0Z", 2), tensor());
     berth_list_append(list, tensor());
     berth_list_append(list, tensor());
     berth_dict_set(root, "l", list);
     berth_dict_set_value(ints, berth_int(tree, 0), tensor());
     berth_dict_set_value(ints, berth_int(tree, INT64_MIN), tensor());
     berth_dict_set_value(ints, berth_int(tree, 7), tensor());
+    berth_dict_set(ints, "data", berth_int(tree, 1));
     berth_dict_set(root, "i", ints);
     berth_dict_set(state, "x", tensor());
     cr_assert_eq(berth_value_set_state(ordered, state), 0);
@@ -186,6 +189,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         expect_none(asked[i]);
     cr_expect_eq(find("l.0"), berth_value_item(list, 0));
     cr_expect_eq(find("i.-9223372036854775808"), berth_value_item(ints, 1));
+    cr_expect_eq(find("i.data"), berth_dict_get(ints, "data"), "a key, and no attribute");
     cr_expect_eq(find("['o'].__dict__['x']"), berth_dict_get(state, "x"));
     cr_expect_eq(find("['']"), berth_dict_get(root, ""));
     cr_expect_eq(find("s.values"), parts[1]);

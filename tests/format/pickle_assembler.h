@@ -168,11 +168,15 @@ struct reading {
 static inline struct reading read_by(const struct pickle *pickle, berth_pickle_rules rules)
 {
     struct reading reading = {.tree = berth_tree_new(NULL)};
+    uint8_t *exact = malloc(pickle->nbytes); /* a sanitizer sees a byte read behind it */
     if (!rules.record)
         rules.record = "data.pkl";
+    if (pickle->nbytes)
+        memcpy(exact, pickle->bytes, pickle->nbytes);
     berth_error_clear(&reading.error);
-    reading.code = berth_pickle_read(pickle->bytes, pickle->nbytes, &rules, reading.tree,
-                                     &reading.root, &reading.error);
+    reading.code = berth_pickle_read(exact, pickle->nbytes, &rules, reading.tree, &reading.root,
+                                     &reading.error);
+    free(exact);
     return reading;
 }
 

@@ -19,6 +19,7 @@ SETS_ERROR = [
     (re.compile(r"[(,]\s*(&?[\w.>-]*\b(?:error|inner|unasked|bad))\)\s*(?:<|!=)\s*(?:0|BERTH_OK)\b"),
      "{}"),
     (re.compile(r"\b\w+\((unpickler|walk)\b[^;]*\)\s*<\s*0"), "{}->error"),
+    (re.compile(r"!\w+\((unpickler)\b"), "{}->error"),
     (re.compile(r"!\w+\((tree)\b"), "&{}->error"),
 ]
 CLOSING = {"(": ")", "{": "}", "[": "]"}
