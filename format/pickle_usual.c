@@ -60,8 +60,10 @@ TAKES take_int(const uint8_t **at, int64_t *number)
         return true;
     case 'J':
         *number = (int32_t)berth_little_u32(bytes + 1);
+        if (*number < 0) /* and stays where it is: what looks for more ints goes on from there */
+            return false;
         *at += LONG;
-        return *number >= 0;
+        return true;
     default:
         return false;
     }

@@ -258,6 +258,15 @@ Test(pickle_usual, numbers_that_are_wrong_are_told_by_their_opcodes)
                    BEGIN HEAD KEY STORED "-1 3 4 TUPLE2 BINPUT 17 4 1 TUPLE2 BINPUT 18 " TAIL END);
     EXPECT_REFUSED(BERTH_E_TENSOR,
                    BEGIN HEAD KEY STORED "0 3 -4 TUPLE2 BINPUT 17 4 1 TUPLE2 BINPUT 18 " TAIL END);
+    /* Also where what stands before it would do. */
+    EXPECT_REFUSED(BERTH_E_TENSOR, BEGIN HEAD KEY STORED
+                   "0 MARK 3 4 -1 TUPLE BINPUT 17 4 1 TUPLE2 BINPUT 18 " TAIL END);
+    EXPECT_REFUSED(BERTH_E_TENSOR, BEGIN HEAD KEY STORED
+                   "0 3 4 TUPLE2 BINPUT 17 MARK 4 1 -1 TUPLE BINPUT 18 " TAIL END);
+    EXPECT_REFUSED(BERTH_E_PICKLE, BEGIN HEAD KEY STORED
+                   "0 3 4 -1 TUPLE2 BINPUT 17 4 1 TUPLE2 BINPUT 18 " TAIL END);
+    EXPECT_REFUSED(BERTH_E_PICKLE,
+                   BEGIN HEAD KEY STORED "0 -1 EMPTY_TUPLE -1 EMPTY_TUPLE " TAIL END);
     EXPECT_REFUSED(BERTH_E_TENSOR,
                    BEGIN HEAD KEY STORED "0 3 4 TUPLE2 BINPUT 17 1 TUPLE1 BINPUT 18 " TAIL END);
     EXPECT_REFUSED(BERTH_E_TENSOR,
@@ -313,6 +322,26 @@ Test(pickle_usual, any_byte_changed_is_the_same_as_opcode_by_opcode)
         }
     cr_expect_eq(most, 2 * N_SPARED);
     cr_expect_eq(least, 0);
+    free(pickle.bytes);
+}
+
+/* So that nothing is passed over between two things that are looked for. */
+Test(pickle_usual, any_opcode_put_in_is_the_same_as_opcode_by_opcode)
+{
+    static const char *const words[] = {
+        "-1",          "1",      "BININT2 1", "MARK",     "TUPLE",    "TUPLE1",
+        "TUPLE2",      "TUPLE3", "'1'",       "BINGET 5", "BINPUT 9", "LONG_BINPUT 9",
+        "EMPTY_TUPLE", "NONE",   "NEWTRUE",   "REDUCE",   "POP",      "BINPERSID"};
+    struct pickle pickle = two_tensors();
+    for (size_t which = 0; which < sizeof words / sizeof *words; which++)
+        for (size_t at = 0; at < pickle.nbytes - 4 * 53; at++) {
+            struct pickle more = {0};
+            put(&more, pickle.bytes, at);
+            assemble(&more, words[which]);
+            put(&more, pickle.bytes + at, pickle.nbytes - at);
+            (void)compare(&more, NO_RULES);
+            free(more.bytes);
+        }
     free(pickle.bytes);
 }
 
