@@ -228,18 +228,18 @@ static int print_report(const load_bench *bench)
 
     json_object_update_new(
         report,
-        json_pack("{s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:I,s:I,s:I,s:I,s:I}", "file_nbytes",
-                  (json_int_t)bench->subject.file_nbytes, "tensors",
-                  (json_int_t)bench->subject.n_tensors, "storages",
-                  (json_int_t)bench->subject.n_storages, "device", device_of(bench), "method",
-                  last->method, "reason", last->reason, "check", bench->check, "prefetch",
-                  bench->prefetch, "cold", was_cold(bench), "resident_before",
-                  bench->residency < 0 ? json_null() : json_real(bench->residency), "open_requests",
-                  (json_int_t)last->open.n_requests, "n_requests",
-                  (json_int_t)(last->open.n_requests + last->fetch.n_requests), "moved_nbytes",
-                  (json_int_t)(last->open.moved_nbytes + last->fetch.moved_nbytes),
-                  "fetched_nbytes", (json_int_t)(bench->fetched_nbytes / bench->rounds.n),
-                  "peak_nbytes", (json_int_t)bench->peak_nbytes));
+        json_pack(
+            "{s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:I,s:I,s:I,s:I,s:I}", "file_nbytes",
+            (json_int_t)bench->subject.file_nbytes, "tensors", (json_int_t)bench->subject.n_tensors,
+            "storages", (json_int_t)bench->subject.n_storages, "device", device_of(bench), "method",
+            last->method, "reason", last->reason, "check", bench->check, "prefetch",
+            bench->prefetch, "cold", was_cold(bench), "resident_before",
+            bench->residency < 0 ? json_null() : json_real(bench->residency), "open_requests",
+            (json_int_t)last->open.n_requests, "n_requests",
+            (json_int_t)last->open.n_requests + (json_int_t)last->fetch.n_requests, "moved_nbytes",
+            (json_int_t)last->open.moved_nbytes + (json_int_t)last->fetch.moved_nbytes,
+            "fetched_nbytes", (json_int_t)(bench->fetched_nbytes / bench->rounds.n), "peak_nbytes",
+            (json_int_t)bench->peak_nbytes));
     if (!options->words.n)
         json_object_set_new(report, "shape", json_string(options->bench.shape.name));
     if (bench->parses.n)
@@ -263,7 +263,7 @@ static int report_text(load_bench *bench)
                                      : "warm");
     bench_rounds_print(&bench->rounds);
     printf("requests: %llu, %llu of them to open it; memory: %s at most\n",
-           (unsigned long long)(last->open.n_requests + last->fetch.n_requests),
+           (unsigned long long)last->open.n_requests + last->fetch.n_requests,
            (unsigned long long)last->open.n_requests, human_nbytes(bench->peak_nbytes, peak));
     if (bench->parses.n) {
         fputs("parsing data.pkl, from memory: ", stdout);

@@ -23,7 +23,7 @@ static uint64_t field_of(const char *path, const char *field)
             value = strtoull(line + n + 1, NULL, 10);
             break;
         }
-    fclose(file);
+    (void)fclose(file);
     return value;
 }
 

@@ -120,7 +120,7 @@ int run_cat(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
-    signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
+    (void)signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
     progress_show(&bar, "cat", &options.common, &call, &stats);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return fail(&error);

@@ -129,7 +129,7 @@ int exit_code(const berth_error *error)
 
 int fail(const berth_error *error)
 {
-    fflush(stdout);
+    (void)fflush(stdout);
     fprintf(stderr, "berth: %s\n", error->message);
     return exit_code(error);
 }
@@ -139,7 +139,7 @@ int trouble(const char *format, ...)
     char text[1024];
     va_list arguments;
 
-    fflush(stdout);
+    (void)fflush(stdout);
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -126,9 +126,9 @@ static bool changes_byteorder(copy *c)
     if (is_default("save.byteorder") ||
         berth_config_get("save.byteorder", wanted, sizeof wanted, NULL) < 0)
         return false;
-    if (!strcmp(wanted, "native"))
-        strcpy(wanted, *(const uint8_t *)&probe ? "little" : "big");
     small_record(c->archive, "byteorder", recorded, sizeof recorded);
+    if (!strcmp(wanted, "native"))
+        return strcmp(*(const uint8_t *)&probe ? "little" : "big", recorded) != 0;
     return strcmp(wanted, recorded) != 0;
 }
 

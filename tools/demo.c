@@ -21,10 +21,11 @@ static berth_value *build(berth_tree *tree, const float *weights)
         berth_value *weight = berth_tensor_value(
             tree,
             &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = matrix, .data = layer});
-        berth_value *bias = berth_tensor_value(
-            tree,
-            &(berth_tensor){
-                .dtype = BERTH_FLOAT32, .rank = 1, .shape = vector, .data = layer + WIDTH * WIDTH});
+        berth_value *bias =
+            berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                     .rank = 1,
+                                                     .shape = vector,
+                                                     .data = layer + (size_t)WIDTH * WIDTH});
         first = first ? first : weight;
         snprintf(name, sizeof name, "layers.%d.weight", i);
         berth_dict_set(state, name, weight);

@@ -53,9 +53,11 @@ static int differ(comparison *c, const pair_walk *walk, const char *what, const 
                   const char *b)
 {
     char *path = pair_path(walk);
-    int code = path ? count_long_name(&c->long_nbytes, strlen(path)) : trouble("out of memory");
 
     c->n_differences++;
+    if (!path)
+        return trouble("out of memory");
+    int code = count_long_name(&c->long_nbytes, strlen(path));
     if (!code && c->json)
         json_array_append_new(c->differences,
                               json_pack("{s:o,s:s,s:o,s:o}", "path", json_text(path), "what", what,
@@ -77,7 +79,7 @@ static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, s
     if (!memcmp(a, b, (size_t)n * nbytes))
         return -1;
     for (int64_t i = 0; i < n; i++)
-        if (memcmp(a + (size_t)i * nbytes, b + (size_t)i * nbytes, nbytes))
+        if (memcmp(a + (size_t)i * nbytes, b + (size_t)i * nbytes, nbytes) != 0)
             return i;
     return -1;
 }
@@ -258,8 +260,10 @@ static int compare_values(comparison *c, const pair_walk *walk, const berth_valu
         return differ(c, walk, "bytes", "of a storage", "of a storage");
     }
     char *a_text = leaf_text(a), *b_text = leaf_text(b);
-    int code = a_text && b_text ? 0 : trouble("out of memory");
-    if (!code && strcmp(a_text, b_text)) {
+    int code = 0;
+    if (!a_text || !b_text) {
+        code = trouble("out of memory");
+    } else if (strcmp(a_text, b_text) != 0) {
         shorten(a_text);
         shorten(b_text);
         code = differ(c, walk, "value", a_text, b_text);

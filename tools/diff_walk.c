@@ -230,11 +230,13 @@ static int match_keys(pair_walk *w, frame *f)
 {
     size_t n = berth_value_count(f->a), m = berth_value_count(f->b), i = 0, j = 0;
     named_item *left = sorted_names(w, f->a, n), *right = left ? sorted_names(w, f->b, m) : NULL;
-    int code = left && right ? 0 : EXIT_TROUBLE;
+    int code = EXIT_TROUBLE;
 
-    if (!code && !(f->matches = calloc(n + m + 1, sizeof *f->matches)))
-        code = trouble("out of memory");
-    while (!code && (i < n || j < m)) {
+    if (left && right) {
+        f->matches = calloc(n + m + 1, sizeof *f->matches);
+        code = f->matches ? 0 : trouble("out of memory");
+    }
+    while (!code && f->matches && (i < n || j < m)) {
         int order = i == n ? 1 : j == m ? -1 : compare_names(&left[i], &right[j]);
         f->matches[f->n++] =
             (match){order <= 0 ? left[i].i : ABSENT, order >= 0 ? right[j].i : ABSENT};

@@ -51,12 +51,14 @@ static int carry_out_bits(const berth_tensor *tensor, int64_t n, uint8_t *buffer
 void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes)
 {
     bool is_complex;
-    size_t unit = real_nbytes(dtype, &is_complex);
     uint8_t *at = bytes;
 
+    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+        return;
+    size_t unit = real_nbytes(dtype, &is_complex);
     if (unit == 0)
         unit = berth_dtype_nbytes(dtype);
-    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ || unit < 2)
+    if (unit < 2)
         return;
     for (size_t item = 0; item + unit <= nbytes; item += unit)
         for (size_t i = 0; i < unit / 2; i++) {

@@ -70,17 +70,17 @@ static size_t slot_of(const walk *w, const berth_value *value)
 
 static bool grow_seen(walk *w)
 {
-    walk bigger = *w;
+    size_t n = w->seen_capacity, capacity = n ? n * 2 : 64;
+    seen *before = w->seen, *bigger = calloc(capacity, sizeof *bigger);
 
-    bigger.seen_capacity = w->seen_capacity ? w->seen_capacity * 2 : 64;
-    bigger.seen = calloc(bigger.seen_capacity, sizeof *bigger.seen);
-    if (!bigger.seen)
+    if (!bigger)
         return false;
-    for (size_t i = 0; i < w->seen_capacity; i++)
-        if (w->seen[i].value)
-            bigger.seen[slot_of(&bigger, w->seen[i].value)] = w->seen[i];
-    free(w->seen);
-    *w = bigger;
+    w->seen = bigger;
+    w->seen_capacity = capacity;
+    for (size_t i = 0; i < n; i++)
+        if (before[i].value)
+            bigger[slot_of(w, before[i].value)] = before[i];
+    free(before);
     return true;
 }
 
@@ -108,7 +108,7 @@ static bool append_path(walk *w, const char *text)
     size_t n = strlen(text);
 
     if (n >= w->path_capacity - w->path_nbytes) {
-        size_t capacity = (w->path_capacity + n) * 2;
+        size_t capacity = (w->path_capacity + n + 1) * 2;
         char *path = realloc(w->path, capacity);
         if (!path)
             return false;

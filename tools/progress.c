@@ -76,7 +76,7 @@ static void draw(progress *p, double seconds, uint64_t done, uint64_t total)
     fprintf(stderr, "\r%s [%s] %3.0f%%  %s of %s  %.2f GiB/s  %.0f s left \033[K", p->what, bar,
             part * 100, human_nbytes(done, done_text), human_nbytes(total, total_text),
             speed / 1073741824.0, speed > 0 ? (double)(total - done) / speed : 0.0);
-    fflush(stderr);
+    (void)fflush(stderr);
     p->drawn = true;
 }
 

@@ -213,8 +213,10 @@ static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
     range *ranges = calloc(capacity + 1, sizeof *ranges);
     const char *name;
     json_t *entry;
-    int code = ranges ? 0 : trouble("out of memory");
+    int code = 0;
 
+    if (!ranges)
+        return trouble("out of memory");
     json_object_foreach(file->header, name, entry)
     {
         if (code)

@@ -185,12 +185,12 @@ static int collect(conversion *c)
 static json_t *entry_json(const entry *e)
 {
     json_t *shape = json_array();
+    uint64_t end = e->begin + berth_tensor_nbytes(e->tensor);
 
     for (int32_t i = 0; i < e->tensor->rank; i++)
         json_array_append_new(shape, json_integer(e->tensor->shape[i]));
     return json_pack("{s:s,s:o,s:[I,I]}", "dtype", safetensors_dtype_name(e->tensor->dtype),
-                     "shape", shape, "data_offsets", (json_int_t)e->begin,
-                     (json_int_t)(e->begin + berth_tensor_nbytes(e->tensor)));
+                     "shape", shape, "data_offsets", (json_int_t)e->begin, (json_int_t)end);
 }
 
 /* The header's text, padded with spaces to a multiple of 8; allocated. */
