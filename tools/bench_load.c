@@ -65,12 +65,12 @@ static error_t parse(int key, char *word, struct argp_state *state)
         return 0;
     case ARGP_KEY_SUCCESS:
         if (options->is_cold && options->is_warm)
-            argp_error(state, "--cold and --warm exclude each other");
+            usage_error(state, "--cold and --warm exclude each other");
         if (options->only_open && options->device)
-            argp_error(state, "--open brings nothing to a device: --device does not apply");
+            usage_error(state, "--open brings nothing to a device: --device does not apply");
         if (options->words.n && options->bench.is_shaped)
-            argp_error(state, "a file has its own tensors: --size, --tensors and --shape do not "
-                              "apply");
+            usage_error(state, "a file has its own tensors: --size, --tensors and --shape do not "
+                               "apply");
         return 0;
     default:
         return take_positional(key, word, state, &options->words);

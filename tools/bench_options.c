@@ -26,7 +26,7 @@ uint64_t parse_count(const char *word, uint64_t most, const char *what, struct a
     errno = 0;
     uint64_t n = strtoull(word, &end, 10);
     if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > most)
-        argp_error(state, "%s wants a number from 1 to %" PRIu64 ", not '%s'", what, most, word);
+        usage_error(state, "%s wants a number from 1 to %" PRIu64 ", not '%s'", what, most, word);
     return n;
 }
 
@@ -40,7 +40,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
         return 0;
     case KEY_SIZE:
         if (!parse_nbytes(word, &options->shape.nbytes) || !options->shape.nbytes)
-            argp_error(state, "--size wants bytes such as 4GiB, not '%s'", word);
+            usage_error(state, "--size wants bytes such as 4GiB, not '%s'", word);
         break;
     case KEY_TENSORS:
         options->shape.n_tensors = parse_count(word, 50000000, "--tensors", state);

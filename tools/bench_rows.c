@@ -61,7 +61,7 @@ static uint64_t parse_size(const char *word, const char *what, struct argp_state
     uint64_t nbytes = 0;
 
     if (!parse_nbytes(word, &nbytes) || !nbytes)
-        argp_error(state, "%s wants bytes such as 1GiB, not '%s'", what, word);
+        usage_error(state, "%s wants bytes such as 1GiB, not '%s'", what, word);
     return nbytes;
 }
 
@@ -105,14 +105,14 @@ static error_t parse(int key, char *word, struct argp_state *state)
         return 0;
     case ARGP_KEY_SUCCESS:
         if (strcmp(options->ids, "uniform") != 0 && strcmp(options->ids, "zipf") != 0)
-            argp_error(state, "--ids wants uniform or zipf, not '%s'", options->ids);
+            usage_error(state, "--ids wants uniform or zipf, not '%s'", options->ids);
         if (!find_rows_way(options->way))
-            argp_error(state, "--way wants cache, pread, map or random, not '%s'", options->way);
+            usage_error(state, "--way wants cache, pread, map or random, not '%s'", options->way);
         if (options->row_nbytes % 4 || options->size / options->row_nbytes < 1)
-            argp_error(state, "--row wants a multiple of 4 that fits the table, not %llu",
-                       (unsigned long long)options->row_nbytes);
+            usage_error(state, "--row wants a multiple of 4 that fits the table, not %llu",
+                        (unsigned long long)options->row_nbytes);
         if (options->words.n && options->is_sized)
-            argp_error(state, "a file has its own table: --size and --row do not apply");
+            usage_error(state, "a file has its own table: --size and --row do not apply");
         return 0;
     default:
         return take_positional(key, word, state, &options->words);

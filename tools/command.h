@@ -76,6 +76,10 @@ void compare_sums_by_default(void);
 int fail(const berth_error *error);
 /* The same for trouble of the command's own, or a remark, in one line. Returns EXIT_TROUBLE. */
 int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* argp_error, without control characters: words may be file names of strangers, `berth ls *`. */
+void usage_error(const struct argp_state *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+bool has_control(const char *text);
 /* Names come from strangers' files: control characters never reach the terminal. */
 void print_name(FILE *out, const char *name);
 /* EXIT_NO if the error is about what a file says, EXIT_TROUBLE if about reaching it. */

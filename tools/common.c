@@ -19,6 +19,37 @@ static const struct argp_option common_options[] = {
     {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
     {0}};
 
+/* The bytes of a control character at `at`, of one byte or, of Unicode's second block, two; 0:
+ * none. */
+static size_t control_nbytes(const char *at)
+{
+    unsigned char byte = (unsigned char)at[0];
+
+    if (byte == 0xc2 && (unsigned char)at[1] >= 0x80 && (unsigned char)at[1] < 0xa0)
+        return 2;
+    return byte < 0x20 || byte == 0x7f;
+}
+
+bool has_control(const char *text)
+{
+    while (*text && !control_nbytes(text))
+        text++;
+    return *text != '\0';
+}
+
+void usage_error(const struct argp_state *state, const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (char *at = text; *at; at++)
+        memset(at, '?', control_nbytes(at));
+    argp_error(state, "%s", text);
+}
+
 /* --set NAME=VALUE becomes the program's value of that option. */
 static void set_option(const char *assignment, struct argp_state *state)
 {
@@ -27,12 +58,12 @@ static void set_option(const char *assignment, struct argp_state *state)
     char name[64];
 
     if (!equals || (size_t)(equals - assignment) >= sizeof name)
-        argp_error(state, "--set wants NAME=VALUE");
+        usage_error(state, "--set wants NAME=VALUE");
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
         if (berth_config_set(name, equals + 1, &error) < 0)
-            argp_error(state, "%s", error.message);
+            usage_error(state, "%s", error.message);
     }
 }
 
@@ -80,13 +111,13 @@ error_t take_positional(int key, char *word, struct argp_state *state, positiona
     switch (key) {
     case ARGP_KEY_ARG:
         if (words->n == words->most)
-            argp_error(state, "one argument too many: it takes %d", words->most);
+            usage_error(state, "one argument too many: it takes %d", words->most);
         else
             words->words[words->n++] = word;
         return 0;
     case ARGP_KEY_END:
         if (words->n < words->least)
-            argp_error(state, "an argument is missing");
+            usage_error(state, "an argument is missing");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -151,11 +182,9 @@ int trouble(const char *format, ...)
 
 void print_name(FILE *out, const char *name)
 {
-    for (; *name; name++) {
-        unsigned char byte = (unsigned char)*name, next = (unsigned char)name[1];
-        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
-        fputc(byte < 0x20 || byte == 0x7f || is_control ? '?' : byte, out);
-        name += is_control;
+    for (size_t n; *name; name += n ? n : 1) {
+        n = control_nbytes(name);
+        fputc(n ? '?' : *name, out);
     }
 }
 

@@ -35,10 +35,26 @@ static void print_help(FILE *out)
           out);
 }
 
+/*
+ * getopt tells options that it does not know as they are, and names of strangers' files may look
+ * like options: `berth ls *`.
+ */
+static int check_options(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (argv[i][0] == '-' && has_control(argv[i]))
+            return trouble("'%s' is no option: it holds control characters; if it is a file, "
+                           "write ./ before its name",
+                           argv[i]);
+    return 0;
+}
+
 static int run_command(const command *chosen, int argc, char **argv)
 {
     char name[32];
 
+    if (check_options(argc, argv))
+        return EXIT_TROUBLE;
     snprintf(name, sizeof name, "berth %s", chosen->name);
     argv[0] = name; /* argp shows it in usage lines and errors */
     argp_err_exit_status = EXIT_TROUBLE;
