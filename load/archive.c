@@ -88,12 +88,12 @@ static bool place_records(berth_archive *archive, berth_window *window)
         berth_container_find(&archive->container, ".storage_alignment")
             ? read_number(archive, window, ".storage_alignment", berth_record_alignment)
             : BERTH_DEFAULT_ALIGNMENT;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
-        if (entry->method != 0 || entry->header_offset != place.next_offset ||
-            berth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
-                               &place) < 0 ||
-            place.next_offset != entry->next_offset)
+        /* What cannot be placed leaves the place of the record before, which ends elsewhere. */
+        (void)berth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
+                                 &place);
+        if (entry->method != 0 || place.next_offset != entry->next_offset)
             return false;
         entry->data_offset = place.data_offset;
     }

@@ -267,7 +267,10 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
     if (compare(walk, record, strlen(record), small->nbytes, error) < 0)
         return error->code;
     const berth_zip_entry *entry = berth_container_find(&walk->checkpoint->container, record);
-    if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32 || entry->method != 0)
+    if (entry->method != 0)
+        return berth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
+                          "it is stored, the directory says method %u", (unsigned)entry->method);
+    if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32)
         return berth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
                           "it has %llu bytes and CRC 0x%08lx, the directory says %llu and 0x%08lx",
                           (ull)small->nbytes, (unsigned long)small->crc32, (ull)entry->nbytes,

@@ -85,10 +85,11 @@ static bool take_entry(struct comparing *comparing, const char *record, size_t r
     uint8_t rendered[MOST_ENTRY_NBYTES];
     berth_place *place = &comparing->place;
 
-    if (name_nbytes > MOST_NAME_NBYTES ||
-        berth_layout_place(place->next_offset, name_nbytes, nbytes, comparing->alignment, place) <
-            0 ||
-        berth_layout_central_nbytes(place) > left)
+    if (name_nbytes > MOST_NAME_NBYTES)
+        return false;
+    /* It has been placed there before; otherwise the last place would not be that of this entry. */
+    (void)berth_layout_place(place->next_offset, name_nbytes, nbytes, comparing->alignment, place);
+    if (berth_layout_central_nbytes(place) > left)
         return false;
     size_t entry_nbytes = (size_t)berth_layout_central_nbytes(place);
     berth_cursor cursor = berth_cursor_over(bytes + CRC32_AT, 4);
@@ -144,8 +145,7 @@ static bool take_storages(struct comparing *comparing)
         size_t n = 0;
         for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < MOST_KEY_NBYTES; n++)
             record[5 + n] = storage->key[n];
-        if (n == 0 || storage->key[n] ||
-            !take_entry(comparing, record, 5 + n, storage->nbytes, NULL))
+        if (storage->key[n] || !take_entry(comparing, record, 5 + n, storage->nbytes, NULL))
             return false;
     }
     return true;

@@ -65,31 +65,70 @@ Test(archive_edges, records_that_do_not_follow_the_layout_are_found_by_their_hea
     free_archive(&archive);
 }
 
-enum { DATA_0_AT = 854 }; /* its local header */
+enum { DATA_0_AT = 854 /* its local header */, CENTRAL_METHOD = 10 };
+
+/* Opens the file with a storage's header broken, which only who reads headers can tell. */
+static void expect_headers_read(struct archive *archive, const char *options, const char *deflated,
+                                bool expected)
+{
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build(archive, 64, true, NULL, &nbytes);
+
+    cr_assert_arr_eq(file + DATA_0_AT, "PK\3\4", 4);
+    file[DATA_0_AT] = 'Q';
+    if (deflated)
+        find_entry(file, nbytes, deflated)[CENTRAL_METHOD] = 8;
+    int result = open_records(file, nbytes, options, &opened, &error);
+    cr_expect_eq(result, expected ? BERTH_E_ARCHIVE : 0, "%s", error.message);
+    if (expected)
+        cr_expect_str_eq(error.message,
+                         "memory: at byte 854: a local header begins with 0x04034b51, not "
+                         "0x04034b50");
+    berth_archive_close(opened);
+    free(file);
+}
 
 /* Without headers read, data.pkl's neighbours must say that the layout holds. */
 Test(archive_edges, headers_are_read_unless_the_format_version_promises_the_layout)
 {
+    static const char off[] = "load.check=none load.calculate_storage_offsets=off";
     struct archive archive = sample();
-    struct record *version = find_record(&archive, ".format_version");
+
+    add_text(&archive, "more", "KL\4\2"); /* with a zero behind it aaaaa, which is as long */
+    archive.records[archive.n - 1].nbytes++;
+    expect_headers_read(&archive, "load.check=none", NULL, false);
+    expect_headers_read(&archive, off, NULL, true);
+    expect_headers_read(&archive, "load.check=none", "more", true);
+    add_record(&archive, "folder/", "", 0);
+    expect_headers_read(&archive, "load.check=none", NULL, true);
+    archive.n--;
+    find_record(&archive, ".format_version")->bytes = "0";
+    expect_headers_read(&archive, "load.check=none", NULL, true);
+    free_archive(&archive);
+}
+
+/* Z7: behind a record without a descriptor nothing else tells where it ends. */
+Test(archive_edges, a_gap_behind_an_empty_record)
+{
+    struct archive archive = sample();
+    struct lie gap = {.record = "more", .gap = 8};
     berth_archive *opened;
     berth_error error;
     size_t nbytes;
 
-    for (int promised = 0; promised < 2; promised++) {
-        version->bytes = promised ? "1" : "0";
-        uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-        cr_assert_arr_eq(file + DATA_0_AT, "PK\3\4", 4);
-        file[DATA_0_AT] = 'Q';
-        int result = open_records(file, nbytes, "load.check=none", &opened, &error);
-        cr_expect_eq(result, promised ? 0 : BERTH_E_ARCHIVE, "%s", error.message);
-        if (!promised)
-            cr_expect_str_eq(error.message,
-                             "memory: at byte 854: a local header begins with 0x04034b51, not "
-                             "0x04034b50");
-        berth_archive_close(opened);
-        free(file);
-    }
+    add_record(&archive, "empty", "", 0);
+    add_text(&archive, "more", "more");
+    uint8_t *file = build(&archive, 64, true, &gap, &nbytes);
+    cr_expect_eq(open_records(file, nbytes, "load.check=none", &opened, &error), 0);
+    berth_archive_close(opened);
+    cr_expect_eq(open_records(file, nbytes, "load.check=directory", &opened, &error),
+                 BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message,
+                     "memory: more at byte 1608: the entry before it ends at byte 1600", "%s",
+                     error.message);
+    free(file);
     free_archive(&archive);
 }
 
@@ -117,9 +156,30 @@ Test(archive_edges, no_record_reaches_into_the_next_at_any_level)
     free_archive(&archive);
 }
 
-/* Z7 */
-Test(archive_edges, bytes_before_the_first_record_are_told_when_all_headers_are_compared)
+/* Z1 */
+Test(archive_edges, an_end_that_is_cut_is_told_at_any_level)
 {
+    static const char *const options[] = {"load.check=none", "load.check=directory"};
+    berth_archive *opened;
+    berth_error error;
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        cr_expect_eq(open_records(file, nbytes - 1, options[i], &opened, &error), BERTH_E_ARCHIVE);
+        cr_expect_str_eq(
+            error.message,
+            "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are there", "%s",
+            error.message);
+    }
+    free(file);
+}
+
+/* Z7 */
+Test(archive_edges, bytes_before_the_first_record_are_told_at_any_level)
+{
+    static const char *const options[] = {"load.check=none", "load.check=directory",
+                                          "load.check=headers"};
     struct archive archive = sample();
     struct lie gap = {.record = "data.pkl", .gap = 64};
     berth_archive *opened;
@@ -128,13 +188,14 @@ Test(archive_edges, bytes_before_the_first_record_are_told_when_all_headers_are_
     uint8_t *file = build(&archive, 64, true, &gap, &nbytes);
 
     memcpy(file, "PK\3\4", 4); /* or it is no zip at all */
-    cr_expect_eq(open_records(file, nbytes, "load.check=headers", &opened, &error),
-                 BERTH_E_ARCHIVE);
-    cr_expect_str_eq(
-        error.message,
-        "memory: data.pkl at byte 64: the first entry, but the archive begins at byte 0", "%s",
-        error.message);
-    cr_expect_null(opened);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        cr_expect_eq(open_records(file, nbytes, options[i], &opened, &error), BERTH_E_ARCHIVE);
+        cr_expect_str_eq(
+            error.message,
+            "memory: data.pkl at byte 64: the first entry, but the archive begins at byte 0", "%s",
+            error.message);
+        cr_expect_null(opened);
+    }
     free(file);
     free_archive(&archive);
 }

@@ -238,6 +238,20 @@ static inline uint8_t *build(const struct archive *archive, uint32_t alignment, 
     return file;
 }
 
+/* A record's entry in the directory of a built file. */
+static inline uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *record)
+{
+    char name[64];
+
+    full_name(name, &(struct record){.name = record});
+    for (size_t at = 0; at + BERTH_ZIP_CENTRAL_NBYTES + strlen(name) <= nbytes; at++)
+        if (memcmp(file + at, "PK\1\2", 4) == 0 &&
+            memcmp(file + at + BERTH_ZIP_CENTRAL_NBYTES, name, strlen(name)) == 0)
+            return file + at;
+    cr_assert_fail("the directory has no %s", name);
+    return NULL;
+}
+
 /* The sample without lies. */
 static inline uint8_t *build_sample(bool with_crc, size_t *nbytes)
 {

@@ -202,6 +202,46 @@ Test(lies, a_size_in_the_directory)
     expect_unnoticed(&storage, "load.check=none");
 }
 
+/* Z5: what the directory says of a small record, against the record's own descriptor. */
+Test(lies, a_sum_and_a_method_in_the_directory)
+{
+    enum { CENTRAL_METHOD = 10, CENTRAL_CRC = 16 };
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+    uint8_t *entry = find_entry(file, nbytes, "byteorder");
+
+    entry[CENTRAL_CRC] ^= 1;
+    expect_failure(
+        file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+        "memory: byteorder at byte 832: it has 6 bytes and CRC 0x19e33d85, the directory "
+        "says 6 and 0x19e33d84");
+    expect_sample(file, nbytes, "load.check=none");
+    entry[CENTRAL_CRC] ^= 1;
+    entry[CENTRAL_METHOD] = 8;
+    expect_failure(file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+                   "memory: byteorder at byte 832: it is stored, the directory says method 8");
+    free(file);
+}
+
+/* Z7: room for it is in the padding before the data, for who does not read their header. */
+Test(lies, an_entry_inside_a_storage)
+{
+    enum { INSIDE_AT = 930, MORE_AT = 1528 };
+    struct archive archive = sample();
+    struct lie lie = {.record = "more", .directory_shift = INSIDE_AT - MORE_AT};
+    size_t nbytes;
+
+    add_record(&archive, "more", "", 0);
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+    cr_assert_arr_eq(file + MORE_AT, "PK\3\4", 4);
+    expect_failure(file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
+                   "memory: data/0 at byte 1000: the layout has its end here; the directory has "
+                   "what follows it at byte 930; load.calculate_storage_offsets=off asks its local "
+                   "header");
+    free(file);
+    free_archive(&archive);
+}
+
 Test(lies, a_storage_that_the_directory_does_not_list)
 {
     struct lie lie = {.record = "data/1", .unlisted = true};

@@ -52,6 +52,10 @@ Test(open, offsets_are_calculated_where_the_format_version_allows)
     expect_calculated(&archive, "load.calculate_storage_offsets=off", false,
                       "memory: storages are found through the directory, not by calculated "
                       "offsets: load.calculate_storage_offsets=off");
+    /* Debug mode has no more to tell. */
+    expect_calculated(&archive, "debug=on load.calculate_storage_offsets=off", false,
+                      "memory: storages are found through the directory, not by calculated "
+                      "offsets: load.calculate_storage_offsets=off");
     free_archive(&archive);
 }
 
@@ -327,6 +331,25 @@ Test(open, a_small_record_behind_a_longer_one_is_told)
     free_archive(&archive);
 }
 
+/* Z5: there all local headers are compared. */
+Test(open, a_local_header_behind_a_longer_record_is_compared)
+{
+    enum { SECOND_NAME_AT = 1003 + 30 };
+    struct archive archive = sample();
+    uint8_t longer[27] = {0};
+    size_t nbytes;
+
+    *find_record(&archive, "data/0") = (struct record){"data/0", longer, 27};
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    cr_assert_arr_eq(file + SECOND_NAME_AT, "sample/data/1", 13);
+    file[SECOND_NAME_AT] = 'S';
+    expect_failure(file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+                   "memory: data/1 at byte 1003: the local header's name is 'Sample/data/1', the "
+                   "directory's 'sample/data/1'");
+    free(file);
+    free_archive(&archive);
+}
+
 /* F5: without memory its storages are not left where they were computed. */
 Test(open, no_memory_where_a_record_is_longer)
 {
@@ -447,8 +470,35 @@ Test(open, other_files_are_told)
     expect_failure(
         "\x02\0\0\0\0\0\0\0{}", 10, "", BERTH_E_NOT_CHECKPOINT,
         "memory: a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it");
+    /* Shorter than the head of one, no object behind the length, and too short or long. */
+    static const char *const others[] = {"\x02\0\0\0\0\0\0\0{", "\x02\0\0\0\0\0\0\0[]",
+                                         "\x01\0\0\0\0\0\0\0{}", "\x03\0\0\0\0\0\0\0{}"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char says[] =
+            "memory: neither a zip archive nor a PyTorch stream: it begins with 0? 00 00 00";
+        *strchr(says, '?') = (char)('0' + others[i][0]);
+        expect_failure(others[i], i == 0 ? 8 : 10, "", BERTH_E_NOT_CHECKPOINT, says);
+    }
     expect_failure("P", 1, "", BERTH_E_NOT_CHECKPOINT,
                    "memory: neither a zip archive nor a PyTorch stream: it begins with 50");
+}
+
+/* The file is not read beyond its end, whatever lies there. */
+Test(open, a_file_that_ends_before_what_tells_a_tar)
+{
+    char bytes[262] = "";
+
+    memcpy(bytes + 257, "ustar", 5);
+    expect_failure(bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
+                   "memory: a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
+                   "(weights_only=False) and save it again");
+    expect_failure(
+        bytes, 261, "", BERTH_E_NOT_CHECKPOINT,
+        "memory: neither a zip archive nor a PyTorch stream: it begins with 00 00 00 00");
+    bytes[261] = 'R';
+    expect_failure(
+        bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
+        "memory: neither a zip archive nor a PyTorch stream: it begins with 00 00 00 00");
 }
 
 Test(open, a_zip_without_data_pkl)

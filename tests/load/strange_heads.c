@@ -56,6 +56,15 @@ static void pickle_text(size_t n, berth_tree **tree, berth_pickled *pickled, str
     free(text);
 }
 
+static char logged[1024]; /* the first line */
+
+static void keep_first(void *context, const char *message)
+{
+    (void)context;
+    if (!logged[0])
+        (void)snprintf(logged, sizeof logged, "%s", message);
+}
+
 /*
  * An alignment of 65,536 leaves places that no padding reaches: an extra field has 65,535 bytes.
  * The pickle is just as long that the next record comes to lie so.
@@ -80,8 +89,12 @@ Test(strange_heads, a_small_record_that_no_padding_can_align)
     uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
     expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
                    "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
+    berth_set_log(keep_first, NULL);
     cr_assert_eq(open_with(file, nbytes, OFF " debug=on", NULL, &checkpoint, &error), 0, "%s",
                  error.message);
+    berth_set_log(NULL, NULL);
+    cr_expect_str_eq(logged,
+                     "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
     berth_close(checkpoint);
     free(file);
     berth_pickled_free(&pickled);
@@ -109,6 +122,51 @@ Test(strange_heads, a_record_without_its_descriptor)
                    "after data.pkl; it is at byte 472; load.calculate_storage_offsets=off reads "
                    "it there");
     free(file);
+    free_archive(&archive);
+}
+
+/* Z6: a descriptor without its signature. The directory can do with it, the head cannot. */
+Test(strange_heads, a_small_record_with_a_descriptor_that_pytorch_does_not_write)
+{
+    enum { DESCRIPTOR_AT = 577 };
+    struct archive archive = sample();
+    struct lie lie = {.record = ".storage_alignment", .gap = (uint64_t)-4};
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+
+    cr_assert_arr_eq(file + DESCRIPTOR_AT, "PK\7\10", 4);
+    put(file, DESCRIPTOR_AT, berth_crc32(0, "1", 1), 4);
+    put(file, DESCRIPTOR_AT + 4, 1, 4);
+    put(file, DESCRIPTOR_AT + 8, 1, 4);
+    berth_set_log(keep_first, NULL);
+    expect_sample(file, nbytes, "load.check=none");
+    berth_set_log(NULL, NULL);
+    cr_expect_str_eq(logged, "memory: storages are found through the directory, not by calculated "
+                             "offsets: a small record after data.pkl is not as PyTorch writes it");
+    free(file);
+    free_archive(&archive);
+}
+
+/* As long as its name, or longer. */
+Test(strange_heads, a_record_whose_name_begins_like_that_of_the_format_version)
+{
+    static const char *const names[] = {".format_versiom", ".format_version2"};
+    struct archive archive = sample();
+    struct record *record = find_record(&archive, ".format_version");
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t nbytes;
+        record->name = names[i];
+        uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+        logged[0] = 0;
+        berth_set_log(keep_first, NULL);
+        expect_sample(file, nbytes, "");
+        berth_set_log(NULL, NULL);
+        cr_expect_str_eq(logged,
+                         "memory: storages are found through the directory, not by calculated "
+                         "offsets: no .format_version follows data.pkl");
+        free(file);
+    }
     free_archive(&archive);
 }
 
@@ -157,6 +215,24 @@ Test(strange_heads, padding_of_another_length_in_the_first_storage)
                    "load.calculate_storage_offsets=off reads it there");
     free(file);
     free_archive(&archive);
+}
+
+/* Z5: its descriptor is as much shorter, so that the directory is just as it was. */
+Test(strange_heads, padding_of_another_length_that_the_directory_does_not_show)
+{
+    enum { HEADER = 1000, EXTRAS = HEADER + LOCAL_NAME + 13, DATA = 1088, SHIFT = 4 };
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+
+    file[HEADER + LOCAL_NAME - 2] += SHIFT;
+    file[EXTRAS + 2] += SHIFT;
+    memmove(file + DATA + SHIFT, file + DATA, sizeof sample_bias); /* over the signature */
+    expect_failure(file, nbytes, "load.check=headers", BERTH_E_OFFSETS,
+                   "memory: data/1 at byte 1088: the layout puts its data here, at the first "
+                   "multiple of 64 after the header; its local header puts it at byte 1092; "
+                   "load.calculate_storage_offsets=off reads it there");
+    expect_sample(file, nbytes, OFF);
+    free(file);
 }
 
 enum { FIRST_STORAGE_AT = 854 };
@@ -215,6 +291,26 @@ Test(strange_heads, the_name_in_the_local_header_of_the_first_storage)
     free(file);
 }
 
+/* One byte more of it, and one less of the padding. */
+Test(strange_heads, a_longer_name_in_the_local_header_of_the_first_storage)
+{
+    enum { LOCAL_NAME_NBYTES = 26, LOCAL_EXTRA_NBYTES = 28, PADDING = 63 };
+    size_t nbytes;
+    uint8_t *file = build_sample(true, &nbytes);
+    uint8_t *name = file + FIRST_STORAGE_AT + LOCAL_NAME;
+
+    cr_assert_eq(file[FIRST_STORAGE_AT + LOCAL_EXTRA_NBYTES], PADDING);
+    put(file, FIRST_STORAGE_AT + LOCAL_NAME_NBYTES, 14, 2);
+    put(file, FIRST_STORAGE_AT + LOCAL_EXTRA_NBYTES, PADDING - 1, 2);
+    memmove(name + 14, name + 13, 4);
+    name[13] = '0';
+    put(name, 16, PADDING - 1 - 4, 2);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+                   "memory: data/0 at byte 854: the layout puts its header here, but here is "
+                   "sample/data/00; load.calculate_storage_offsets=off asks the directory");
+    free(file);
+}
+
 /* ---- first records that name no archive ---- */
 
 /* `name`: of as many bytes as "sample/data.pkl". */
@@ -256,5 +352,9 @@ Test(strange_heads, a_small_record_that_names_another_archive)
     expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
                    "memory: .format_version at byte 488: the local header's name is "
                    "'simple/.format_version', the directory's 'sample/.format_version'");
+    memcpy(file + FORMAT_VERSION_AT + LOCAL_NAME, "sample_", 7);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+                   "memory: .format_version at byte 488: the local header's name is "
+                   "'sample_.format_version', the directory's 'sample/.format_version'");
     free(file);
 }

@@ -231,3 +231,33 @@ Test(sums, a_fetch_with_checks_sums_what_open_did_not)
     berth_close(checkpoint);
     berth_config_free(config);
 }
+
+/* Nor is a storage summed that the directory, which is read only then, does not list. */
+Test(sums, a_fetch_with_checks_asks_the_directory)
+{
+    static const char *const methods[] = {"load.check=data load.method=read",
+                                          "load.check=data load.method=map"};
+    struct archive archive = sample();
+    struct lie lie = {.record = "data/1", .unlisted = true};
+    size_t nbytes;
+    uint8_t *bytes = build(&archive, 64, true, &lie, &nbytes);
+
+    test_write_file(path, bytes, nbytes);
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        berth_config *config = berth_config_new(NULL);
+        const berth_call call = {.config = config};
+        berth_checkpoint *checkpoint;
+        berth_error error;
+        cr_assert_eq(berth_config_apply(config, "debug=off load.check=none", NULL), 0);
+        cr_assert_eq(berth_open(path, &call, &checkpoint, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_config_apply(config, methods[i], NULL), 0);
+        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_ARCHIVE);
+        cr_expect_not_null(
+            strstr(error.message, "data.pkl names it, but the archive does not hold it"), "%s",
+            error.message);
+        berth_close(checkpoint);
+        berth_config_free(config);
+    }
+    free(bytes);
+    free_archive(&archive);
+}
