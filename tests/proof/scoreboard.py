@@ -42,8 +42,10 @@ ROWS = [
     ("nothing that a fuzzer makes crashes, hangs, leaks or is read in two ways", "fuzz",
      r"^\| in all \| ([\d,]+) \|", "{} executions", "4 x 10^7"),
     ("one reading: a file that readers take for two things is refused, or read in one way",
-     "hostile", r"ambiguity variants: (\d+) of (\d+) kinds, (\d+) refused, (\d+) read in one way",
-     "{} variants of {} kinds: {} refused, {} read in one way", ""),
+     "hostile", r"ambiguity variants: (\d+) of (\d+) kinds, (\d+) refused, of these (\d+) only from "
+     r"load.check=headers or data on .*, (\d+) read in one way",
+     "{} variants of {} kinds: {} refused, of these {} only from `load.check=headers` or `data` on, "
+     "{} read in one way", ""),
     ("no bit of a header, descriptor, directory or pickle changes unnoticed", "hostile",
      r"bit flips: ([\d,]+) detected, ([\d,]+) unchanged", "{} flips detected, {} change nothing",
      ""),
