@@ -5,9 +5,9 @@
 usage: scoreboard.py BUILD [--kept] [STEP...]     BUILD: the folder of all builds
 
 Steps: see STEPS; without any, all. Each is built, run, and its output kept in BUILD/scoreboard; the
-table is made of the lines that are printed there, each with the day of its run; what was never run
-there stays as the page has it. --kept: runs nothing. BERTH_LONG=1: the long forms. Fails if a step
-fails or a line is missing.
+table is made of the lines that are printed there, each with the day and form of its run; what was
+never run there stays as the page has it. Fuzzing is recorded in tests/fuzz/README.md, and taken from
+there. --kept: runs nothing. BERTH_LONG=1: the long forms. Fails if a step fails or a line is missing.
 """
 import datetime
 import os
@@ -34,13 +34,16 @@ STEPS = {
                ["{build}/debug/tests/faults/" + name + " --jobs=1" for name in
                 ("save", "load", "rows", "prefetch", "jobs", "full_disk", "writers", "power",
                  "changing", "refused")] + ["tests/faults/run"]),
-    "fuzz": (None, []),  # its own table, of its own run, in tests/fuzz/README.md
+    "fuzz": (("debug", ["command"]), ["tests/fuzz/run --record"]),
 }
+FUZZ_PAGE = "tests/fuzz/README.md"
 
-# Promise, step, pattern (all matches), how the numbers are told, aim.
+# Promise, step, pattern (all matches; of fuzzing, which counts), how the numbers are told, aim.
 ROWS = [
-    ("nothing that a fuzzer makes crashes, hangs, leaks or is read in two ways", "fuzz",
-     r"^\| in all \| ([\d,]+) \|", "{} executions", "4 x 10^7"),
+    ("nothing that a fuzzer makes crashes, hangs, leaks or is read in two ways: in one long run",
+     "fuzz", "long", "{} executions", "4 x 10^7"),
+    ("and in all recorded runs", "fuzz", "all", "{} executions; fewest of {}: {}",
+     "10^8 of each target"),
     ("one reading: a file that readers take for two things is refused, or read in one way",
      "hostile", r"ambiguity variants: (\d+) of (\d+) kinds, (\d+) refused, of these (\d+) only from "
      r"load.check=headers or data on .*, (\d+) read in one way",
@@ -83,8 +86,6 @@ def machine():
 
 
 def log_of(build, step):
-    if step == "fuzz":
-        return "tests/fuzz/README.md"
     return os.path.join(build, "scoreboard", step + ".log")
 
 
@@ -93,6 +94,7 @@ def run_step(build, step):
     built, commands = STEPS[step]
     environment = {**os.environ, "BERTH_BUILD": f"{build}/debug", "LC_ALL": "C.UTF-8"}
     lines = []
+    form = "long" if LONG else "short"
     if built:
         variant, targets = built
         lines.append(f"scons -Q -s -j{os.cpu_count()} VARIANT={variant} BUILD={build} " +
@@ -100,6 +102,7 @@ def run_step(build, step):
     lines += commands
     good = True
     with open(log_of(build, step), "w", encoding="utf-8") as log:
+        log.write(f"run: {datetime.date.today()}, {form}\n")
         for line in lines:
             words = line.format(build=build).split()
             done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -121,8 +124,37 @@ def tell(row, text):
     return how.format(*last)
 
 
+def tell_fuzzing(row):
+    """What a row says of the recorded counts, and when they were; None: nothing is recorded."""
+    _, _, which, how, _ = row
+    with open(FUZZ_PAGE, encoding="utf-8") as file:
+        parts = dict(re.findall(r"<!-- (short|long|all) -->\n(.*?)\n<!-- end", file.read(), re.DOTALL))
+    # Each form's part begins: day, machine, how it ended.
+    runs = {form: re.match(r"([\d-]{10}),[^:\n]*?(, ended[^:\n]*)?:\n", parts.get(form, ""))
+            for form in ("short", "long")}
+    counts = dict(re.findall(r"^\| ([\w ]+) \| ([\d,]+) \|", parts.get(which, ""), re.MULTILINE))
+    in_all = counts.pop("in all", None)
+    if not in_all or not any(runs.values()) or not runs.get(which, True):
+        return None, ""
+    if which != "all":
+        return how.format(in_all) + (runs[which][2] or ""), f"{runs[which][1]}, {which}"
+    fewest = min(counts, key=lambda target: int(counts[target].replace(",", "")))
+    return how.format(in_all, fewest, counts[fewest]), max(run[1] for run in runs.values() if run)
+
+
+def tell_run(build, row):
+    """The same of a step that was run in this folder."""
+    path = log_of(build, row[1])
+    if not os.path.exists(path):
+        return None, ""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    run = re.match(r"run: (.*)\n", text)
+    return (tell(row, text), run[1]) if run else (None, "")
+
+
 def rows_of_page():
-    """{promise: [measured, aim, day]}, as the page has them."""
+    """{promise: [measured, aim, run]}, as the page has them."""
     with open(PAGE, encoding="utf-8") as file:
         cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in file]
     return {row[0]: row[1:] for row in cells if len(row) == 4 and row[1] != NOT_YET}
@@ -130,15 +162,12 @@ def rows_of_page():
 
 def table(build):
     before = rows_of_page()
-    lines = ["| promise | measured | aim | day |", "|---|---|---|---|"]
+    lines = ["| promise | measured | aim | run |", "|---|---|---|---|"]
     missing = []
     for row in ROWS:
-        path = log_of(build, row[1])
-        said, _, day = before.get(row[0], [None, "", ""])
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                said = tell(row, file.read())
-            day = datetime.date.fromtimestamp(os.path.getmtime(path))
+        said, day = tell_fuzzing(row) if row[1] == "fuzz" else tell_run(build, row)
+        if said is None:
+            said, _, day = before.get(row[0], [None, "", ""])
         if said is None:
             missing.append(row[0])
             said, day = NOT_YET, ""
@@ -146,12 +175,12 @@ def table(build):
     return "\n".join(lines), missing
 
 
-def write(text):
+def write(text, is_run):
     with open(PAGE, encoding="utf-8") as file:
         page = file.read()
-    form = "long" if LONG else "short"
-    page = re.sub(r"<!-- scoreboard -->.*<!-- end of scoreboard -->",
-                  lambda _: f"<!-- scoreboard -->\n{machine()}; {form} forms.\n\n{text}\n"
+    # Of what is kept nobody knows another machine than the page does.
+    page = re.sub(r"<!-- scoreboard -->\n(.*?)\n.*<!-- end of scoreboard -->",
+                  lambda was: f"<!-- scoreboard -->\n{machine() if is_run else was[1]}\n\n{text}\n"
                   "<!-- end of scoreboard -->", page, flags=re.DOTALL)
     with open(PAGE, "w", encoding="utf-8") as file:
         file.write(page)
@@ -162,12 +191,13 @@ def main():
     asked = [word for word in sys.argv[2:] if word in STEPS] or list(STEPS)
     os.makedirs(os.path.join(build, "scoreboard"), exist_ok=True)
     bad = []
-    for step in asked if "--kept" not in sys.argv else []:
-        good = run_step(build, step) if STEPS[step][1] else True
+    is_run = "--kept" not in sys.argv
+    for step in asked if is_run else []:
+        good = run_step(build, step)
         print(f"{step}: {'done' if good else 'FAILED, see ' + log_of(build, step)}", flush=True)
         bad += [] if good else [step]
     text, missing = table(build)
-    write(text)
+    write(text, is_run)
     print(text)
     bad += missing
     print(f"{len(ROWS) - len(missing)} passed, {len(bad)} failed")
