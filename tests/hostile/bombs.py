@@ -274,13 +274,38 @@ class SmallBombs(Small):
 
 
 class Bombs(Case):
+    # A level takes 37 to 285 bytes, most in diff, that opens two, and up to 2 microseconds.
+    MOST_NBYTES_A_LEVEL = 400
+    MOST_SECONDS_A_LEVEL = 20e-6
+
+    def deep(self, pickle, n, is_tensor, refused):
+        """What is in `refused` says why not; all other commands do what they are for."""
+        path = self.write("deep.pt", archive(PROTO + pickle + b".", ONE))
+        for name, done in self.everything(path, timeout=600).items():
+            code, says = refused.get(name, (0, ""))
+            told = done.err.split("deep.pt: ")[-1].rstrip("\n")
+            self.assertEqual((name, done.returncode, told), (name, code, says))
+            self.assertLess(done.heap_nbytes, MOST_HEAP_NBYTES + n * self.MOST_NBYTES_A_LEVEL, name)
+            self.assertLess(done.cpu_seconds, 1 + n * self.MOST_SECONDS_A_LEVEL, name)
+            if name == "diff":
+                self.assertEqual(done.out, b"equal\n")
+            if name == "ls --json" and not code:  # the name has two bytes a level
+                self.assertEqual(done.out_nbytes > n, is_tensor)
+
     def test_depth(self):
+        """P3."""
         n = 10000000 if LONG else 1000000
-        for pickle in (b"]" * n + b"a" * (n - 1), b")" + b"\x85" * n, tensor() + b"\x85" * n,
-                       b"(" + text("a") + put(0) + b"}h\x00" * n + tensor() + b"s" * n + b"t",
-                       b"})" + b"\x85" * n + b"K\x01s"):
-            self.everything(self.write("deep.pt", archive(PROTO + pickle + b".", ONE)),
-                            timeout=600)
+        long_name = (1, "the name of tensor 0 has more than 16777216 bytes")
+        names = {"ls": long_name, "ls --json": long_name, "convert": long_name} if LONG else {}
+        no_text = (2, "[0]: safetensors cannot hold str ('a'); --tensors-only leaves it out")
+        no_int = (2, "[((((((((((((((((...]: safetensors cannot hold int (1); --tensors-only leaves "
+                     "it out")
+        self.deep(b"]" * n + b"a" * (n - 1), n, False, {})
+        self.deep(b")" + b"\x85" * n, n, False, {})
+        self.deep(tensor() + b"\x85" * n, n, True, names)
+        self.deep(b"(" + text("a") + put(0) + b"}h\x00" * n + tensor() + b"s" * n + b"t", n, True,
+                  {**names, "convert": no_text})
+        self.deep(b"})" + b"\x85" * n + b"K\x01s", n, False, {"convert": no_int})
 
     def test_a_tensor_at_each_of_many_levels(self):
         n = 100000
