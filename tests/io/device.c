@@ -14,24 +14,20 @@
 
 #define NBYTES ((size_t)3 * 1000 * 1000 + 7)
 #define N_STREAMS 4
+#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
 static berth_error error;
 static berth_device_handle *device;
 
-static void set_up(const char *name)
-{
-    if (berth_device_open(name, &device, &error) < 0)
-        cr_skip_test("%s", error.message);
-}
-
 static void on_simulated(void)
 {
-    set_up("simulated:0");
+    expect_good(berth_device_open("simulated:0", &device, &error));
 }
 
 static void on_cuda(void)
 {
-    set_up("cuda:0");
+    if (berth_device_open("cuda:0", &device, &error) < 0)
+        cr_skip_test("%s", error.message);
 }
 
 TestSuite(simulated, .init = on_simulated);
@@ -49,8 +45,6 @@ TestSuite(cuda, .init = on_cuda);
         name();                                                                                    \
     }                                                                                              \
     static void name(void)
-
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
 static void fill(uint8_t *bytes, size_t nbytes, unsigned seed)
 {
