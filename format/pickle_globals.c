@@ -139,6 +139,7 @@ const berth_known *berth_unpickle_known(const berth_value *value, berth_known *r
 bool berth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
 {
     int number = value->kind == BERTH_KIND_GLOBAL ? number_of(value) : -1;
+    *dtype = BERTH_DTYPE_NONE;
     if (number < FIRST_STORAGE)
         return false;
     number -= number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE;

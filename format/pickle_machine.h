@@ -156,14 +156,14 @@ typedef struct berth_usual {
     bool requires_grad;
 } berth_usual;
 
-/* Whether it is worth while to look for one: a GET, and two MARKs. */
+/* Whether it is worth while to look for one: a GET, and a MARK. */
 static inline bool berth_may_be_usual(const berth_pickle_rules *rules, const uint8_t *bytes,
                                       size_t nbytes)
 {
     if ((bytes[0] != 'h' && bytes[0] != 'j') || nbytes < BERTH_USUAL_NBYTES || rules->one_by_one)
         return false;
     const uint8_t *marks = bytes + (bytes[0] == 'h' ? 2 : 5);
-    return marks[0] == '(' && marks[1] == '(';
+    return marks[0] == '(';
 }
 
 /* Its size, or 0 if there is none; BERTH_USUAL_NBYTES are there. */

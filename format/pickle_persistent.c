@@ -155,10 +155,8 @@ berth_value *berth_unpickle_persistent(berth_unpickler *unpickler, berth_value *
         fail(unpickler, "storage was a view before");
         return NULL;
     }
-    if (wanted == N_ITEMS && berth_node_kind(items[VIEW]) != BERTH_KIND_NONE) {
+    if (wanted == N_ITEMS && berth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
         storage = meet_view(unpickler, storage, &claimed, items[VIEW]);
-        if (!storage)
-            return NULL;
-    }
+    /* Without a storage there is none of its value, either. */
     return berth_storage_value_as(unpickler->tree, storage, claimed.dtype);
 }

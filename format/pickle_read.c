@@ -207,7 +207,7 @@ static int fill_inert(berth_unpickler *unpickler, berth_value *object, berth_val
     return code < 0 ? berth_unpickle_fail_tree(unpickler, opcode) : 0;
 }
 
-/* P5 */
+/* P5; NULL is no list, and what was told of it first stays. */
 static int append(berth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                   size_t n)
 {
@@ -222,7 +222,7 @@ static int append(berth_unpickler *unpickler, berth_value *list, berth_value *co
     return 0;
 }
 
-/* P5 */
+/* P5; NULL as above. */
 static int set_items(berth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
                      size_t n)
 {
@@ -248,11 +248,10 @@ HANDLER(APPEND)
     if (code < 0)
         return code;
     berth_value *item = berth_unpickle_peek(unpickler, 0);
-    berth_value *list = berth_unpickle_peek(unpickler, 1);
-    if (!item || !list)
+    if (!item)
         return unpickler->error->code;
     unpickler->depth--;
-    return append(unpickler, list, &item, 1);
+    return append(unpickler, berth_unpickle_peek(unpickler, 0), &item, 1);
 }
 
 HANDLER(SETITEM)
@@ -261,11 +260,10 @@ HANDLER(SETITEM)
     if (code < 0)
         return code;
     berth_value *items[] = {berth_unpickle_peek(unpickler, 1), berth_unpickle_peek(unpickler, 0)};
-    berth_value *dict = berth_unpickle_peek(unpickler, 2);
-    if (!items[0] || !items[1] || !dict)
+    if (!items[0] || !items[1])
         return unpickler->error->code;
     unpickler->depth -= 2;
-    return set_items(unpickler, dict, items, 2);
+    return set_items(unpickler, berth_unpickle_peek(unpickler, 0), items, 2);
 }
 
 /* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
@@ -279,8 +277,7 @@ static int fill(berth_unpickler *unpickler,
         code = berth_unpickle_want(unpickler, 1);
     if (code < 0)
         return code;
-    berth_value *container = berth_unpickle_peek(unpickler, 0);
-    return container ? into(unpickler, container, items, n) : unpickler->error->code;
+    return into(unpickler, berth_unpickle_peek(unpickler, 0), items, n);
 }
 
 HANDLER(APPENDS)
@@ -372,9 +369,6 @@ HANDLER(STOP)
 {
     if (unpickler->floor != 0)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP within a MARK");
-    int code = berth_unpickle_want(unpickler, 1);
-    if (code < 0)
-        return code;
     if (unpickler->depth != 1)
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
                                    unpickler->depth);

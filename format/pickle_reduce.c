@@ -15,7 +15,6 @@ bool berth_is_no_hooks(const berth_value *value)
 {
     berth_kind kind = berth_node_kind(value);
     return kind == BERTH_KIND_NONE ||
-           (kind == BERTH_KIND_ORDERED_DICT && !((const struct dict_node *)value)->table) ||
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
 }
 

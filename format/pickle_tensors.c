@@ -68,7 +68,7 @@ static bool read_metadata(berth_unpickler *unpickler, const berth_known *known,
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || berth_node_kind(value) != BERTH_KIND_BOOL || !berth_value_bool(value)) {
+        if (!flag || !berth_value_bool(value)) {
             berth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                 "%s %s with other metadata than conj and neg, True", known->module,
                                 known->name);
@@ -133,7 +133,7 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
 {
     berth_value *const *items;
     size_t n = berth_unpickle_items(parameters, &items);
-    if (n == 0 || n > 4)
+    if (n == 0)
         return false;
     tensor->qscheme = berth_value_qscheme(items[0]);
     switch (tensor->qscheme) {
@@ -232,8 +232,7 @@ bool berth_unpickle_is_plain(berth_value *const *items)
     berth_known rooms[2];
     const berth_known *function = berth_unpickle_known(items[0], &rooms[0]);
     const berth_known *type = berth_unpickle_known(items[1], &rooms[1]);
-    return function && type && function->what == BERTH_IS_CALLABLE &&
-           strncmp(function->name, "_rebuild_", 9) == 0 &&
+    return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != berth_build_from_type_v2 && type->what == BERTH_IS_TENSOR_CLASS &&
            type->number == BERTH_DTYPE_NONE;
 }

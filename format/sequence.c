@@ -287,8 +287,7 @@ berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank)
         return NULL;
     }
     for (int32_t i = 0; i < rank; i++)
-        if (!(items[i] = berth_int(tree, shape[i])))
-            return NULL;
+        items[i] = berth_int(tree, shape[i]); /* no tuple holds one that could not be made */
     berth_value *tuple = berth_tuple(tree, items, (size_t)rank);
     return tuple ? berth_size_from(tree, tuple) : NULL;
 }

@@ -117,9 +117,8 @@ static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKL
     for (int i = 0; i < N_PICKLES; i++) {
         berth_pickle_rules rules = {.record = names[i], .base_offset = at};
         berth_pickle_survey survey = {0};
-        int code = berth_pickle_look(bytes + at, nbytes - at, &rules, &survey, error);
-        if (code < 0)
-            return code;
+        if (berth_pickle_look(bytes + at, nbytes - at, &rules, &survey, error) < 0)
+            return error->code;
         at += survey.extent;
         ends[i] = at;
     }
@@ -132,14 +131,13 @@ int berth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tre
     size_t ends[N_PICKLES];
     berth_value *values[N_PICKLES];
     *stream = (berth_stream){0};
-    int code = find_extents(bytes, nbytes, ends, error);
-    if (code < 0)
-        return code;
+    if (find_extents(bytes, nbytes, ends, error) < 0)
+        return error->code;
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
         berth_pickle_rules rules = {
             .inert = inert && i == OBJECT, .stream = true, .record = names[i], .base_offset = at};
-        code = berth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
+        int code = berth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
         if (code == 0 && i == SYSTEM)
             code = check_header(values, stream, error);
         if (code < 0)

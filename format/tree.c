@@ -219,8 +219,6 @@ void berth_tree_free(berth_tree *tree)
 
 int berth_tree_fail(berth_tree *tree, int code, const char *format, ...)
 {
-    if (tree->error.code != BERTH_OK)
-        return tree->error.code;
     char text[sizeof(tree->error.message)];
     va_list arguments;
     va_start(arguments, format);

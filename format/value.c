@@ -243,8 +243,8 @@ int berth_call_extend(berth_value *call, berth_value *const *items, size_t n)
         return BERTH_E_ARGUMENT;
     if (n == 0)
         return 0;
-    if (!node->list_items && !(node->list_items = berth_list(tree)))
-        return tree->error.code;
+    if (!node->list_items)
+        node->list_items = berth_list(tree); /* to NULL nothing is appended */
     return berth_list_extend(node->list_items, items, n);
 }
 
@@ -256,8 +256,8 @@ int berth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
         return BERTH_E_ARGUMENT;
     if (n == 0)
         return 0;
-    if (!node->dict_items && !(node->dict_items = berth_dict(tree)))
-        return tree->error.code;
+    if (!node->dict_items)
+        node->dict_items = berth_dict(tree); /* as above */
     return berth_dict_extend(node->dict_items, items, n);
 }
 

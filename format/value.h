@@ -103,7 +103,7 @@ berth_value *berth_counter_from(berth_tree *tree, berth_value *dict);       /* D
 berth_value *berth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
 berth_value *berth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
 
-/* Like berth_tensor_value, but keeps the pointers shape and stride (they live in the tree). */
+/* Like berth_tensor_value, but all that it points to is the tree's, and is kept. */
 berth_value *berth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 
 /* Like berth_sparse, but keeps the pointer shape (it lives in the tree). */

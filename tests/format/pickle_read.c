@@ -3,6 +3,9 @@
    P4, P5). */
 #include "tests/format/pickle_assembler.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 static int64_t int_of(const berth_value *value)
 {
     int64_t integer = -1;
@@ -160,7 +163,7 @@ Test(pickle_read, exactly_the_opcodes_of_weights_only_are_read)
 
 Test(pickle_read, underflow_of_the_stack)
 {
-    refuses("PROTO 2 !STOP", BERTH_E_PICKLE, "stack underflow: STOP takes 1 items, 0 there");
+    refuses("PROTO 2 !STOP", BERTH_E_PICKLE, "STOP with 0 items on the stack");
     refuses("NONE !TUPLE2 STOP", BERTH_E_PICKLE, "stack underflow: TUPLE2 takes 2 items, 1 there");
     refuses("EMPTY_LIST MARK !APPEND", BERTH_E_PICKLE,
             "stack underflow: APPEND takes 2 items, 0 there");
@@ -221,6 +224,9 @@ Test(pickle_read, memo_indices_that_were_never_put)
 
 Test(pickle_read, memo_indices_beyond_the_pickle)
 {
+    /* Also where an index of the same remainder is fetched. */
+    refuses("1 BINPUT 0 !LONG_BINPUT 1073741824 BINGET 0 TUPLE2 STOP", BERTH_E_PICKLE,
+            "memo index 1073741824 in a pickle of 16 bytes");
     refuses("NONE !LONG_BINPUT 7 STOP", BERTH_E_PICKLE, "memo index 7 in a pickle of 7 bytes");
     refuses("NONE !LONG_BINPUT 4294967295 STOP", BERTH_E_PICKLE,
             "memo index 4294967295 in a pickle of 7 bytes");
@@ -228,10 +234,49 @@ Test(pickle_read, memo_indices_beyond_the_pickle)
     free_reading(&read);
 }
 
+/* Read where the next byte cannot be. */
+static int read_before_a_wall(const char *words)
+{
+    struct pickle pickle = {0};
+    berth_pickle_rules rules = {.record = "data.pkl"};
+    berth_value *root;
+    berth_error error;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    assemble(&pickle, words);
+    uint8_t *pages =
+        mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(pages, MAP_FAILED);
+    cr_assert_eq(mprotect(pages + page, page, PROT_NONE), 0);
+    uint8_t *bytes = memcpy(pages + page - pickle.nbytes, pickle.bytes, pickle.nbytes);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_error_clear(&error);
+    int code = berth_pickle_read(bytes, pickle.nbytes, &rules, tree, &root, &error);
+    cr_expect(strstr(error.message, "the pickle ends without STOP"), "%s", error.message);
+    berth_tree_free(tree);
+    (void)munmap(pages, 2 * page);
+    free(pickle.bytes);
+    return code;
+}
+
+/* What makes a tuple looks at the opcodes that follow. */
+Test(pickle_read, nothing_is_read_behind_the_end)
+{
+    cr_expect_eq(read_before_a_wall("1 TUPLE1"), BERTH_E_PICKLE);
+    cr_expect_eq(read_before_a_wall("1 TUPLE1 BINPUT 0"), BERTH_E_PICKLE);
+    cr_expect_eq(read_before_a_wall("1 TUPLE1 LONG_BINPUT 0"), BERTH_E_PICKLE);
+    cr_expect_eq(read_before_a_wall("1 BINPUT 0 BINGET 0 MARK MARK"), BERTH_E_PICKLE);
+}
+
 Test(pickle_read, arguments_that_are_cut)
 {
     refuses("BINUNICODE 'abc' BININT1 1 !0x4a0000", BERTH_E_PICKLE,
             "the argument of BININT is cut: 2 bytes are left");
+    refuses("0x4d01", BERTH_E_PICKLE, "the argument of BININT2 is cut: 1 bytes are left");
+    refuses("NONE !0x72000000", BERTH_E_PICKLE,
+            "the argument of LONG_BINPUT is cut: 3 bytes are left");
+    refuses("NONE BINPUT 0 !0x6a000000", BERTH_E_PICKLE,
+            "the argument of LONG_BINGET is cut: 3 bytes are left");
     refuses("0x58ffffffff6162", BERTH_E_PICKLE,
             "the argument of BINUNICODE is cut: 6 bytes are left");
     refuses("0x8a05aabb", BERTH_E_PICKLE, "the argument of LONG1 is cut: 3 bytes are left");

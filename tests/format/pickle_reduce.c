@@ -81,11 +81,30 @@ Test(pickle_reduce, all_other_globals_are_refused_by_name)
     expect_forbidden("collections", "OrderedDict.fromkeys");
     refuses("0x63746f7263680a53697a6500780a", BERTH_E_PICKLE, /* Size, NUL, x */
             "GLOBAL of text that is no dotted name");
+    refuses("0x63746f7263680a666c6f6174333200780a", BERTH_E_PICKLE, /* float32, NUL, x */
+            "GLOBAL of text that is no dotted name");
     refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
     refuses("0x630a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
     refuses("0x63617f0a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
     refuses("0x63c3a90a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
     refuses("0x63610a787f0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+}
+
+/* No name is too long to be compared with those of dtypes. */
+Test(pickle_reduce, a_global_with_a_name_of_a_megabyte_is_refused)
+{
+    enum { NBYTES = 1 << 20 };
+    struct pickle pickle = {0};
+    char *name = malloc(NBYTES);
+    memset(name, 'a', NBYTES);
+    assemble(&pickle, "0x63746f7263680a"); /* GLOBAL torch */
+    put(&pickle, name, NBYTES);
+    assemble(&pickle, "0x0a STOP");
+    struct reading read = read_by(&pickle, NO_RULES);
+    cr_expect_eq(read.code, BERTH_E_FORBIDDEN, "%s", read.error.message);
+    free_reading(&read);
+    free(pickle.bytes);
+    free(name);
 }
 
 /* ---- inert ---- */
@@ -161,6 +180,11 @@ Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_ine
 {
     refuses_by(INERT, "GLOBAL torch Size EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE,
                "torch Size wants 1 argument, got 0");
+    ACCEPTS_BY(read, INERT,
+               "GLOBAL torch._utils _rebuild_tensor MARK" FLOATS
+               "0 6 TUPLE1 1 TUPLE1 TUPLE REDUCE STOP");
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_TENSOR);
+    free_reading(&read);
 }
 
 Test(pickle_reduce, a_subclass_of_tensor_is_inert)

@@ -399,6 +399,8 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
     static const char sentence[] = "a tensor is used before its BUILD";
 
     refuses("EMPTY_LIST " OLD_TENSOR "!APPEND STOP", BERTH_E_PICKLE, sentence);
+    refuses("GLOBAL collections OrderedDict EMPTY_LIST " OLD_TENSOR "!APPEND TUPLE1 REDUCE STOP",
+            BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "NONE !APPEND STOP", BERTH_E_PICKLE, sentence);
     refuses("EMPTY_LIST MARK " OLD_TENSOR "!APPENDS STOP", BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "MARK NONE !APPENDS STOP", BERTH_E_PICKLE, sentence);
@@ -410,6 +412,7 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
     refuses(OLD_TENSOR "NONE !TUPLE2 STOP", BERTH_E_PICKLE, sentence);
     refuses("NONE " OLD_TENSOR "NONE !TUPLE3 STOP", BERTH_E_PICKLE, sentence);
     refuses("EMPTY_DICT " OLD_TENSOR "!BUILD STOP", BERTH_E_PICKLE, sentence);
+    refuses(OLD_TENSOR OLD_TENSOR "!BUILD STOP", BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "!BINPERSID STOP", BERTH_E_PICKLE, sentence);
     refuses("GLOBAL torch Size " OLD_TENSOR "!REDUCE STOP", BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE, sentence);

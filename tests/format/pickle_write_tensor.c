@@ -261,6 +261,8 @@ static berth_value *per_channel(berth_qscheme qscheme)
 Test(pickle_write_tensor, quantized_per_channel)
 {
     check_pickle(per_channel(BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS), expected_per_channel);
+    check_pickle(per_channel(BERTH_PER_CHANNEL_AFFINE),
+                 expected_per_channel); /* one name for both */
 }
 
 Test(pickle_write_tensor, symmetric_quantization_is_refused)

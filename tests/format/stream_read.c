@@ -81,8 +81,11 @@ Test(stream_read, a_stream_is_told_by_its_magic_number)
     cr_expect(berth_stream_is(pickle.bytes, pickle.nbytes));
     cr_expect(berth_stream_is(pickle.bytes, 14));
     cr_expect_not(berth_stream_is(pickle.bytes, 13));
-    pickle.bytes[13] ^= 1;
-    cr_expect_not(berth_stream_is(pickle.bytes, pickle.nbytes));
+    for (size_t i = 0; i < 14; i++) {
+        pickle.bytes[i] ^= 1;
+        cr_expect_not(berth_stream_is(pickle.bytes, pickle.nbytes), "byte %zu", i);
+        pickle.bytes[i] ^= 1;
+    }
     free(pickle.bytes);
 }
 
