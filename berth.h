@@ -1112,7 +1112,10 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
 
 /*
  * Like berth_verify, but tells every record, the bad ones too: one that is bad does not keep
- * others from being looked at. Only one that is not where the others say is the last.
+ * others from being looked at. Only one that is not where the others say is the last. One that the
+ * disk cannot read (EIO, ENODATA, EILSEQ) is told as bad, too, with that system_errno, where
+ * opening did not need it, and the file is no stream; a request that fails once and then does not
+ * is an error.
  */
 BERTH_API int berth_verify_records(const char *path, const berth_call *call,
                                    berth_record_function tell, void *context,

@@ -6,7 +6,7 @@
  */
 #include "load/sweep.h"
 
-#include <stdatomic.h>
+#include <errno.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -31,7 +31,8 @@ struct tile_sums {
 
 struct sweep {
     berth_supply supply;
-    const berth_call *call;
+    berth_sweep_order *order;
+    atomic_bool has_unread;
     berth_swept *records;
     size_t n_records;
     uint64_t tile_nbytes;
@@ -188,19 +189,40 @@ static bool narrow(struct walk *walk, uint64_t *begin, uint64_t *end)
     return *begin < *end;
 }
 
+bool berth_sweep_goes_on(const berth_sweep_order *order, const berth_error *error)
+{
+    int reason = error->system_errno;
+
+    return order->goes_on && (reason == EIO || reason == ENODATA || reason == EILSEQ);
+}
+
+/* A request failed. 0: its records are read again, one by one, when all others are summed. */
+static int leave_unread(struct sweep *sweep, const berth_swept *record, berth_error *error)
+{
+    (void)berth_error_in(error, record->entry ? record->entry->record : "storages");
+    if (!berth_sweep_goes_on(sweep->order, error))
+        return error->code;
+    if (!atomic_exchange(&sweep->has_unread, true))
+        sweep->order->unread = *error;
+    berth_error_clear(error);
+    return 0;
+}
+
 static int sweep_run(struct walk *walk, unsigned worker, uint64_t begin, uint64_t end,
                      berth_error *error)
 {
     struct sweep *sweep = walk->sweep;
     const uint8_t *bytes;
+    bool is_read = berth_supply_get(&sweep->supply, worker, begin, end, &bytes, error) == 0;
 
-    if (berth_supply_get(&sweep->supply, worker, begin, end, &bytes, error) < 0) {
-        const berth_zip_entry *entry = sweep->records[walk->at].entry;
-        return berth_error_in(error, entry ? entry->record : "storages");
-    }
+    if (!is_read && leave_unread(sweep, &sweep->records[walk->at], error) < 0)
+        return error->code;
     while (walk->at < sweep->n_records && begin_of(&sweep->records[walk->at]) < end) {
         berth_swept *record = &sweep->records[walk->at];
-        take(walk, record, bytes, begin, end);
+        if (is_read)
+            take(walk, record, bytes, begin, end);
+        else
+            atomic_store(&record->is_unread, true);
         if (end_of(record) > end)
             break; /* goes on in the next block, or tile */
         put_sum(walk);
@@ -270,10 +292,12 @@ static int watch(void *context)
 {
     struct sweep *sweep = context;
 
-    if (!sweep->call || !sweep->call->progress)
+    const berth_call *call = sweep->order->call;
+
+    if (!call || !call->progress)
         return 0;
-    return sweep->call->progress(sweep->call->progress_context, atomic_load(&sweep->done_nbytes),
-                                 sweep->total_nbytes);
+    return call->progress(call->progress_context, atomic_load(&sweep->done_nbytes),
+                          sweep->total_nbytes);
 }
 
 static int run(struct sweep *sweep, uint64_t n_tiles, berth_error *error)
@@ -291,12 +315,13 @@ int berth_sweep(berth_reader *reader, const struct berth_config *config, berth_s
                 berth_swept *records, size_t n_records, berth_error *error)
 {
     uint64_t chunk_nbytes = berth_chunk_nbytes(config);
-    struct sweep sweep = {.call = order->call,
+    struct sweep sweep = {.order = order,
                           .records = records,
                           .n_records = n_records,
                           .tile_nbytes = chunk_nbytes - chunk_nbytes % TILE_UNIT_NBYTES};
 
     atomic_init(&sweep.done_nbytes, 0);
+    atomic_init(&sweep.has_unread, false);
     for (size_t i = 0; i < n_records; i++)
         sweep.total_nbytes += records[i].nbytes;
     uint64_t begin = n_records > 0 ? begin_of(&records[0]) : 0;

@@ -6,6 +6,8 @@
 #ifndef BERTH_LOAD_SWEEP_H
 #define BERTH_LOAD_SWEEP_H
 
+#include <stdatomic.h>
+
 #include "config/options.h"
 #include "format/zip_read.h"
 #include "io/source.h"
@@ -24,16 +26,21 @@ typedef struct berth_swept {
                             may lie across two blocks */
     bool descriptor_is_good; /* the same (Z6) */
     uint32_t crc32;
+    atomic_bool is_unread; /* of a request that failed it has bytes, too: the others say nothing */
 } berth_swept;
 
 /* How, and how it was done. */
 typedef struct berth_sweep_order {
     const berth_call *call; /* its progress is told how many of the records' bytes are done; NULL */
     bool through_cache; /* the bytes are asked for again soon: they shall be in the page cache */
+    bool goes_on;       /* after a request for bytes that the disk cannot read */
+    berth_error unread; /* result: the first of those */
     const char *method; /* results, static; unchanged where nothing had to be read */
     const char *reason;
 } berth_sweep_order;
 
+/* Whether no more than some bytes are lost, and the order is to go on then. */
+bool berth_sweep_goes_on(const berth_sweep_order *order, const berth_error *error);
 /* Reads and sums all of them. */
 int berth_sweep(berth_reader *reader, const struct berth_config *config, berth_sweep_order *order,
                 berth_swept *records, size_t n_records, berth_error *error);

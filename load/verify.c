@@ -40,6 +40,12 @@ static bool is_verdict(const berth_error *error)
            error->code == BERTH_E_TRUNCATED;
 }
 
+/* Whether it is about one record, and the others are looked at all the same. */
+static bool is_of_record(const verification *v, const berth_error *error)
+{
+    return is_verdict(error) || berth_sweep_goes_on(&v->asked->sweep, error);
+}
+
 /* ---- what is swept ---- */
 
 /* Z7: a computed place is within what the directory leaves for the entry. */
@@ -106,8 +112,10 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
         (void)berth_container_check_entry(v->container, &v->window, i, error);
-        if (error->code < 0 && !is_verdict(error))
+        if (error->code < 0 && !is_of_record(v, error))
             return error->code;
+        if (error->code < 0 && !is_verdict(error))
+            v->asked->sweep.unread = *error;
         berth_error_clear(error);
         record->offset = entry->data_offset;
         record->is_left_out = entry->end_offset == 0; /* not as it should be */
@@ -211,6 +219,20 @@ static int settle(verification *v, size_t i, berth_error *bad)
     return 0;
 }
 
+/* What a request failed for that was for others, too, or for another part: read alone. */
+static int read_again(const verification *v, berth_swept *record, berth_error *bad)
+{
+    berth_sweep_order alone = {0};
+    berth_swept again = {
+        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+
+    if (!record->is_unread)
+        return 0;
+    (void)berth_sweep(v->reader, v->config, &alone, &again, 1, bad);
+    record->crc32 = again.crc32;
+    return bad->code;
+}
+
 /* Z10. *present: the file says a CRC. */
 static int compare_sum(verification *v, size_t i, bool *present, berth_error *bad)
 {
@@ -253,15 +275,17 @@ static int conclude(verification *v, size_t i, berth_error *error)
             return conclude_misplaced(v, record, error);
         if (record->is_left_out && entry->method == 0)
             return 0; /* comes later */
-        if (compare_sum(v, i, &present, &bad) == 0)
+        if (read_again(v, &v->records[i], &bad) == 0 && compare_sum(v, i, &present, &bad) == 0)
             crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
         else if (bad.code == BERTH_E_CHECKSUM)
             crc32 = BERTH_CRC_BAD;
     }
-    if (bad.code < 0 && !is_verdict(&bad)) {
+    if (bad.code < 0 && !is_of_record(v, &bad)) {
         *error = bad;
         return error->code;
     }
+    if (!is_verdict(&bad)) /* they name their record */
+        (void)berth_error_in(&bad, entry->record);
     if (!is_folder || bad.code < 0)
         tell_record(v, record, crc32, &bad);
     return 0;
@@ -316,6 +340,8 @@ static int verify(verification *v, berth_error *error)
     /* What is bad about an earlier record goes before what ends a verification. */
     if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
+    else if (error->code == 0) /* read at the second time: a disk that does so is not well */
+        *error = v->asked->sweep.unread;
     berth_window_free(&v->window);
     berth_release(v->storages);
     berth_release(v->records);
@@ -426,6 +452,7 @@ int berth_verify_records(const char *path, const berth_call *call, berth_record_
     if (berth_config_resolve(call, &config, error) < 0 ||
         open_to_verify(path, &config, call, &checkpoint, error) < 0)
         return error->code;
+    asked.sweep.goes_on = !checkpoint->is_stream;
     if (berth_verify_data(checkpoint, &asked, error) < 0)
         (void)berth_error_prefix(error, checkpoint->reader.name);
     if (verdict)

@@ -215,12 +215,14 @@ static json_t *verdict_json(int code, const berth_verdict *verdict, json_t *bad,
  * A line for each bad record where there are several; and the last line of verify, of the first
  * one: "bad: record, offset, reason".
  */
-static void print_bad(const json_t *bad, const berth_error *error)
+static void print_bad(const json_t *bad, size_t n_records, const berth_error *error)
 {
     size_t n = json_array_size(bad);
 
     for (size_t i = 0; n > 1 && i < n; i++)
         printf("%s\n", json_string_value(json_object_get(json_array_get(bad, i), "reason")));
+    if (n > 1)
+        printf("%zu of %zu records are bad\n", n, n_records);
     printf("bad: ");
     if (error->record[0])
         printf("%s, ", error->record);
@@ -253,7 +255,7 @@ static int report_verdict(int code, const common *options, const berth_verdict *
     }
     (void)tell_stats(options, stats, EXIT_YES);
     if (code < 0)
-        print_bad(bad, error);
+        print_bad(bad, verdict->n_records, error);
     else
         print_ok(verdict);
     return finish_output(code < 0 ? EXIT_NO : EXIT_YES);
@@ -266,8 +268,10 @@ int run_verify(int argc, char **argv)
         parse_plain,
         "FILE",
         "Read a whole checkpoint and check everything it says: archive, directory against headers "
-        "and descriptors, pickle, every tensor's bounds, every CRC. Every bad record is told; the "
-        "last line is `ok: ...` or `bad: record, offset, reason` of the first; the exit code 0 or "
+        "and descriptors, pickle, every tensor's bounds, every CRC. Every record that is bad or "
+        "cannot "
+        "be read is told; the last line is `ok: ...` or `bad: record, offset, reason` of the "
+        "first; the exit code 0 or "
         "1.",
         common_children,
         NULL,
@@ -286,7 +290,8 @@ int run_verify(int argc, char **argv)
         berth_verify_records(options.words.words[0], &call, collect_bad, bad, &verdict, &error);
     progress_end(&bar);
     int exit = EXIT_NO;
-    if (code < 0 && exit_code(&error) != EXIT_NO)
+    bool is_told = error.system_errno && json_array_size(bad) > 0; /* of records, and went on */
+    if (code < 0 && exit_code(&error) != EXIT_NO && !is_told)
         exit = tell_stats(&options.common, &stats, fail(&error));
     else if (signal_code(0)) /* a verdict that nobody waits for any more */
         exit = cancelled(options.words.words[0]);

@@ -41,10 +41,10 @@ def count_reads(sources, command, log):
     return len(read(log).splitlines())
 
 
-def run_failing(sources, command, nth):
+def run_failing(sources, command, nth, stdout=subprocess.DEVNULL):
     return subprocess.run([*strace(sources, "/dev/null"),
                            f"--inject=pread64:error=EIO:when={nth}", *command],
-                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stdin=subprocess.DEVNULL, stdout=stdout,
                           stderr=subprocess.PIPE, timeout=120, check=False)
 
 
@@ -98,6 +98,19 @@ class ReadingTest(unittest.TestCase):
                     n_points += 1
         print(f"fault points W1: {n_points}; reads of a source, {n_told} of them told")
         self.assertGreater(n_told, 40)
+
+    def test_what_can_never_be_read_is_told_record_by_record(self):
+        command = [BERTH, "verify", self.places["SOURCE"], *SETTINGS]
+        nth = count_reads(self.sources, command, self.path("log")) - 3
+        done = run_failing(self.sources, command, f"{nth}+", subprocess.PIPE)
+        lines = done.stdout.decode().splitlines()
+        self.assertEqual((done.returncode, done.stderr), (1, b""))
+        self.assertGreater(len(lines), 3)
+        for line in lines[:-2]:
+            self.assertRegex(line, r"^\S+ at byte \d+: \d+ bytes not read: Input/output error$")
+        self.assertEqual(lines[-2], f"{len(lines) - 2} of 14 records are bad")
+        record = lines[0].split()[0]
+        self.assertRegex(lines[-1], f"^bad: {record}, byte .* not read: Input/output error$")
 
 
 if __name__ == "__main__":

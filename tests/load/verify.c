@@ -3,6 +3,9 @@
  * Verification: it finds what an open that compares everything finds, in one sweep that reads every
  * byte once, and tells every bad record.
  */
+#include <errno.h>
+#include <stdatomic.h>
+
 #include "io/syscalls.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
@@ -351,4 +354,132 @@ Test(verify, records_without_sums_are_counted)
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_bad, 0);
     cr_expect_eq(told.n, 26);
+}
+
+/* ---- what the disk cannot read ---- */
+
+enum { SECTOR_NBYTES = 512 };
+
+static uint64_t bad_sectors[2]; /* where they begin; 0: none */
+static int bad_errno;
+static atomic_int n_bad_reads; /* that fail before the disk thinks better of it */
+
+static ssize_t read_of_bad_disk(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    for (size_t i = 0; i < 2; i++)
+        if (bad_sectors[i] > 0 && (uint64_t)offset < bad_sectors[i] + SECTOR_NBYTES &&
+            (uint64_t)offset + nbytes > bad_sectors[i] && atomic_fetch_sub(&n_bad_reads, 1) > 0) {
+            errno = bad_errno;
+            return -1;
+        }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+static int verify_on_bad_disk(const char *options, uint64_t first, uint64_t second, int n,
+                              struct told *told, berth_verdict *verdict, berth_error *error)
+{
+    *told = (struct told){0};
+    bad_sectors[0] = first;
+    bad_sectors[1] = second;
+    atomic_store(&n_bad_reads, n);
+    berth_system.pread = read_of_bad_disk;
+    int result = verify_with(options, note, told, verdict, NULL, error);
+    berth_system_restore();
+    return result;
+}
+
+static void note_places(void *context, const berth_record_verdict *record)
+{
+    uint64_t **next = context;
+
+    if (strncmp(record->name, "data/", 5) == 0)
+        *(*next)++ = record->offset;
+}
+
+/* F5: the others are looked at all the same. */
+Test(verify, a_record_that_cannot_be_read_does_not_keep_others_from_being_told)
+{
+    static const char *const options[] = {
+        "load.head_nbytes=65536 load.method=read io.threads=1",
+        "load.head_nbytes=65536 load.method=read io.threads=3 io.chunk_nbytes=65536",
+        "load.head_nbytes=65536 load.mmap=off io.memory_nbytes=65536",
+        "load.head_nbytes=65536 load.method=read load.calculate_storage_offsets=off"};
+    uint64_t places[20], *next = places;
+    size_t nbytes;
+    struct told told;
+    berth_verdict verdict;
+    berth_error error;
+
+    bad_errno = EIO;
+    uint8_t *file = save_many(20, 300000, 1, "", &nbytes);
+    cr_assert_eq(verify_with("", note_places, &next, NULL, NULL, &error), 0);
+    cr_assert_eq(next - places, 20);
+    file[places[5]] ^= 1;
+    test_write_file(path, file, nbytes);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        cr_expect_lt(verify_on_bad_disk(options[i], places[3] + 100000, places[17] + 200000, 1000,
+                                        &told, &verdict, &error),
+                     0);
+        cr_expect_str_eq(error.record, "data/3");
+        cr_expect_eq(error.system_errno, EIO);
+        cr_expect_eq(strncmp(error.message, path, strlen(path)), 0);
+        cr_expect_eq(told.n, 26);
+        cr_expect_eq(verdict.n_records, 26);
+        cr_expect_eq(verdict.n_bad, 3, "%s", told.text);
+        cr_expect_eq(verdict.n_verified, 23);
+        cr_expect_eq(strncmp(told.text, "data/3 unchecked, data/3 at byte ", 33), 0, "%s",
+                     told.text);
+        cr_expect(strstr(told.text, " bytes not read: Input/output error\ndata/5 bad, data/5 at "));
+        cr_expect(strstr(told.text, "\ndata/17 unchecked, data/17 at byte "), "%s", told.text);
+    }
+    free(file);
+}
+
+Test(verify, of_small_records_only_those_in_a_bad_sector_are_told)
+{
+    uint64_t places[3000], *next = places;
+    size_t nbytes;
+    struct told told;
+    berth_verdict verdict;
+    berth_error error;
+
+    bad_errno = EIO;
+    free(save_many(3000, 700, 1, "", &nbytes));
+    cr_assert_eq(verify_with("", note_places, &next, NULL, NULL, &error), 0);
+    for (uint64_t before = 0; before <= 512; before += 128) {
+        cr_expect_lt(verify_on_bad_disk("load.head_nbytes=65536 load.method=read",
+                                        places[2000] - before, 0, 100000, &told, &verdict, &error),
+                     0);
+        cr_expect_eq(told.n, 3006);
+        cr_expect(verdict.n_bad == 1 || verdict.n_bad == 2, "%zu", verdict.n_bad);
+        cr_expect_eq(verdict.n_verified, 3006 - verdict.n_bad);
+        cr_expect(strstr(told.text, "data/2000 unchecked"), "%s", told.text);
+    }
+}
+
+/* F5: no record is bad, but the disk is not to be trusted. */
+Test(verify, a_read_that_fails_once_is_an_error)
+{
+    struct told told;
+    berth_verdict verdict;
+    berth_error error;
+    uint64_t place[20], *next = place;
+    size_t nbytes;
+
+    bad_errno = EIO;
+    free(save_many(20, 300000, 1, "", &nbytes));
+    cr_assert_eq(verify_with("", note_places, &next, NULL, NULL, &error), 0);
+    cr_expect_lt(verify_on_bad_disk("load.head_nbytes=65536 load.method=read", place[3], 0, 1,
+                                    &told, &verdict, &error),
+                 0);
+    cr_expect_eq(error.system_errno, EIO);
+    cr_expect_eq(verdict.n_bad, 0);
+    cr_expect_eq(verdict.n_verified, 26);
+    /* Nothing more comes from a disk that is gone. */
+    bad_errno = ENXIO;
+    cr_expect_lt(verify_on_bad_disk("load.head_nbytes=65536 load.method=read", place[3], 0, 1,
+                                    &told, &verdict, &error),
+                 0);
+    cr_expect_eq(error.system_errno, ENXIO);
+    cr_expect_eq(told.n, 0);
 }
