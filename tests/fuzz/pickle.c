@@ -8,37 +8,79 @@
 
 /* ---- the reader by itself ---- */
 
-/* The same pickle without short cuts: the same refusal, or the same value. */
-static void check_one_by_one(const uint8_t *bytes, size_t nbytes, berth_pickle_rules rules,
-                             const berth_value *root, const berth_error *told)
+static void check_same_storages(const berth_tree *a, const berth_tree *b)
 {
-    berth_pickled quick = {0}, slow = {0};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *other = NULL;
-    berth_error error;
-
-    berth_error_clear(&error);
-    rules.one_by_one = true;
-    int code = berth_pickle_read(bytes, nbytes, &rules, tree, &other, &error);
-    MUST(code == told->code && strcmp(error.message, told->message) == 0, "%s; one by one: %s",
-         told->message, error.message);
-    if (code == 0) {
-        int written = berth_pickle_write(root, false, &quick, &error);
-        MUST(written == berth_pickle_write(other, false, &slow, &error) &&
-                 quick.nbytes == slow.nbytes && quick.n_storages == slow.n_storages &&
-                 (written < 0 || memcmp(quick.bytes, slow.bytes, quick.nbytes) == 0),
-             "one by one it is another value");
-        berth_pickled_free(&quick);
-        berth_pickled_free(&slow);
+    MUST(berth_tree_n_storages(a) == berth_tree_n_storages(b), "%zu storages and %zu",
+         berth_tree_n_storages(a), berth_tree_n_storages(b));
+    for (size_t i = 0; i < berth_tree_n_storages(a); i++) {
+        const berth_storage *x = berth_tree_storage(a, i), *y = berth_tree_storage(b, i);
+        MUST(strcmp(x->key, y->key) == 0 && strcmp(x->location, y->location) == 0 &&
+                 x->dtype == y->dtype && x->element == y->element && x->nbytes == y->nbytes,
+             "one by one %s is another storage", x->key);
     }
-    berth_tree_free(tree);
 }
 
-/* The tree, or NULL with a sentence. */
-static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
+/* The sum of what two values are when they are written again: the same. */
+static uint32_t check_same_values(const berth_value *a, const berth_value *b)
+{
+    berth_pickled x = {0}, y = {0};
+    berth_error error, other;
+
+    berth_error_clear(&error);
+    berth_error_clear(&other);
+    int written = berth_pickle_write(a, false, &x, &error);
+    MUST(written == berth_pickle_write(b, false, &y, &other) &&
+             strcmp(error.message, other.message) == 0,
+         "written again: %s; one by one: %s", error.message, other.message);
+    MUST(x.nbytes == y.nbytes && x.n_storages == y.n_storages &&
+             (written < 0 || memcmp(x.bytes, y.bytes, x.nbytes) == 0),
+         "one by one it is another value");
+    uint32_t sum = written < 0 ? 0 : berth_crc32(0, x.bytes, x.nbytes);
+    berth_pickled_free(&x);
+    berth_pickled_free(&y);
+    return sum;
+}
+
+struct reading {
+    berth_tree *tree; /* NULL: it is refused */
+    uint32_t sum;     /* of what it is when it is written again */
+};
+
+/* The same pickle without short cuts: the same refusal, or the same value. */
+static uint32_t check_one_by_one(const uint8_t *bytes, size_t nbytes, berth_pickle_rules rules,
+                                 const berth_tree *tree, const berth_value *root,
+                                 const berth_error *told)
+{
+    berth_pickle_survey survey = {0}, other_survey = {0};
+    berth_tree *other = berth_tree_new(NULL);
+    berth_value *other_root = NULL;
+    berth_error error, unasked;
+    uint32_t sum = 0;
+
+    berth_error_clear(&unasked);
+    (void)berth_pickle_look(bytes, nbytes, &rules, &survey, &unasked);
+    rules.one_by_one = true;
+    (void)berth_pickle_look(bytes, nbytes, &rules, &other_survey, &unasked);
+    MUST(memcmp(&survey, &other_survey, sizeof survey) == 0, "one by one others are fetched");
+    rules.survey = &other_survey;
+    berth_error_clear(&error);
+    int code = berth_pickle_read(bytes, nbytes, &rules, other, &other_root, &error);
+    MUST(code == told->code && strcmp(error.message, told->message) == 0 &&
+             error.offset == told->offset,
+         "%s; one by one: %s", told->message, error.message);
+    if (code == 0) {
+        MUST(survey.extent == nbytes, "its end is at %zu of %zu", survey.extent, nbytes);
+        check_same_storages(tree, other);
+        MUST(berth_tree_error(tree, NULL) == BERTH_OK, "an error is left");
+        sum = check_same_values(root, other_root);
+    }
+    berth_tree_free(other);
+    return sum;
+}
+
+static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
 {
     berth_pickle_rules rules = {.inert = inert, .record = "data.pkl"};
-    berth_pickle_survey survey = {0};
     size_t before_nbytes;
     berth_value *root = NULL;
     berth_error error;
@@ -50,16 +92,12 @@ static berth_tree *read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
     MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + 65536,
          "P3: %zu bytes of memory for a pickle of %zu", most_nbytes - before_nbytes, nbytes);
     MUST((result < 0) == (error.message[0] != 0) && (result < 0 || root), "%s", error.message);
-    check_one_by_one(bytes, nbytes, rules, root, &error);
-    if (result == 0) {
-        MUST(berth_pickle_look(bytes, nbytes, &rules, &survey, &error) == 0 &&
-                 survey.extent == nbytes,
-             "its end is at %zu of %zu: %s", survey.extent, nbytes, error.message);
-        return tree;
-    }
+    uint32_t sum = check_one_by_one(bytes, nbytes, rules, tree, root, &error);
+    if (result == 0)
+        return (struct reading){tree, sum};
     berth_tree_free(tree);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
-    return NULL;
+    return (struct reading){.tree = NULL};
 }
 
 /* In an archive around it, it is read as by itself. */
@@ -79,16 +117,17 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
     unsigned kind = kind_of(bytes, nbytes, 12);
-    berth_tree *inert = read_pickle(bytes, nbytes, true);
-    /* What is refused with unknown globals is refused without: that is looked at now and then. */
-    bool is_read_twice = inert || IS_CHECKED(kind % 4, 0);
-    berth_tree *tree = is_read_twice ? read_pickle(bytes, nbytes, false) : NULL;
+    struct reading inert = read_pickle(bytes, nbytes, true), plain = {.tree = NULL};
 
-    MUST(!tree || inert, "what is read without unknown globals is read with them");
-    if (inert && wrap(bytes, nbytes, inert, &file))
-        check_wrapped(&file, tree != NULL, kind / 4);
-    berth_tree_free(inert);
-    berth_tree_free(tree);
+    /* What is refused with unknown globals is refused without: that is looked at now and then. */
+    if (inert.tree || IS_CHECKED(kind % 4, 0))
+        plain = read_pickle(bytes, nbytes, false);
+    MUST(!plain.tree || (inert.tree && inert.sum == plain.sum),
+         "what is read without unknown globals is read with them, and the same");
+    if (inert.tree && wrap(bytes, nbytes, inert.tree, &file))
+        check_wrapped(&file, plain.tree != NULL, kind / 4);
+    berth_tree_free(inert.tree);
+    berth_tree_free(plain.tree);
 }
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)

@@ -6,11 +6,7 @@
 #ifndef TESTS_FUZZ_PICKLES_H
 #define TESTS_FUZZ_PICKLES_H
 
-#include "format/pickle_machine.h"
-#include "tests/fuzz/target.h"
-
-#define MOST_OPCODES 4096
-#define MOST_FRAGMENT_NBYTES 2048
+#include "tests/fuzz/usual.h"
 
 /* ---- what can be built ---- */
 
@@ -22,53 +18,6 @@ static const struct callable callables[] = {
 #define BERTH_CALLABLE(module, name, build, wanted, optional) {module, name, wanted, optional},
 #include "format/pickle_globals.def"
 };
-
-struct fragment {
-    uint8_t bytes[MOST_FRAGMENT_NBYTES];
-    size_t nbytes;
-};
-
-static inline void say_bytes(struct fragment *out, const void *bytes, size_t n)
-{
-    if (n > sizeof out->bytes - out->nbytes)
-        return;
-    memcpy(out->bytes + out->nbytes, bytes, n);
-    out->nbytes += n;
-}
-
-static inline void say(struct fragment *out, const char *text)
-{
-    say_bytes(out, text, strlen(text));
-}
-
-static inline void say_byte(struct fragment *out, size_t byte)
-{
-    say_bytes(out, &(uint8_t){(uint8_t)byte}, 1);
-}
-
-static inline void say_global(struct fragment *out, const char *module, const char *name)
-{
-    say(out, "c");
-    say(out, module);
-    say(out, "\n");
-    say(out, name);
-    say(out, "\n");
-}
-
-static inline void say_text(struct fragment *out, const char *text)
-{
-    const uint8_t length[4] = {(uint8_t)strlen(text)};
-
-    say(out, "X");
-    say_bytes(out, length, 4);
-    say(out, text);
-}
-
-static inline void say_int(struct fragment *out, size_t number)
-{
-    say(out, "K");
-    say_byte(out, number);
-}
 
 /* Of one key always the same class and size (T3), most of the time. */
 static inline void say_storage(struct fragment *out)
@@ -283,60 +232,6 @@ static inline void say_anything(struct fragment *out)
 
 /* ---- changed ---- */
 
-/* Bytes of the opcode at bytes, its argument too; nbytes where it is cut, or none. */
-static inline size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
-{
-    static const size_t fixed[] = {
-        [BERTH_FORM_U1] = 1, [BERTH_FORM_U2] = 2, [BERTH_FORM_U4] = 4,
-        [BERTH_FORM_I4] = 4, [BERTH_FORM_F8] = 8, [BERTH_FORM_LINES] = 0};
-    berth_argument argument;
-    size_t used, left = nbytes - 1;
-
-    switch (berth_opcodes[bytes[0]].form) {
-    case BERTH_FORM_TEXT1:
-        used = berth_scan_TEXT1(bytes + 1, left, &argument);
-        break;
-    case BERTH_FORM_TEXT4:
-        used = berth_scan_TEXT4(bytes + 1, left, &argument);
-        break;
-    case BERTH_FORM_LINES:
-        used = berth_scan_LINES(bytes + 1, left, &argument);
-        break;
-    default:
-        used = fixed[berth_opcodes[bytes[0]].form];
-    }
-    return used > left ? nbytes : 1 + used;
-}
-
-struct opcodes {
-    size_t at[MOST_OPCODES + 1]; /* the last is the end */
-    size_t n;
-};
-
-static inline void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opcodes *found)
-{
-    size_t at = 0;
-
-    found->n = 0;
-    while (at < nbytes && found->n < MOST_OPCODES) {
-        found->at[found->n++] = at;
-        at += opcode_nbytes(bytes + at, nbytes - at);
-    }
-    found->at[found->n] = at;
-}
-
-/* Puts `with` in the place of `cut` bytes at `at`; leaves it where it does not fit. */
-static inline size_t put_between(uint8_t *bytes, size_t nbytes, size_t most, size_t at, size_t cut,
-                                 const void *with, size_t n)
-{
-    if (nbytes - cut + n > most)
-        return nbytes;
-    memmove(bytes + at + n, bytes + at + cut, nbytes - at - cut);
-    if (n > 0)
-        memcpy(bytes + at, with, n);
-    return nbytes - cut + n;
-}
-
 /* A run of opcodes once more, or many times: what nests, doubles or repeats. */
 static inline size_t repeat_run(uint8_t *bytes, size_t nbytes, size_t most, size_t begin,
                                 size_t end, size_t at)
@@ -363,18 +258,24 @@ static inline size_t change_argument(uint8_t *bytes, size_t nbytes, size_t begin
     return nbytes;
 }
 
-static inline size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+/* A call in a dict. */
+static inline void say_called(struct fragment *out)
 {
-    static struct opcodes found;
-    struct fragment fragment = {.nbytes = 0};
+    say(out, "\x80\x02}");
+    say_word(out);
+    say_call(out);
+    say(out, "s.");
+}
 
-    (void)number;
-    find_opcodes(bytes, nbytes, &found);
-    if (found.n < 2 || random_below(12) == 0)
-        return LLVMFuzzerMutate(bytes, nbytes, most);
-    size_t first = random_below(found.n), length = 1 + random_below(random_below(3) ? 3 : 20);
-    size_t last = first + length < found.n ? first + length : found.n;
-    size_t begin = found.at[first], end = found.at[last], at = found.at[random_below(found.n)];
+/* Any run of opcodes, or what can be built, anywhere. */
+static inline size_t mutate_opcodes(uint8_t *bytes, size_t nbytes, size_t most,
+                                    const struct opcodes *found)
+{
+    struct fragment fragment = {.nbytes = 0};
+    size_t first = random_below(found->n), length = 1 + random_below(random_below(3) ? 3 : 20);
+    size_t last = first + length < found->n ? first + length : found->n;
+    size_t begin = found->at[first], end = found->at[last], at = found->at[random_below(found->n)];
+
     say_anything(&fragment);
     switch (random_below(6)) {
     case 0:
@@ -382,13 +283,48 @@ static inline size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, u
     case 1:
         return repeat_run(bytes, nbytes, most, begin, end, at);
     case 2:
-        return change_argument(bytes, nbytes, begin, found.at[first + 1]);
+        return change_argument(bytes, nbytes, begin, found->at[first + 1]);
     case 3:
         return put_between(bytes, nbytes, most, begin, end - begin, fragment.bytes,
                            fragment.nbytes);
     default:
         return put_between(bytes, nbytes, most, at, 0, fragment.bytes, fragment.nbytes);
     }
+}
+
+static inline size_t change_pickle(uint8_t *bytes, size_t nbytes, size_t most)
+{
+    static struct opcodes found;
+    size_t firsts[MOST_USUAL];
+
+    find_opcodes(bytes, nbytes, &found);
+    size_t n_usual = find_usual(bytes, &found, firsts);
+    if (n_usual > 0 && random_below(n_usual > 1 ? 4 : 2))
+        return mutate_usual(bytes, nbytes, most, &found, firsts, n_usual);
+    if (found.n < 2 || random_below(12) == 0)
+        return LLVMFuzzerMutate(bytes, nbytes, most);
+    return mutate_opcodes(bytes, nbytes, most, &found);
+}
+
+/*
+ * A third are new ones, changed a little: what a fuzzer keeps are changes of changes, of which
+ * hardly any is accepted still, so that they are refused before they come to where it matters.
+ */
+static inline size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    struct fragment fragment = {.nbytes = 0};
+
+    (void)number;
+    if (random_below(3) > 0)
+        return change_pickle(bytes, nbytes, most);
+    if (random_below(4))
+        say_usual_list(&fragment);
+    else
+        say_called(&fragment);
+    nbytes = put_between(bytes, nbytes, most, 0, nbytes, fragment.bytes, fragment.nbytes);
+    for (size_t n = random_below(2) + random_below(2); n > 0; n--)
+        nbytes = change_pickle(bytes, nbytes, most);
+    return nbytes;
 }
 
 /* ---- seeds ---- */
@@ -421,12 +357,12 @@ static inline void seed_written(void)
     berth_tree_free(tree);
 }
 
-/* Tensors that are read at once, from the second on: as many bytes as that takes follow. */
-static inline void seed_usual(void)
+/* Tensors that are read at once, from the second of a class on: as many bytes as that takes follow.
+ */
+static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, size_t n_dtypes)
 {
-    static const float elements[6] = {0, 1, 2, 3, 4, 5};
-    static const int64_t shape[] = {2, 1, 1, 3};
-    static const char text[200];
+    static const int64_t elements[6], shape[] = {2, 1, 1, 3};
+    static const char text[BERTH_USUAL_NBYTES];
 
     count_memory_from_now();
     berth_tree *tree = berth_tree_new(NULL);
@@ -434,16 +370,27 @@ static inline void seed_usual(void)
     berth_pickled pickled;
     berth_error error = {0};
 
-    for (int32_t i = 0; i < 8; i++)
-        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                         .rank = i % 5,
-                                                                         .shape = shape,
-                                                                         .data = elements}));
+    for (size_t i = 0; i < 8; i++)
+        berth_list_append(root,
+                          berth_tensor_value(tree, &(berth_tensor){.dtype = dtypes[i % n_dtypes],
+                                                                   .rank = (int32_t)(i % 5),
+                                                                   .shape = shape,
+                                                                   .data = elements}));
     berth_list_append(root, berth_str(tree, text, sizeof text));
     MUST(berth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
-    seed("usual", pickled.bytes, pickled.nbytes);
+    seed(name, pickled.bytes, pickled.nbytes);
     berth_pickled_free(&pickled);
     berth_tree_free(tree);
+}
+
+/* Of one class, and of several: the last one is of an untyped storage. */
+static inline void seed_usual(void)
+{
+    static const berth_dtype dtypes[] = {BERTH_FLOAT32, BERTH_INT64,    BERTH_UINT8,
+                                         BERTH_BOOL,    BERTH_BFLOAT16, BERTH_UINT16};
+
+    seed_usual_of("usual", dtypes, 1);
+    seed_usual_of("usual-classes", dtypes, sizeof dtypes / sizeof *dtypes);
 }
 
 /* One of each call, several times, as its arguments differ. */
@@ -454,10 +401,7 @@ static inline void seed_calls(void)
         char name[32];
 
         random_begin(i);
-        say(&fragment, "\x80\x02}");
-        say_word(&fragment);
-        say_call(&fragment);
-        say(&fragment, "s.");
+        say_called(&fragment);
         snprintf(name, sizeof name, "call-%u", i);
         seed(name, fragment.bytes, fragment.nbytes);
     }
