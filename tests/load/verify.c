@@ -207,6 +207,29 @@ Test(verify, a_record_that_is_elsewhere_is_the_last_one_told)
     free_archive(&archive);
 }
 
+/* Z7: of a storage without a descriptor nothing else tells where it ends. */
+Test(verify, a_record_that_reaches_into_the_next_is_told)
+{
+    enum { HEADER = 1000, EXTRAS = HEADER + 30 + 13, LATER = 32, CRC = 14 };
+    struct archive archive = sample();
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    uint8_t *entry = find_entry(file, nbytes, "data/1");
+    berth_verdict verdict;
+    berth_error error;
+
+    entry[8] &= (uint8_t)~8, file[HEADER + 6] &= (uint8_t)~8;
+    memcpy(file + HEADER + CRC, entry + 16, 12); /* CRC and sizes */
+    file[HEADER + 28] += LATER, file[EXTRAS + 2] += LATER;
+    test_write_file(path, file, nbytes);
+    cr_expect_eq(verify_with("", NULL, NULL, &verdict, NULL, &error), BERTH_E_ARCHIVE);
+    cr_expect_not_null(strstr(error.message, "data/1 at byte 1120: its 24 bytes reach into what "
+                                             "begins at byte 1128"),
+                       "%s", error.message);
+    free(file);
+    free_archive(&archive);
+}
+
 /* ---- tiles ---- */
 
 static const char *const all_ways[] = {
