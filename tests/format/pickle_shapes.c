@@ -399,8 +399,6 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
     static const char sentence[] = "a tensor is used before its BUILD";
 
     refuses("EMPTY_LIST " OLD_TENSOR "!APPEND STOP", BERTH_E_PICKLE, sentence);
-    refuses("GLOBAL collections OrderedDict EMPTY_LIST " OLD_TENSOR "!APPEND TUPLE1 REDUCE STOP",
-            BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "NONE !APPEND STOP", BERTH_E_PICKLE, sentence);
     refuses("EMPTY_LIST MARK " OLD_TENSOR "!APPENDS STOP", BERTH_E_PICKLE, sentence);
     refuses(OLD_TENSOR "MARK NONE !APPENDS STOP", BERTH_E_PICKLE, sentence);
