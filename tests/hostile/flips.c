@@ -2,7 +2,8 @@
 /*
  * Every single bit of small files is flipped, of headers, descriptors, directory, end records and
  * pickle as of elements; at every level of checking, by offsets computed and told, as an archive
- * and by verification. It is detected, or nothing changes: the values are the same to the last bit
+ * and by verification. It is detected, when opening or when elements are read, or nothing changes:
+ * the values are the same to the last bit
  * (One reading). Only elements may change, and only where no CRC is looked at; with load.check=data
  * every bit under a CRC is detected (Z10). load.check=none is blind to the directory's own bits,
  * and so are its values.
@@ -152,7 +153,11 @@ static void configure(void)
     }
 }
 
-/* A sum of all values, as they are saved again; < 0: an error, with its sentence. */
+/*
+ * A sum of all values, as they are saved again; < 0: an error, with its sentence. What opens, and
+ * then cannot be saved, was detected only if reading its elements was refused: not because
+ * something else was read that nobody can save.
+ */
 static int sum_values(const struct subject *subject, const berth_call *call, uint32_t *sum,
                       berth_error *error)
 {
@@ -164,6 +169,9 @@ static int sum_values(const struct subject *subject, const berth_call *call, uin
         return error->code;
     if (berth_save_memory(&saved, &nbytes, "m", berth_root(checkpoint), call, error) == 0)
         *sum = berth_crc32(0, saved, nbytes);
+    else
+        cr_expect_not_null(strstr(error->message, ": its bytes have CRC "), "%s: opens, and: %s",
+                           subject->name, error->message);
     berth_free(saved);
     berth_close(checkpoint);
     return error->code;
