@@ -112,13 +112,14 @@ class Mutant:
     def __init__(self, number, path, line, kind, text):
         self.number, self.path, self.line, self.kind = number, path, line, kind
         self.text = re.sub(r"[\s\\]+", " ", text)
+        self.nth = 1  # of those with this text
 
     def __str__(self):
         return f"{self.path}:{self.line}: {self.kind}: {self.text}"
 
     def key(self):
         """What it is called in lists: lines move."""
-        return f"{self.path}: {self.kind}: {self.text}"
+        return f"{self.path}: {self.kind}: {self.text}" + (f" ({self.nth})" if self.nth > 1 else "")
 
 
 class Rewriter:
@@ -126,12 +127,16 @@ class Rewriter:
 
     def __init__(self):
         self.mutants = []
+        self.n_alike = {}  # of each text
 
     def add(self, path, text, span, *kinds):
         number = len(self.mutants)
         line = text.count("\n", 0, span[0]) + 1
         for kind in kinds:
-            self.mutants.append(Mutant(len(self.mutants), path, line, kind, text[span[0]:span[1]]))
+            mutant = Mutant(len(self.mutants), path, line, kind, text[span[0]:span[1]])
+            alike = mutant.key()
+            mutant.nth = self.n_alike[alike] = self.n_alike.get(alike, 0) + 1
+            self.mutants.append(mutant)
         return number
 
     def rewrite(self, path, text):

@@ -9,9 +9,9 @@ tests. Every test runs once, which tells the checks that it runs through; then e
 against the tests that reach it, the most particular first. What survives is tried again under the
 address sanitizer. Without --long only a sample of SAMPLE mutants is tried, or of as many as --sample
 says, and not by the sanitizer; --only takes those whose line ("file:line: kind: text") holds TEXT,
---again those that survived the run before. --quick: only the most particular tests, so that some
-survive which others would find: for --again. Fails below LEAST_SCORE. What was tried is kept in
-BUILD/mutation/told.json, with its cost in seconds.
+--again those that survived the run before, and tells of both together. --quick: only the most
+particular tests, so that some survive which others would find: for --again. Fails below LEAST_SCORE.
+What was tried is kept in BUILD/mutation/told.json, with its cost in seconds.
 
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
 they are not tried.
@@ -243,13 +243,13 @@ def read_exceptions():
                     if line.strip() and not line.startswith("#"))
 
 
-def read_survived(folder):
-    """Keys of the mutants that survived the run before."""
+def read_told(folder):
+    """What the run before tried: {key of a mutant: (how it was found or None, seconds, text)}."""
     path = os.path.join(folder, "told.json")
     if not os.path.exists(path):
-        return set()
+        return {}
     with open(path, encoding="utf-8") as file:
-        return {key for key, told in json.load(file).items() if not told[0]}
+        return json.load(file)
 
 
 def keep(folder, told):
@@ -294,15 +294,15 @@ def choose(found, excepted, survived, arguments):
     return chosen
 
 
-def report(found, chosen, survivors, excepted):
+def report(found, tried, survivors, excepted):
     for kind in ("removed", "inverted", "left out"):
-        n = sum(each.kind == kind for each in chosen)
+        n = sum(each.kind == kind for each in tried)
         alive = sum(each.kind == kind for each in survivors)
         print(f"{kind}: {n - alive} of {n} found")
     for each in survivors:
         print(f"survives: {each}")
-    score = 100 * (len(chosen) - len(survivors)) / max(len(chosen), 1)
-    print(f"mutation score: {score:.1f} % ({len(chosen) - len(survivors)} of {len(chosen)} mutants "
+    score = 100 * (len(tried) - len(survivors)) / max(len(tried), 1)
+    print(f"mutation score: {score:.1f} % ({len(tried) - len(survivors)} of {len(tried)} mutants "
           f"tried, of {len(found)}; {len(excepted)} that change nothing)")
     return score
 
@@ -319,15 +319,16 @@ def main():
     tests = meet_once(programs, len(found), digest)
     print(f"{len(found)} mutants, {len(tests)} tests, met in {time.monotonic() - begin:.0f} s",
           flush=True)
-    told = {}
-    chosen = choose(found, excepted, read_survived(folder), sys.argv)
+    told = read_told(folder) if "--again" in sys.argv else {}
+    chosen = choose(found, excepted, {key for key, each in told.items() if not each[0]}, sys.argv)
     survivors = try_all(programs, tests, chosen, told)
     is_sample = not {"--long", "--only", "--again"} & set(sys.argv)
     if survivors and not is_sample and "--quick" not in sys.argv:
         survivors = try_all(Programs(folder, "asan"), tests, survivors, told)
-    score = report(found, chosen, survivors, excepted)
+    tried = [each for each in found if each.key() in told and each.key() not in excepted]
+    score = report(found, tried, survivors, excepted)
     least = LEAST_OF_SAMPLE if is_sample else LEAST_SCORE
-    good = score >= least and not unknown and bool(chosen)
+    good = score >= least and not unknown and bool(tried)
     print(f"{int(good)} passed, {int(not good)} failed")
     sys.exit(not good)
 
