@@ -275,6 +275,10 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
                           "it has %llu bytes and CRC 0x%08lx, the directory says %llu and 0x%08lx",
                           (ull)small->nbytes, (unsigned long)small->crc32, (ull)entry->nbytes,
                           (unsigned long)entry->crc32);
+    if (entry->flags != small->flags) /* Z5 */
+        return berth_fail(error, BERTH_E_ARCHIVE, record, small->header_offset,
+                          "the local header's flags is %d, the directory's %d", small->flags,
+                          entry->flags);
     walk->before = record;
     return 0;
 }

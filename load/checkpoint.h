@@ -30,6 +30,7 @@ typedef struct berth_small {
     uint64_t data_offset;
     uint64_t nbytes;
     uint32_t crc32; /* recorded */
+    uint16_t flags; /* of the local header */
 } berth_small;
 
 /* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. Of a view only the

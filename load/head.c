@@ -110,14 +110,16 @@ static int finish(berth_window *window, const met_record *record, uint64_t nbyte
         if (*good &&
             berth_window_get(window, end, descriptor_nbytes, AHEAD_NBYTES, &bytes, error) < 0)
             return error->code;
-        *good = *good && is_descriptor(bytes, descriptor_nbytes, nbytes, crc32, &recorded);
+        *good = *good && is_descriptor(bytes, descriptor_nbytes, nbytes, crc32, &recorded) &&
+                (record->local.crc32 == 0 || record->local.crc32 == recorded);
     }
     *next = end + descriptor_nbytes;
     *small = (berth_small){.present = *good,
                            .header_offset = record->header_offset,
                            .data_offset = record->local.data_offset,
                            .nbytes = nbytes,
-                           .crc32 = recorded};
+                           .crc32 = recorded,
+                           .flags = record->local.flags};
     return 0;
 }
 

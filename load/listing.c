@@ -9,6 +9,7 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
+#include "format/zip_fields.h"
 #include "format/zip_write.h"
 #include "load/checkpoint.h"
 
@@ -121,14 +122,15 @@ static bool take_prefix(struct comparing *comparing)
     return true;
 }
 
-/* Z11: data.pkl and its neighbours, as their own headers and descriptors have them. */
+/* Z5, Z11: data.pkl and its neighbours, as their own headers and descriptors have them. */
 static bool take_small(struct comparing *comparing)
 {
     for (int which = 0; which < BERTH_N_SMALL; which++) {
         const berth_small *small = &comparing->checkpoint->small[which];
         const char *record = berth_small_names[which];
         if (small->present &&
-            !take_entry(comparing, record, strlen(record), small->nbytes, &small->crc32))
+            (small->flags != (BERTH_ZIP_FLAG_UTF8 | BERTH_ZIP_FLAG_DESCRIPTOR) ||
+             !take_entry(comparing, record, strlen(record), small->nbytes, &small->crc32)))
             return false;
     }
     return true;

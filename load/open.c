@@ -268,7 +268,8 @@ static int take_small(berth_checkpoint *checkpoint, berth_window *window, int wh
                                              .header_offset = entry->header_offset,
                                              .data_offset = entry->data_offset,
                                              .nbytes = entry->nbytes,
-                                             .crc32 = entry->crc32};
+                                             .crc32 = entry->crc32,
+                                             .flags = entry->flags};
     if (which == BERTH_DATA_PKL)
         (void)read_values(checkpoint, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else

@@ -202,6 +202,49 @@ Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
     free_archive(&archive);
 }
 
+/* Z5: by the directory alone, too, a small record's header and its entry have the same flags. */
+Test(strange_heads, the_flags_of_a_small_record_are_compared)
+{
+    static const char *const options[] = {"load.check=directory", "load.check=headers", OFF};
+    struct archive archive = sample();
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    uint8_t *entry = memmem(file, nbytes, "PK\1\2", 4);
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        put(file, LOCAL_FLAGS, 8, 2);
+        expect_failure(file, nbytes, options[i], BERTH_E_ARCHIVE,
+                       "memory: data.pkl at byte 0: the local header's flags is 8, the "
+                       "directory's 2056");
+        put(entry, 8, 8, 2);
+        expect_sample(file, nbytes, options[i]);
+        put(file, LOCAL_FLAGS, 2056, 2);
+        expect_failure(file, nbytes, options[i], BERTH_E_ARCHIVE,
+                       "memory: data.pkl at byte 0: the local header's flags is 2056, the "
+                       "directory's 8");
+        put(entry, 8, 2056, 2);
+    }
+    free(file);
+    free_archive(&archive);
+}
+
+/* Z5: a CRC that the local header alone has, where all others say that none was computed. */
+Test(strange_heads, a_sum_in_the_local_header_alone)
+{
+    struct archive archive = sample();
+    const struct record *pickle = find_record(&archive, "data.pkl");
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, false, NULL, &nbytes);
+
+    expect_sample(file, nbytes, "load.check=directory");
+    put(file, LOCAL_CRC, berth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    expect_failure(file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+                   "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8f, the "
+                   "directory's 0x00000000");
+    free(file);
+    free_archive(&archive);
+}
+
 Test(strange_heads, padding_of_another_length_in_the_first_storage)
 {
     struct archive archive = sample();
