@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An archive in its parts: taken apart by the directory alone, as plainly as other readers do,
- * changed, and put together again with every sum, size and offset right, so that a change gets
- * behind the checks of these.
+ * An archive in its parts (plain.h): changed, and put together again with every sum, size and
+ * offset right, so that a change gets behind the checks of these; and now and then one fact broken
+ * after that, so that the check of that one alone can see it.
  */
 #ifndef TESTS_FUZZ_ARCHIVE_H
 #define TESTS_FUZZ_ARCHIVE_H
@@ -12,104 +12,7 @@
 #include "tests/fuzz/pickles.h"
 #include "tests/fuzz/target.h"
 
-#define MOST_PARTS 64
-#define MOST_NAME_NBYTES 96
 #define MOST_ARCHIVE_NBYTES ((size_t)1 << 18)
-
-struct part {
-    char name[MOST_NAME_NBYTES]; /* whole, with the top folder */
-    uint32_t name_nbytes;
-    uint32_t method;
-    uint32_t crc32; /* as the directory has it */
-    uint32_t n;     /* bytes before they were deflated */
-    size_t header_at, at;
-    uint32_t nbytes; /* in the file */
-    const uint8_t *data;
-};
-
-struct parts {
-    struct part list[MOST_PARTS];
-    size_t n;
-    bool is_whole; /* every entry was taken */
-};
-
-/* ---- taken apart ---- */
-
-static inline uint32_t u16_at(const uint8_t *bytes)
-{
-    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
-}
-
-static inline uint32_t u32_at(const uint8_t *bytes)
-{
-    return u16_at(bytes) | u16_at(bytes + 2) << 16;
-}
-
-/* Looks at one byte before it calls: this is asked at every byte. */
-static inline bool is_signature(const uint8_t *bytes, const char *signature)
-{
-    return bytes[0] == 'P' && memcmp(bytes, signature, 4) == 0;
-}
-
-/* The last classic end record that ends where the bytes do; false: none, or one of a huge file. */
-static inline bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *begin, size_t *end)
-{
-    for (size_t at = nbytes < 22 ? 0 : nbytes - 22 + 1; at-- > 0;) {
-        if (!is_signature(bytes + at, "PK\5\6") || u16_at(bytes + at + 20) != nbytes - at - 22)
-            continue;
-        size_t size = u32_at(bytes + at + 12), offset = u32_at(bytes + at + 16);
-        *begin = offset;
-        *end = offset + size;
-        return *end <= at;
-    }
-    return false;
-}
-
-/* The entry at `at`, and how long it is; 0: not one that can be taken. */
-static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t end,
-                               struct part *part)
-{
-    if (end - at < 46 || memcmp(bytes + at, "PK\1\2", 4) != 0)
-        return 0;
-    size_t name_nbytes = u16_at(bytes + at + 28);
-    size_t length = 46 + name_nbytes + u16_at(bytes + at + 30) + u16_at(bytes + at + 32);
-    *part = (struct part){.name_nbytes = (uint32_t)name_nbytes,
-                          .method = u16_at(bytes + at + 10),
-                          .crc32 = u32_at(bytes + at + 16),
-                          .nbytes = u32_at(bytes + at + 20),
-                          .n = u32_at(bytes + at + 24),
-                          .header_at = u32_at(bytes + at + 42)};
-    if (length > end - at || name_nbytes >= MOST_NAME_NBYTES || nbytes < 30 ||
-        part->header_at > nbytes - 30)
-        return 0;
-    memcpy(part->name, bytes + at + 46, name_nbytes);
-    const uint8_t *header = bytes + part->header_at;
-    part->at = part->header_at + 30 + u16_at(header + 26) + u16_at(header + 28);
-    if (part->at > nbytes || part->nbytes > nbytes - part->at)
-        return 0;
-    part->data = bytes + part->at;
-    return length;
-}
-
-/* False: there is nothing to take. The parts' data stay where they are. */
-static inline bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts *parts)
-{
-    size_t at, end;
-
-    parts->n = 0;
-    parts->is_whole = false;
-    if (!find_directory(bytes, nbytes, &at, &end))
-        return false;
-    while (at < end && parts->n < MOST_PARTS) {
-        size_t length = take_part(bytes, nbytes, at, end, &parts->list[parts->n]);
-        if (length == 0)
-            return parts->n > 0;
-        at += length;
-        parts->n++;
-    }
-    parts->is_whole = at == end;
-    return parts->n > 0;
-}
 
 /* ---- put together ---- */
 
@@ -118,10 +21,12 @@ struct style {
     uint32_t alignment;   /* 0: no padding */
     bool has_descriptors; /* else sizes and sums are in the local header */
     bool has_sums;
-    bool has_large_end; /* the ZIP64 end record and its locator, as PyTorch writes them */
+    bool has_large_end;    /* the ZIP64 end record and its locator, as PyTorch writes them */
+    unsigned large_fields; /* of the directory's entries, in ZIP64: size 1, other 2, place 4 */
+    bool has_surplus;      /* these fields have one value more than they need */
 };
 
-static const struct style style_of_pytorch = {64, true, true, true};
+static const struct style style_of_pytorch = {64, true, true, true, 0, false};
 
 struct image {
     uint8_t *bytes;
@@ -165,14 +70,14 @@ static inline uint32_t sum_of(const struct part *part, const struct style *style
 
 static inline uint32_t flags_of(const struct part *part, const struct style *style)
 {
-    return style->has_descriptors && part->nbytes > 0 ? 0x0808 : 0x0800;
+    return style->has_descriptors && part->nbytes > 0 && !part->is_told ? 0x0808 : 0x0800;
 }
 
 static inline void put_padding(struct image *out, const struct part *part, uint32_t alignment)
 {
     static const char letters[] = "ZZZZZZZZZZZZZZZZ";
     size_t at = out->nbytes + 2 + part->name_nbytes + (alignment ? 4 : 0);
-    size_t n = alignment ? (alignment - at % alignment) % alignment : 0;
+    size_t n = alignment ? (alignment - at % alignment) % alignment + part->more_padding : 0;
 
     put_number(out, alignment ? n + 4 : 0, 2);
     put_bytes(out, part->name, part->name_nbytes);
@@ -207,11 +112,17 @@ static inline void put_local(struct image *out, struct part *part, const struct 
     const uint64_t descriptor[] = {0x08074b50, crc32, part->nbytes, size};
     if (!is_told)
         put_numbers(out, "4444", descriptor);
+    for (uint32_t i = 0; i < part->gap; i++)
+        put_number(out, 0, 1);
 }
 
 static inline void put_central(struct image *out, const struct part *part,
                                const struct style *style)
 {
+    unsigned large = style->large_fields;
+    const uint64_t wide[] = {part->method == 0 ? part->nbytes : part->n, part->nbytes,
+                             part->header_at};
+    uint64_t n_wide = (large & 1) + (large >> 1 & 1) + (large >> 2 & 1) + style->has_surplus;
     const uint64_t entry[] = {0x02014b50,
                               0,
                               0,
@@ -220,18 +131,27 @@ static inline void put_central(struct image *out, const struct part *part,
                               0,
                               0,
                               sum_of(part, style),
-                              part->nbytes,
-                              part->method == 0 ? part->nbytes : part->n,
+                              large & 2 ? SATURATED : wide[1],
+                              large & 1 ? SATURATED : wide[0],
                               part->name_nbytes,
+                              n_wide ? 4 + 8 * n_wide : 0,
                               0,
                               0,
                               0,
                               0,
-                              0,
-                              part->header_at};
+                              large & 4 ? SATURATED : wide[2]};
 
     put_numbers(out, "42222224442222244", entry);
     put_bytes(out, part->name, part->name_nbytes);
+    if (n_wide == 0)
+        return;
+    put_number(out, 1, 2);
+    put_number(out, 8 * n_wide, 2);
+    for (unsigned i = 0; i < 3; i++)
+        if (large & 1u << i)
+            put_number(out, wide[i], 8);
+    if (style->has_surplus)
+        put_number(out, 0, 8);
 }
 
 static inline void put_end(struct image *out, const struct style *style, size_t n, size_t begin)
@@ -318,17 +238,18 @@ static inline void change_data(struct part *part, struct room *room, unsigned nu
     room->nbytes += n;
 }
 
-/* A storage of another length: as often one less or more as anything. */
+/* A storage of another length: as often by one, or by an element, as by anything. */
 static inline void change_length(struct part *part, struct room *room)
 {
     size_t left = sizeof room->bytes - room->nbytes, n = part->nbytes;
+    size_t few = (size_t)1 << random_below(5);
 
     switch (random_below(4)) {
     case 0:
-        n = n ? n - 1 : 0;
+        n -= n < few ? n : few;
         break;
     case 1:
-        n++;
+        n += few;
         break;
     case 2:
         n = 0;
@@ -359,7 +280,7 @@ static inline void change_parts(struct parts *parts, struct room *room, unsigned
 {
     struct part *one = some_part(parts), *other = some_part(parts), kept;
 
-    switch (random_below(12)) {
+    switch (random_below(14)) {
     case 0:
         change_name(one);
         break;
@@ -382,6 +303,13 @@ static inline void change_parts(struct parts *parts, struct room *room, unsigned
     case 5:
         one->method = one->method == 0 ? 8 : 0;
         break;
+    case 6:
+        one->more_padding = (uint32_t)(random_below(2) ? 1 : 1 + random_below(130));
+        break;
+    case 7:
+        one->gap = (uint32_t)(random_below(2) ? 1 : 1 + random_below(65));
+        one->is_told = random_below(2);
+        break;
     default:
         change_data(one, room, number);
     }
@@ -398,6 +326,8 @@ static inline struct style some_style(void)
     style.has_descriptors = random_below(4) > 0;
     style.has_sums = random_below(4) > 0;
     style.has_large_end = random_below(2) > 0;
+    style.large_fields = random_below(4) ? 0 : (unsigned)random_below(8);
+    style.has_surplus = random_below(16) == 0;
     return style;
 }
 
@@ -446,29 +376,149 @@ static inline void change_in_place(uint8_t *bytes, size_t nbytes)
     }
 }
 
+/* ---- one fact broken ---- */
+
+/* A number of `width` bytes that is another one: as often one less or more as anything. */
+static inline void break_number(uint8_t *bytes, size_t width)
+{
+    static const uint64_t telling[] = {0, 1, 8, UINT16_MAX, UINT32_MAX, UINT64_MAX};
+    uint64_t value = 0;
+
+    for (size_t i = width; i-- > 0;)
+        value = value << 8 | bytes[i];
+    switch (random_below(5)) {
+    case 0:
+        value++;
+        break;
+    case 1:
+        value--;
+        break;
+    case 2:
+        value ^= UINT64_C(1) << random_below(8 * width);
+        break;
+    case 3:
+        value = telling[random_below(sizeof telling / sizeof *telling)];
+        break;
+    default:
+        value += random_below(129) - 64;
+    }
+    for (size_t i = 0; i < width; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* One of the fields whose widths these are, one a digit; 0: nothing is there. */
+static inline void break_field(uint8_t *bytes, size_t at, size_t nbytes, const char *widths)
+{
+    size_t k = random_below(strlen(widths));
+
+    for (size_t i = 0; i < k; i++)
+        at += (size_t)(widths[i] - '0');
+    size_t width = (size_t)(widths[k] - '0');
+    if (at <= nbytes && width <= nbytes - at)
+        break_number(bytes + at, width);
+}
+
+/* A byte of a record, of a small one rather than of a storage; its sum is not mended. */
+static inline void break_data(uint8_t *bytes, const struct parts *parts)
+{
+    const struct part *part = &parts->list[random_below(parts->n)];
+
+    for (int i = 0; i < 4 && (part->nbytes == 0 || is_storage_part(part)); i++)
+        part = &parts->list[random_below(parts->n)];
+    if (part->nbytes > 0)
+        break_number(bytes + part->at + random_below(part->nbytes), 1);
+}
+
+/*
+ * One fact of an archive where all agree: a field of a header, a descriptor, the directory or an
+ * end record, a letter of a name, or a byte of data. Nothing moves, nothing else is mended.
+ */
+static inline void break_one(uint8_t *bytes, size_t nbytes)
+{
+    static struct parts parts;
+
+    if (!take_apart(bytes, nbytes, &parts))
+        return;
+    const struct part *part = &parts.list[random_below(parts.n)];
+    size_t name_at = random_below(2) ? part->header_at + 30 : part->central_at + 46;
+    switch (random_below(10)) {
+    case 0:
+        break_field(bytes, part->header_at, nbytes, "4222224442222");
+        break;
+    case 1:
+        break_field(bytes, part->central_at, nbytes, "42222224442222244");
+        break;
+    case 2:
+        break_field(bytes, part->at + part->nbytes, nbytes, "4444");
+        break;
+    case 3:
+        break_field(bytes, parts.end_at, nbytes, "42222442");
+        break;
+    case 4: /* ZIP64: the end record, and its locator */
+        if (parts.end_at >= 76)
+            break_field(bytes, parts.end_at - 76, nbytes, "48224488884484");
+        break;
+    case 5:
+        break_field(bytes, name_at + random_below(part->name_nbytes), nbytes, "1");
+        break;
+    case 6: /* the first extra field, of ZIP64 maybe */
+        break_field(bytes, name_at + part->name_nbytes, nbytes, "22888");
+        break;
+    default:
+        break_data(bytes, &parts);
+    }
+}
+
 /* ---- all of it ---- */
 
-static inline size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+/* Taken apart, changed, put together again; 0: it cannot be taken apart, or put together. */
+static inline size_t rebuild(uint8_t *bytes, size_t nbytes, size_t most, unsigned number,
+                             size_t n_changes)
 {
     static struct parts parts;
     static struct room room;
     static uint8_t built[MOST_ARCHIVE_NBYTES];
 
+    if (!take_apart(bytes, nbytes, &parts))
+        return 0;
+    const struct style style = some_style();
+    room.nbytes = 0;
+    for (size_t i = 0; i < n_changes; i++)
+        change_parts(&parts, &room, number);
+    size_t n = put_together(&parts, &style, built, most < sizeof built ? most : sizeof built);
+    memcpy(bytes, built, n);
+    return n;
+}
+
+/* A few bytes less or more: a stream from before 1.6 ends with its last storage. */
+static inline size_t change_end(uint8_t *bytes, size_t nbytes, size_t most)
+{
+    size_t few = (size_t)1 << random_below(5);
+
+    if (random_below(2))
+        return nbytes - (few < nbytes ? few : 0);
+    if (few > most - nbytes)
+        return nbytes;
+    memset(bytes + nbytes, 0, few);
+    return nbytes + few;
+}
+
+static inline size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    size_t n_changes = random_below(4), n;
+
     if (nbytes == 0 || random_below(16) == 0)
         return LLVMFuzzerMutate(bytes, nbytes, most);
-    if (random_below(4) > 0 && take_apart(bytes, nbytes, &parts)) {
-        const struct style style = some_style();
-        room.nbytes = 0;
-        for (size_t i = 1 + random_below(3); i-- > 0;)
-            change_parts(&parts, &room, number);
-        size_t n = put_together(&parts, &style, built, most < sizeof built ? most : sizeof built);
-        if (n > 0) {
-            memcpy(bytes, built, n);
-            nbytes = n;
-        }
+    /* All right but for one fact, in one of four. */
+    if (random_below(4) > 0 && (n = rebuild(bytes, nbytes, most, number, n_changes)) > 0) {
+        nbytes = n;
+        if (n_changes == 0)
+            break_one(bytes, nbytes);
         if (random_below(4))
             return nbytes;
     }
+    if (random_below(8) == 0)
+        return change_end(bytes, nbytes, most);
     for (size_t i = 1 + random_below(3); i-- > 0;)
         change_in_place(bytes, nbytes);
     if (random_below(4))

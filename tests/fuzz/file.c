@@ -40,7 +40,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
-    return mutate_archive(bytes, nbytes, most, number);
+    return mutate_archive(bytes, start_over(bytes, nbytes, most), most, number);
 }
 
 static void make_seeds(void)

@@ -16,6 +16,7 @@
 
 #include "berth.h"
 #include "format/checksum.h"
+#include "tests/fuzz/as_plain.h"
 
 /* P3: bytes of memory that a file may cost, beside a fixed part. */
 #define MEMORY_PER_BYTE 64
@@ -28,17 +29,6 @@
 #define MOST_MEMORY ((size_t)256 << 20)
 /* Elements that are read of a tensor: an expanded one has more than any file. */
 #define MOST_ELEMENTS 4096
-
-/* Stops at once, so that a fuzzer keeps the input; `what` names the property. */
-#define MUST(condition, ...)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: does not hold: %s: ", __FILE__, __LINE__, #condition);         \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* ---- what is checked of an input ---- */
 
@@ -138,6 +128,9 @@ static inline int read_span(void *context, void *buffer, size_t nbytes, uint64_t
     return 0;
 }
 
+/* Whether an opening that checks something went well, since this was last set to false. */
+static bool is_accepted;
+
 /*
  * Memory, not a pool: what is counted must not depend on threads. `span`: if not NULL, the bytes
  * come by reads of a few at a time.
@@ -156,6 +149,7 @@ static inline int open_as(const uint8_t *bytes, size_t nbytes, struct span *span
     int result = span ? berth_open_source(&source, &call, opened, error)
                       : berth_open_memory(bytes, nbytes, &call, opened, error);
     berth_config_free(config);
+    is_accepted = is_accepted || (result == 0 && !strstr(options, "load.check=none"));
     /* F5: a failure is a sentence of one line; a success leaves none. */
     MUST((result < 0) == (*opened == NULL) && result == (int)error->code, "%d", result);
     MUST((result < 0) == (error->message[0] != 0), "%s", error->message);
@@ -179,11 +173,6 @@ static inline void check_bytes(const berth_named_tensor *named, const uint8_t *d
         MUST(memcmp(data, read, (size_t)n * item) == 0, "%s: read and data differ", named->path);
     else if (n > 0)
         MUST(memcmp(data, read, item) == 0, "%s: the first elements differ", named->path);
-}
-
-static inline bool is_subbyte(const berth_tensor *tensor)
-{
-    return tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4;
 }
 
 /* T2: the last element, too, lies in its storage, and in the file. */
@@ -227,6 +216,10 @@ static inline void check_tensor(berth_checkpoint *checkpoint, const berth_named_
     }
     MUST(named->offset <= nbytes && berth_storage_nbytes(tensor->storage) <= nbytes,
          "%s: at byte %llu of %zu", named->path, (unsigned long long)named->offset, nbytes);
+    if (!is_subbyte(tensor) && numel > 0)
+        MUST(storage_at(named) <= nbytes &&
+                 berth_storage_nbytes(tensor->storage) <= nbytes - storage_at(named),
+             "T2: %s: its storage ends behind the file", named->path);
     check_last_element(named, numel, nbytes);
     if (!data || is_subbyte(tensor))
         return;
@@ -350,8 +343,10 @@ static inline bool check_opening(const uint8_t *bytes, size_t nbytes, const char
     check_time(since, nbytes);
     MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
          "%s: %zu bytes of memory for a file of %zu", options, most_nbytes - before_nbytes, nbytes);
-    if (opened)
+    if (opened) {
         walk(checkpoint, nbytes);
+        check_as_plain(checkpoint, bytes, nbytes, options);
+    }
     berth_close(checkpoint);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
     return opened;
@@ -399,6 +394,7 @@ static inline void check_readings(const uint8_t *bytes, size_t nbytes, const cha
     if (open_with(bytes, nbytes, text, &computed, &error) < 0)
         return;
     (void)berth_checkpoint_info(computed, &info, &error);
+    check_as_plain(computed, bytes, nbytes, text);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(text, sizeof text, "%s %s", options, others[i]);
         (void)open_with(bytes, nbytes, text, &other, &error);

@@ -55,6 +55,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
+    nbytes = start_over(bytes, nbytes, most);
     return nbytes > 0 && bytes[0] == 0x80 ? mutate_pickle(bytes, nbytes, most, number)
                                           : mutate_archive(bytes, nbytes, most, number);
 }

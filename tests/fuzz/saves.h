@@ -84,6 +84,7 @@ static inline void check_saves_again(berth_checkpoint *checkpoint, const char *o
         MUST(open_with(once, once_nbytes, "load.check=data load.unknown_globals=inert", &reopened,
                        &error) == 0,
              "saved again (%s), it does not open: %s", options, error.message);
+        check_as_plain(reopened, once, once_nbytes, "load.check=data");
         check_same_pickle(checkpoint, reopened, options);
         check_same_elements(checkpoint, reopened);
         if (!strstr(options, "byteorder"))

@@ -174,8 +174,10 @@ static void check_honest(struct liar liar, const char *options)
 
     (void)open_as(liar.bytes, liar.nbytes, NULL, options, &checkpoint, &error);
     (void)open_as(liar.bytes, liar.nbytes, &span, options, &pieces, &other_error);
-    if (checkpoint && pieces)
+    if (checkpoint && pieces) {
         check_same_reading(checkpoint, pieces);
+        check_as_plain(pieces, liar.bytes, liar.nbytes, options);
+    }
     berth_close(checkpoint);
     berth_close(pieces);
 }
@@ -207,6 +209,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
 
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
+    nbytes = start_over(bytes, nbytes, most);
     if (nbytes <= LIE_NBYTES || random_below(4) == 0) {
         for (size_t i = 0; i < LIE_NBYTES && i < nbytes; i++)
             if (random_below(3) == 0)

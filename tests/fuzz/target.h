@@ -26,16 +26,6 @@ static void make_seeds(void);
 static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
 static void seed(const char *name, const void *bytes, size_t nbytes);
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
-{
-    double since = processor_seconds();
-
-    check_input(bytes, nbytes);
-    double seconds = processor_seconds() - since;
-    MUST(seconds <= MOST_SECONDS, "P3: %.3f seconds for %zu bytes", seconds, nbytes);
-    return 0;
-}
-
 /* ---- numbers that look random, the same ones each time ---- */
 
 static uint64_t random_state = 1;
@@ -52,6 +42,56 @@ static inline size_t random_below(size_t n)
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
     return n ? (size_t)(random_state >> 11) % n : 0;
+}
+
+/* ---- what was accepted ---- */
+
+/* Of what a fuzzer keeps nearly all is refused, and most changes of that are refused as well. */
+#define N_KEPT 64
+#define MOST_KEPT_NBYTES 8192
+
+static struct kept {
+    uint8_t bytes[MOST_KEPT_NBYTES];
+    size_t nbytes;
+} all_kept[N_KEPT];
+static size_t n_kept;
+
+/* The first ones, which are seeds, for good; then the latest. */
+static inline void keep(const uint8_t *bytes, size_t nbytes)
+{
+    size_t at = n_kept < N_KEPT ? n_kept : N_KEPT / 2 + n_kept % (N_KEPT / 2);
+
+    if (nbytes == 0 || nbytes > MOST_KEPT_NBYTES)
+        return;
+    memcpy(all_kept[at].bytes, bytes, nbytes);
+    all_kept[at].nbytes = nbytes;
+    n_kept++;
+}
+
+/* Every other time one that was accepted in the place of this one; how long it is. */
+static inline size_t start_over(uint8_t *bytes, size_t nbytes, size_t most)
+{
+    const struct kept *other = &all_kept[random_below(n_kept < N_KEPT ? n_kept : N_KEPT)];
+
+    if (n_kept == 0 || other->nbytes > most || random_below(2))
+        return nbytes;
+    memcpy(bytes, other->bytes, other->nbytes);
+    return other->nbytes;
+}
+
+/* ---- one input ---- */
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+{
+    double since = processor_seconds();
+
+    is_accepted = false;
+    check_input(bytes, nbytes);
+    if (is_accepted)
+        keep(bytes, nbytes);
+    double seconds = processor_seconds() - since;
+    MUST(seconds <= MOST_SECONDS, "P3: %.3f seconds for %zu bytes", seconds, nbytes);
+    return 0;
 }
 
 /* ---- files ---- */
