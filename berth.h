@@ -291,8 +291,8 @@ BERTH_API bool berth_tensor_is_contiguous(const berth_tensor *tensor);
  * A storage of nbytes bytes at `data`, which stay the caller's and must live,
  * unchanged, as long as the tree. `dtype`: what its elements are (decides the
  * storage class in the file); BERTH_DTYPE_NONE: untyped. `location`: "cpu",
- * "cuda:0", …; NULL: "cpu". NULL if out of memory or nbytes is no multiple of
- * the item (berth_tree_error then tells).
+ * "cuda:0", …; NULL: "cpu". NULL if out of memory, nbytes is no multiple of the
+ * item, or the location is "meta", which has no bytes (berth_tree_error then tells).
  */
 BERTH_API berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
                                            uint64_t nbytes, const char *location);
@@ -407,7 +407,9 @@ BERTH_API berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4
 /*
  * `tensor` (a tensor, sparse or Parameter) with Python attributes: `state` is a
  * dict, or what PyTorch pickles there. For a Parameter it is written as
- * _rebuild_parameter_with_state, else as _rebuild_from_type_v2.
+ * _rebuild_parameter_with_state, else as _rebuild_from_type_v2. Saving refuses names
+ * that are the tensor's own (`data`, `grad`, `shape`, `__class__`, …), where PyTorch
+ * would set another thing than an attribute, and a Parameter around such a tensor.
  */
 BERTH_API berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *state);
 

@@ -397,6 +397,7 @@ static void fill_container(copying *copy, const berth_value *source, berth_value
         else
             berth_dict_set_value(made, get(copy, berth_value_key(source, i)), item);
     }
+    made->flags |= source->flags & BERTH_NODE_ATTRIBUTES; /* its keys are the same */
 }
 
 static void fill_quantized(copying *copy, const berth_value *source, berth_value *made)

@@ -198,6 +198,7 @@ int berth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
         return berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                                "a dict that something was built from grows afterwards");
     struct dict_node *node = (struct dict_node *)dict;
+    dict->flags &= (uint8_t)~BERTH_NODE_ATTRIBUTES;
     if (n > 1 && !berth_table_reserve(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {

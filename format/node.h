@@ -24,11 +24,12 @@ enum {
     /* BOOL: the value; PARAMETER: requires_grad; CALL: NEWOBJ; GLOBAL: inert */
     BERTH_NODE_TRUE = 1,
     BERTH_NODE_BIG = 2,            /* INT: more than an int64 */
-    BERTH_NODE_USED = 4,           /* LIST, dicts: was the argument of a REDUCE */
+    BERTH_NODE_USED = 4,           /* LIST, dicts: was the argument of a REDUCE, or a state */
     BERTH_NODE_INTS = 8,           /* TUPLE: all items are known to fit int64 */
     BERTH_NODE_COALESCED = 16,     /* SPARSE */
     BERTH_NODE_KEY_CANONICAL = 32, /* keyed: equal keys refer to this node */
-    BERTH_NODE_KEY_ALIAS = 64      /* keyed: `link` is the canonical node */
+    BERTH_NODE_KEY_ALIAS = 64,     /* keyed: `link` is the canonical node */
+    BERTH_NODE_ATTRIBUTES = 128    /* DICT: its names are good ones for a tensor's attributes */
 };
 
 struct berth_value {

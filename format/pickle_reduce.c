@@ -39,7 +39,8 @@ static const struct letter {
     ['u'] = {KIND(TUPLE), "a tuple"},
     ['L'] = {KIND(LAYOUT), "a layout"},
     ['t'] = {KIND(TENSOR), "a tensor"},
-    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED) | KIND(SUBCLASS), "a tensor"},
+    /* Not one with attributes: PyTorch's Parameters are made without them. */
+    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED), "a tensor"},
 #undef KIND
 };
 

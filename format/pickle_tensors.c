@@ -209,14 +209,36 @@ BERTH_BUILDER(parameter)
     return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
 }
 
+/*
+ * One reading: PyTorch takes what the dicts of a state hold now, so that they must not grow; and
+ * their names are known to be good.
+ */
+static void keep_attributes(berth_value *state)
+{
+    bool pair = berth_node_kind(state) == BERTH_KIND_TUPLE;
+    for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
+        berth_value *part = pair ? berth_value_item(state, i) : state;
+        if (berth_node_kind(part) == BERTH_KIND_DICT)
+            part->flags |= BERTH_NODE_USED | BERTH_NODE_ATTRIBUTES;
+    }
+}
+
+/* P5 */
 static berth_value *with_state(berth_unpickler *unpickler, const berth_known *known,
                                berth_value *tensor, berth_value *state)
 {
+    char problem[200];
     if (!berth_value_is_state(state)) {
         berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
                             known->module, known->name, berth_kind_name(berth_node_kind(state)));
         return NULL;
     }
+    if (!berth_attributes_are_good(state, problem, sizeof problem)) {
+        berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module, known->name,
+                            problem);
+        return NULL;
+    }
+    keep_attributes(state);
     return berth_subclass(unpickler->tree, tensor, state);
 }
 
@@ -233,8 +255,10 @@ bool berth_unpickle_is_plain(berth_value *const *items)
     const berth_known *function = berth_unpickle_known(items[0], &rooms[0]);
     const berth_known *type = berth_unpickle_known(items[1], &rooms[1]);
     return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
-           function->build != berth_build_from_type_v2 && type->what == BERTH_IS_TENSOR_CLASS &&
-           type->number == BERTH_DTYPE_NONE;
+           function->build != berth_build_from_type_v2 &&
+           function->build != berth_build_parameter && /* which would not stay one */
+           function->build != berth_build_parameter_with_state &&
+           type->what == BERTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
 }
 
 BERTH_BUILDER(from_type_v2)
@@ -318,6 +342,8 @@ int berth_unpickle_build(berth_unpickler *unpickler, berth_value *slot, berth_va
     if (berth_value_state(slot))
         return berth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
                                    berth_kind_phrase(kind));
+    if (kind == BERTH_KIND_ORDERED_DICT)
+        state->flags |= BERTH_NODE_USED;
     if (berth_value_set_state(slot, state) < 0)
         return berth_unpickle_fail_tree(unpickler, "BUILD");
     return 0;

@@ -353,6 +353,7 @@ static bool check_attributes(berth_emitter *emitter, const berth_frame *frame)
 {
     const berth_value *state =
         frame->value == frame->inner ? NULL : berth_value_state(frame->value);
+    char problem[200];
     if (berth_value_state(frame->inner))
         berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                    "%s cannot be saved with attributes of its own: berth_subclass gives it some",
@@ -361,6 +362,15 @@ static bool check_attributes(berth_emitter *emitter, const berth_frame *frame)
         berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                    "attributes of a tensor cannot be saved as %s: they are a dict",
                    berth_kind_phrase(berth_value_kind(state)));
+    else if (!berth_attributes_are_good(state, problem, sizeof problem))
+        berth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                   "a tensor cannot be saved with %s", problem);
+    else if (berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER &&
+             berth_value_kind(berth_value_inner(frame->inner)) == BERTH_KIND_SUBCLASS)
+        berth_fail(
+            emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+            "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
+            "them");
     return emitter->error->code == BERTH_OK;
 }
 

@@ -44,6 +44,11 @@ static const char *keep_location(berth_tree *tree, const char *location, size_t 
                         LONGEST_LOCATION);
         return NULL;
     }
+    if (nbytes == 4 && memcmp(location, "meta", 4) == 0) {
+        berth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                        "a storage whose location is meta: PyTorch would read none of its bytes");
+        return NULL;
+    }
     if (tree->storages.count) {
         const char *last = tree->storages.items[tree->storages.count - 1]->location;
         if (strlen(last) == nbytes && memcmp(last, location, nbytes) == 0)

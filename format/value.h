@@ -138,6 +138,11 @@ const berth_value *berth_value_plain(const berth_value *value);
 /* Attributes of a tensor as PyTorch's _set_obj_state takes them: None, a dict, or a pair of these.
  */
 bool berth_value_is_state(const berth_value *value);
+/*
+ * Whether all names in such a state are those of attributes that stand beside the tensor; else
+ * `problem`, room for a sentence, tells which one is not.
+ */
+bool berth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes);
 /* The tree a value was made in. */
 berth_tree *berth_value_tree(const berth_value *value);
 /* CALL: the tuple of its arguments. */

@@ -75,7 +75,9 @@ Test(pickle_refused, attributes_of_tensors_that_no_reader_takes)
 
     expect_written(berth_subclass(tree, tensor(), state), NULL);
     expect_written(berth_subclass(tree, berth_parameter(tree, tensor(), true), state), NULL);
-    expect_written(berth_parameter(tree, berth_subclass(tree, tensor(), state), true), NULL);
+    expect_written(berth_parameter(tree, berth_subclass(tree, tensor(), state), true),
+                   "data.pkl: a Parameter cannot be saved around a tensor with attributes: PyTorch "
+                   "would lose them");
     expect_written(with_state(tensor(), state), tensors);
     expect_written(with_state(berth_parameter(tree, tensor(), true), state), parameters);
     /* Those of what is inside would be lost. */

@@ -50,6 +50,23 @@ Test(pickle_tensors, persistent_ids_of_any_other_form_are_refused)
             BERTH_E_PICKLE, "a persistent id of 6 items, not 5");
 }
 
+/* P5: what PyTorch makes of it has no elements; it writes none such. */
+Test(pickle_tensors, storages_are_not_at_location_meta)
+{
+#define META_SENTENCE                                                                              \
+    "persistent id: a storage whose location is meta: PyTorch would read none of its bytes"
+    refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'meta' 1 TUPLE !BINPERSID STOP",
+            BERTH_E_UNSUPPORTED, META_SENTENCE);
+    refuses_by(STREAM,
+               "MARK 'storage' GLOBAL torch IntStorage '0' 'meta' 1 NONE TUPLE !BINPERSID "
+               "STOP",
+               BERTH_E_UNSUPPORTED, META_SENTENCE);
+    refuses_by(STREAM,
+               "MARK 'storage' GLOBAL torch IntStorage '0' 'meta' 2 '1' 0 1 TUPLE3 TUPLE "
+               "!BINPERSID STOP",
+               BERTH_E_UNSUPPORTED, META_SENTENCE);
+}
+
 /* T1: 0x4000000000000001 x 4 wraps to 4. */
 Test(pickle_tensors, sizes_of_storages_do_not_wrap)
 {

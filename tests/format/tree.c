@@ -441,6 +441,12 @@ Test(tree, storage_keys_and_locations_are_bounded)
     expect_error(tree, BERTH_E_UNSUPPORTED,
                  "a storage's location of 256 bytes (at most 255, without NUL)");
     berth_tree_free(tree);
+    tree = berth_tree_new(NULL);
+    cr_assert_not_null(berth_tree_meet_storage(tree, "0", 1, BERTH_UINT8, 1, "metal", 5));
+    cr_assert_null(berth_storage_new(tree, BERTH_UINT8, text, 1, "meta"));
+    expect_error(tree, BERTH_E_UNSUPPORTED,
+                 "a storage whose location is meta: PyTorch would read none of its bytes");
+    berth_tree_free(tree);
 }
 
 Test(tree, storages_of_the_caller_are_checked)

@@ -42,7 +42,8 @@ PIECES = [b"N", b"\x88", b"\x89", b"]", b"}", b")", b"\x8f", b"(", b"t", b"\x85"
           b"c_codecs\nencode\n", b"c__builtin__\nset\n", b"c__builtin__\nbytearray\n",
           b"cbuiltins\ncomplex\n", b"ccollections\nCounter\n", b"ctorch\nSize\n",
           b"ccollections\nOrderedDict\n", b"ctorch\nfloat16\n", b"ctorch\nUntypedStorage\n",
-          b"ctorch.nn.parameter\nParameter\n"]
+          b"ctorch.nn.parameter\nParameter\n", pickles.text("data"), pickles.text("real"),
+          pickles.text("requires_grad"), pickles.text("__class__"), pickles.text("meta")]
 
 
 # ---- both readings ----
