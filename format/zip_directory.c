@@ -24,7 +24,8 @@ typedef struct zip_central {
     uint16_t extra_nbytes;
     uint16_t comment_nbytes;
     uint16_t disk;
-    uint32_t attributes; /* those of MS-DOS in the low bits, those of Unix in the high ones */
+    uint8_t version_needed; /* 45: 4.5; the byte above it says a system, and nobody reads it */
+    uint32_t attributes;    /* those of MS-DOS in the low bits, those of Unix in the high ones */
     const uint8_t *name;
     const uint8_t *extra;
     const char *record; /* own name, NUL-terminated, once it was checked */
@@ -40,7 +41,8 @@ typedef struct zip_filling {
 static void read_fixed_fields(berth_cursor *cursor, zip_central *entry)
 {
     entry->signature = berth_cursor_u32(cursor);
-    berth_cursor_u32(cursor); /* versions */
+    berth_cursor_u16(cursor); /* version made by */
+    entry->version_needed = (uint8_t)berth_cursor_u16(cursor);
     entry->flags = berth_cursor_u16(cursor);
     entry->method = berth_cursor_u16(cursor);
     berth_cursor_u32(cursor); /* time and date */
@@ -161,9 +163,14 @@ static int read_extra_fields(zip_central *entry, berth_error *error)
     return more;
 }
 
-/* Z9: what can be read at all. */
+/* Z9: what can be read at all. A version that is not there yet is refused by others, too. */
 static int check_method(const zip_central *entry, berth_error *error)
 {
+    if (entry->version_needed > BERTH_ZIP_LAST_VERSION)
+        return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                          "needs version %d.%d of the format; the last is %d.%d",
+                          entry->version_needed / 10, entry->version_needed % 10,
+                          BERTH_ZIP_LAST_VERSION / 10, BERTH_ZIP_LAST_VERSION % 10);
     if (entry->flags & (BERTH_ZIP_FLAG_ENCRYPTED | BERTH_ZIP_FLAG_STRONG | BERTH_ZIP_FLAG_MASKED))
         return berth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
                           "encrypted (flags 0x%04x)", entry->flags);

@@ -31,6 +31,7 @@
 
 #define BERTH_ZIP_STORED 0
 #define BERTH_ZIP_DEFLATED 8
+#define BERTH_ZIP_LAST_VERSION 63 /* 6.3, of APPNOTE.TXT; what other readers know ends there */
 
 #define BERTH_ZIP_EXTRA_ZIP64 0x0001u
 #define BERTH_ZIP_EXTRA_UNICODE_PATH 0x7075u

@@ -15,6 +15,20 @@ static void refuse_field(size_t i, size_t field, uint64_t value, size_t width, i
     expect_refused(zip, code, sentence);
 }
 
+static void accept_field(size_t i, size_t field, uint64_t value, size_t width)
+{
+    test_zip zip = test_zip_small();
+    berth_zip_end end = {402, 276, 5};
+    berth_zip_directory directory;
+    berth_error error = {0};
+
+    test_zip_put(&zip, zip.central_at[i] + field, value, width);
+    cr_assert_eq(berth_zip_read_directory(zip.bytes + 402, &end, &directory, &error), 0, "%s",
+                 error.message);
+    berth_zip_free_directory(&directory);
+    test_zip_free(&zip);
+}
+
 static void set_count(test_zip *zip, uint64_t n_entries)
 {
     test_zip_put(zip, zip->end64_at + END64_N_ENTRIES_HERE, n_entries, 8);
@@ -322,6 +336,15 @@ Test(zip_directory, other_methods_are_refused)
     refuse_field(0, CENTRAL_METHOD, 93, 2, BERTH_E_UNSUPPORTED,
                  "data.pkl at byte 402: compression method 93; only stored (0) and deflated (8) "
                  "can be read");
+}
+
+Test(zip_directory, a_version_that_is_not_there_yet_is_refused)
+{
+    refuse_field(2, CENTRAL_VERSION_NEEDED, 64, 2, BERTH_E_UNSUPPORTED,
+                 "data/0 at byte 515: needs version 6.4 of the format; the last is 6.3");
+    accept_field(2, CENTRAL_VERSION_NEEDED, 63, 2);
+    /* The upper byte says which system's, and nobody reads it. */
+    accept_field(2, CENTRAL_VERSION_NEEDED, 0x6300, 2);
 }
 
 Test(zip_directory, a_deflated_storage_is_refused_with_the_repair)

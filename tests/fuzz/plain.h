@@ -50,6 +50,7 @@ struct parts {
     size_t n;
     size_t begin, end_at; /* of the directory, and the end record */
     bool is_whole;        /* every entry was taken */
+    bool is_beyond;       /* not, for there is no room, or a local header leads out of the file */
 };
 
 /* ---- taken apart ---- */
@@ -124,10 +125,12 @@ static inline void take_wide(const uint8_t *extra, size_t nbytes, struct part *p
     }
 }
 
-/* The entry at `at`, and how long it is; 0: not one that can be taken. */
+/* The next entry, at `at`, and how long it is; 0: not one that can be taken. */
 static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t end,
-                               struct part *part)
+                               struct parts *parts)
 {
+    struct part *part = &parts->list[parts->n];
+
     if (end - at < 46 || memcmp(bytes + at, "PK\1\2", 4) != 0)
         return 0;
     size_t name_nbytes = u16_at(bytes + at + 28), extra_nbytes = u16_at(bytes + at + 30);
@@ -141,7 +144,10 @@ static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, s
                           .central_at = at,
                           .central_nbytes = length,
                           .header_at = u32_at(bytes + at + 42)};
-    if (length > end - at || name_nbytes >= MOST_NAME_NBYTES || nbytes < 30)
+    if (length > end - at || nbytes < 30)
+        return 0;
+    parts->is_beyond = name_nbytes >= MOST_NAME_NBYTES;
+    if (parts->is_beyond)
         return 0;
     take_wide(bytes + at + 46 + name_nbytes, extra_nbytes, part);
     if (part->header_at > nbytes - 30)
@@ -149,7 +155,8 @@ static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, s
     memcpy(part->name, bytes + at + 46, name_nbytes);
     const uint8_t *header = bytes + part->header_at;
     part->at = part->header_at + 30 + u16_at(header + 26) + u16_at(header + 28);
-    if (part->at > nbytes || part->nbytes > nbytes - part->at)
+    parts->is_beyond = part->at > nbytes || part->nbytes > nbytes - part->at;
+    if (parts->is_beyond)
         return 0;
     part->data = bytes + part->at;
     return length;
@@ -161,18 +168,19 @@ static inline bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts 
     size_t at, end;
 
     parts->n = 0;
-    parts->is_whole = false;
+    parts->is_whole = parts->is_beyond = false;
     if (!find_directory(bytes, nbytes, &at, &end, &parts->end_at))
         return false;
     parts->begin = at;
     while (at < end && parts->n < MOST_PARTS) {
-        size_t length = take_part(bytes, nbytes, at, end, &parts->list[parts->n]);
+        size_t length = take_part(bytes, nbytes, at, end, parts);
         if (length == 0)
             return parts->n > 0;
         at += length;
         parts->n++;
     }
     parts->is_whole = at == end;
+    parts->is_beyond = at < end;
     return parts->n > 0;
 }
 
@@ -371,8 +379,11 @@ static inline bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts
 {
     size_t order[MOST_PARTS];
 
-    if (!take_apart(bytes, nbytes, parts) || !parts->is_whole)
+    if (!take_apart(bytes, nbytes, parts) || !parts->is_whole) {
+        MUST(parts->is_beyond, "Z2, Z3: no entry %zu where the end record has the directory",
+             parts->n);
         return false;
+    }
     const struct part *last = &parts->list[parts->n - 1];
     check_plain_end(bytes, parts, last->central_at + last->central_nbytes);
     sort_parts(parts, order);

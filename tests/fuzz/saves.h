@@ -44,11 +44,15 @@ static inline void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, c
     berth_pickled_free(&theirs);
 }
 
-/* All bytes of all storages, those that no tensor uses too. */
-static inline void check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
+/*
+ * All bytes of all storages, those that no tensor uses too; but for those behind the last whole
+ * element of an UntypedStorage that became one of elements, as torch.save writes them: false.
+ */
+static inline bool check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
 {
     berth_named_tensor ours, theirs;
     berth_error error;
+    bool is_same = true;
 
     for (size_t i = 0; i < berth_tensor_count(a); i++) {
         if (berth_tensor_at(a, i, &ours, &error) < 0 || !ours.tensor->storage)
@@ -56,13 +60,16 @@ static inline void check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
         MUST(berth_tensor_at(b, i, &theirs, &error) == 0, "%s", error.message);
         const void *our = berth_storage_data(a, ours.tensor->storage, &error);
         const void *their = berth_storage_data(b, theirs.tensor->storage, &error);
-        uint64_t nbytes = berth_storage_nbytes(ours.tensor->storage);
+        uint64_t nbytes = berth_storage_nbytes(theirs.tensor->storage);
+        uint64_t left = berth_storage_nbytes(ours.tensor->storage) - nbytes;
+        is_same = is_same && left == 0;
         if (!our)
             continue;
-        MUST(their && nbytes == berth_storage_nbytes(theirs.tensor->storage) &&
+        MUST(their && left < berth_dtype_nbytes(berth_storage_dtype(theirs.tensor->storage)) &&
                  memcmp(our, their, nbytes) == 0,
              "%s: its storage has other bytes", ours.path);
     }
+    return is_same;
 }
 
 /*
@@ -87,12 +94,11 @@ static inline void check_saves_again(berth_checkpoint *checkpoint, const char *o
         check_as_plain(reopened, once, once_nbytes, "load.check=data");
         check_same_pickle(checkpoint, reopened, options);
         check_same_elements(checkpoint, reopened);
-        if (!strstr(options, "byteorder"))
-            check_same_storages(checkpoint, reopened);
+        bool is_same = strstr(options, "byteorder") || check_same_storages(checkpoint, reopened);
         MUST(berth_save_memory(&twice, &twice_nbytes, "again", berth_root(reopened), NULL,
                                &error) == 0,
              "%s", error.message);
-        MUST(once_nbytes == twice_nbytes && memcmp(once, twice, once_nbytes) == 0,
+        MUST(!is_same || (once_nbytes == twice_nbytes && memcmp(once, twice, once_nbytes) == 0),
              "saved twice (%s), %zu bytes and %zu", options, once_nbytes, twice_nbytes);
         berth_close(reopened);
     }
