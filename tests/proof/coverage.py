@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How much of the checks of a file the tests run: lines and branches of format/ and of opening.
 
-usage: coverage.py BUILD [--all] [--again]     BUILD: the folder of the variant "coverage", built
+usage: coverage.py BUILD [--again]     BUILD: the folder of the variant "coverage", built
 
 Runs the Criterion programs of FOLDERS, asks gcov, prints lines and branches of each file and what
-is not covered. Fails below LEAST_LINES and LEAST_BRANCHES. Lines that no test can reach are named
-in coverage_exceptions.txt, each with its reason; a line named there that is reached fails, too.
---all: also prints the branches that are not taken. --again: of the run before, runs nothing.
+is not covered. Fails below LEAST_LINES and LEAST_BRANCHES, and of what is not covered without being
+named, with its reason, in coverage_exceptions.txt; what is named there and is covered fails, too.
+Lines that are named count as run, branches as not taken. --again: of the run before, runs nothing.
 """
 import glob
 import json
@@ -72,7 +72,7 @@ def add_lines(lines, more):
 
 
 def read_exceptions():
-    """[file, text of the line, reason], from lines "file: text ## reason"."""
+    """[file, text of a line, reason], from lines "file: text ## reason"."""
     made = []
     with open(EXCEPTIONS, encoding="utf-8") as lines:
         for line in lines:
@@ -97,11 +97,11 @@ class Report:
     def __init__(self, files, exceptions):
         self.exceptions = exceptions
         self.used = set()
-        self.wrong, self.untaken = [], []
+        self.wrong = []
         self.lines = self.lines_run = self.branches = self.branches_taken = 0
         for path in sorted(files):
             self.add_file(path, files[path])
-        self.wrong += [f"{file}: {text}: is run, or is not there; take it off the exceptions"
+        self.wrong += [f"{file}: {text}: is covered, or is not there; take it off the exceptions"
                        for i, (file, text, _) in enumerate(exceptions) if i not in self.used]
 
     def excepted(self, path, texts):
@@ -124,10 +124,10 @@ class Report:
             taken += sum(branch > 0 for branch in branches)
             if not count:
                 self.wrong.append(f"{path}:{number}: never run: {source[number].strip()}")
-            elif 0 in branches:
+            elif 0 in branches and not self.excepted(path, [source[number].strip()]):
                 which = ",".join(str(i) for i, branch in enumerate(branches) if not branch)
-                self.untaken.append(f"{path}:{number}: branch {which} of {len(branches)}: "
-                                    f"{source[number].strip()}")
+                self.wrong.append(f"{path}:{number}: branch {which} of {len(branches)}: "
+                                  f"{source[number].strip()}")
         print(f"{path:32} {run:5} of {n:5} lines {taken:5} of {n_branches:5} branches")
         self.lines += n
         self.lines_run += run
@@ -136,11 +136,9 @@ class Report:
 
 
 def main():
-    build, show_all = os.path.abspath(sys.argv[1]), "--all" in sys.argv
+    build = os.path.abspath(sys.argv[1])
     failed = [] if "--again" in sys.argv else run_tests(build)
     report = Report(ask_gcov(build), read_exceptions())
-    if show_all:
-        print("\n".join(report.untaken))
     lines = 100 * report.lines_run / max(report.lines, 1)
     branches = 100 * report.branches_taken / max(report.branches, 1)
     told = [f"{source}: fails" for source in failed] + report.wrong
