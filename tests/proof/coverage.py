@@ -136,6 +136,9 @@ class Report:
 
 
 def main():
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(sys.argv[1:2] != ["--help"])
     build = os.path.abspath(sys.argv[1])
     failed = [] if "--again" in sys.argv else run_tests(build)
     report = Report(ask_gcov(build), read_exceptions())

@@ -308,6 +308,9 @@ def report(found, tried, survivors, excepted):
 
 
 def main():
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(sys.argv[1:2] != ["--help"])
     folder = os.path.join(os.path.abspath(sys.argv[1]), "mutation")
     excepted = read_exceptions()
     found, digest = copy_sources(folder)

@@ -187,6 +187,9 @@ def write(text, is_run):
 
 
 def main():
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(sys.argv[1:2] != ["--help"])
     build = os.path.abspath(sys.argv[1])
     asked = [word for word in sys.argv[2:] if word in STEPS] or list(STEPS)
     os.makedirs(os.path.join(build, "scoreboard"), exist_ok=True)

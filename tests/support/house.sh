@@ -23,6 +23,12 @@ house_promises() {
     python3 tests/support/check_promises.py
 }
 
+# No program, object or library of a build is committed.
+house_tracked() {
+    git rev-parse -q --git-dir > /dev/null 2>&1 || return 0
+    ! git ls-files -z | LC_ALL=C xargs -0 grep -lsaP '\A(\x7fELF|!<arch>)'
+}
+
 # The public header alone, in the languages and compilers it promises.
 house_header() {
     local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
