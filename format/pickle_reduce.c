@@ -268,8 +268,10 @@ BERTH_BUILDER(device)
     int64_t index = -1;
     size_t type_nbytes = strcspn(text, ":");
     bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
-    if (good && n == 2)
-        good = berth_value_int(items[1], &index) && type_nbytes == nbytes && index >= 0;
+    if (good && n == 2) {
+        (void)berth_value_int(items[1], &index); /* it is one: see fits() */
+        good = type_nbytes == nbytes && index >= 0;
+    }
     if (good && type_nbytes < nbytes) {
         const char *digits = text + type_nbytes + 1;
         good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;

@@ -13,11 +13,10 @@ int berth_unpickle_grow_stack(berth_unpickler *unpickler)
     size_t capacity = unpickler->capacity + unpickler->capacity / 2 + 64;
     if (capacity > limit)
         capacity = limit;
-    if (capacity > SIZE_MAX / sizeof *unpickler->stack)
-        return berth_fail_memory(unpickler->error, UINT64_MAX);
-    berth_value **stack = berth_reallocate(unpickler->stack, capacity * sizeof *unpickler->stack);
+    size_t nbytes = berth_array_nbytes(capacity, sizeof *unpickler->stack);
+    berth_value **stack = berth_reallocate(unpickler->stack, nbytes);
     if (!stack)
-        return berth_fail_memory(unpickler->error, capacity * sizeof *stack);
+        return berth_fail_memory(unpickler->error, nbytes);
     unpickler->stack = stack;
     unpickler->capacity = capacity;
     return 0;

@@ -482,7 +482,7 @@ static bool emit_object(berth_emitter *emitter, const berth_value *value, uint32
 
 void berth_emit_value(berth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = value ? berth_emit_slot(emitter, value) : NULL;
+    uint32_t *slot = berth_emit_slot(emitter, value);
     if (berth_emit_again(emitter, slot) || emit_scalar(emitter, value, slot) ||
         emit_object(emitter, value, slot))
         return;
@@ -493,10 +493,8 @@ void berth_emit_value(berth_emitter *emitter, const berth_value *value)
 
 static void *allocate(berth_emitter *emitter, size_t n, size_t item_nbytes)
 {
-    uint64_t nbytes;
-    if (!berth_multiply(n + 1, item_nbytes, &nbytes) || nbytes > SIZE_MAX)
-        nbytes = SIZE_MAX;
-    void *memory = berth_allocate_zeroed((size_t)nbytes);
+    size_t nbytes = berth_array_nbytes(n + 1, item_nbytes);
+    void *memory = berth_allocate_zeroed(nbytes);
     if (!memory)
         berth_fail_memory(emitter->error, nbytes);
     return memory;

@@ -165,7 +165,7 @@ berth_value *berth_set_from(berth_tree *tree, berth_value *list)
 
 /* ---- torch.Size and shapes ---- */
 
-/* Where the items of a TUPLE, SIZE or LIST lie. NULL and 0 when it is empty, or none of these. */
+/* Where the items of a TUPLE, SIZE or LIST lie. NULL and 0 for a LIST without any. */
 static berth_value *const *items_of(const berth_value *value, size_t *n)
 {
     if (value->kind == BERTH_KIND_SIZE)
@@ -175,8 +175,7 @@ static berth_value *const *items_of(const berth_value *value, size_t *n)
         *n = tuple->key.count;
         return tuple->items;
     }
-    const struct list_items *items =
-        value->kind == BERTH_KIND_LIST ? ((const struct list_node *)value)->items : NULL;
+    const struct list_items *items = ((const struct list_node *)value)->items;
     *n = items ? items->count : 0;
     return items ? items->items : NULL;
 }

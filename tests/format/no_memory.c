@@ -7,6 +7,7 @@
 #include "config/memory.h"
 #include "format/names.h"
 #include "format/node.h"
+#include "format/stream_read.h"
 #include "tests/format/pickle_assembler.h"
 
 /* ---- makers ---- */
@@ -231,6 +232,10 @@ static const char *const pickles[] = {
     "'torch.sparse_coo' TUPLE1 REDUCE MARK" LONGS("1", "1") "1 TUPLE1 TUPLE TUPLE2 REDUCE STOP",
     "GLOBAL torch._utils _rebuild_meta_tensor_no_storage MARK GLOBAL torch float32 2 TUPLE1 1 "
     "TUPLE1 NEWFALSE TUPLE REDUCE STOP",
+    "GLOBAL torch._utils _rebuild_parameter_with_state MARK GLOBAL torch._utils "
+    "_rebuild_meta_tensor_no_storage MARK GLOBAL torch float32 2 TUPLE1 1 TUPLE1 NEWFALSE TUPLE "
+    "REDUCE NEWFALSE NONE EMPTY_DICT TUPLE REDUCE STOP",
+    "MARK 1 2 TUPLE STOP",
 };
 
 /* So long that the second tensor is read at once. */
@@ -304,6 +309,47 @@ Test(no_memory, every_pickle_fails_cleanly_wherever_a_chunk_ends, .timeout = 120
     n_points += read_everywhere(USUAL FILLER "APPENDS STOP", NO_RULES);
     cr_expect_gt(n_points, 1000);
     printf("pickles: %zu places where memory ended\n", n_points);
+}
+
+#define STREAMED                                                                                   \
+    "PROTO 2 LONG1 0x6cfc9c46f9206aa85019 STOP BININT2 1001 STOP EMPTY_DICT 'little_endian' "      \
+    "NEWTRUE SETITEM STOP MARK 'storage' GLOBAL torch FloatStorage 'a' 'cpu' 5 NONE TUPLE "        \
+    "BINPERSID STOP EMPTY_LIST 'a' APPEND STOP"
+
+/* The same for a stream, whose list of keys is memory of the tree, too. */
+static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bool for_ever)
+{
+    berth_stream stream;
+    berth_error error;
+
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    leave(tree, left);
+    uint64_t before = test_memory_seen().n_allocations;
+    test_memory_refuse(nth, for_ever);
+    berth_error_clear(&error);
+    int code = berth_stream_read(file->bytes, file->nbytes, false, tree, &stream, &error);
+    bool refused = test_memory_seen().n_allocations >= before + nth;
+    cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
+                 error.message);
+    berth_tree_free(tree);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "stream with %zu bytes leaks", left);
+    test_memory_unwatch();
+    return !refused;
+}
+
+Test(no_memory, a_stream_fails_cleanly_wherever_a_chunk_ends, .timeout = 120)
+{
+    struct pickle file = {0};
+    size_t n_points = 0;
+
+    assemble(&file, STREAMED);
+    for (uint64_t nth = 1; nth <= 16; nth++)
+        for (size_t left = 0; left <= 1600; left += 8)
+            for (int for_ever = 0; for_ever <= 1; for_ever++)
+                n_points += !stream_with(&file, left, nth, for_ever);
+    cr_expect_gt(n_points, 1000);
+    free(file.bytes);
 }
 
 /* ---- names ---- */

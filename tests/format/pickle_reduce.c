@@ -282,6 +282,8 @@ Test(pickle_reduce, bytes_and_bytearrays)
             "__builtin__ bytearray wants the encoding latin1");
     refuses("GLOBAL __builtin__ bytearray 99 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
             "__builtin__ bytearray wants bytes as argument 1, got int");
+    refuses("GLOBAL __builtin__ bytearray 1 2 3 TUPLE3 !REDUCE STOP", BERTH_E_PICKLE,
+            "__builtin__ bytearray wants 0 to 2 arguments, got 3");
 }
 
 Test(pickle_reduce, complex_numbers_and_layouts)
@@ -316,6 +318,11 @@ Test(pickle_reduce, arguments_are_kept_where_they_are_fetched_again)
     free_reading(&read);
     refuses("GLOBAL torch device 'cuda' 1 TUPLE2 !LONG_BINPUT 70000 REDUCE STOP", BERTH_E_PICKLE,
             "memo index 70000 in a pickle of 36 bytes");
+    ACCEPTS(far, "GLOBAL torch device 'cuda' 1 TUPLE2 LONG_BINPUT 1 REDUCE BINGET 1 TUPLE2 STOP");
+    cr_expect_str_eq(berth_value_text(berth_value_item(far.root, 0), NULL), "cuda:1");
+    cr_assert_eq(berth_value_kind(berth_value_item(far.root, 1)), BERTH_KIND_TUPLE);
+    cr_expect_eq(berth_value_count(berth_value_item(far.root, 1)), 2);
+    free_reading(&far);
 }
 
 Test(pickle_reduce, a_mutable_argument_is_used_once)

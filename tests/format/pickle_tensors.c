@@ -476,6 +476,11 @@ Test(pickle_tensors, from_type_calls_only_rebuild_functions_for_plain_tensors)
             BERTH_E_PICKLE, WANTS);
     refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch FloatTensor", META), BERTH_E_PICKLE,
             WANTS);
+    refuses(FROM_TYPE("torch._utils _rebuild_parameter_with_state", "torch Tensor",
+                      TENSOR "NEWTRUE" NO_HOOKS "EMPTY_DICT"),
+            BERTH_E_PICKLE, WANTS);
+    refuses(FROM_TYPE("torch._utils _rebuild_meta_tensor_no_storage", "torch Size", META),
+            BERTH_E_PICKLE, WANTS);
     refuses(FROM_TYPE("torch._utils _rebuild_tensor", "torch Tensor", "1 2"), BERTH_E_PICKLE,
             "torch._utils _rebuild_tensor wants 4 arguments, got 2");
 }
@@ -544,4 +549,6 @@ Test(pickle_tensors, tensors_of_the_oldest_files_are_built_in_two_steps)
     refuses(OLD_TENSOR("FloatTensor") "!STOP", BERTH_E_PICKLE, "a tensor is used before its BUILD");
     refuses("GLOBAL torch FloatTensor 5 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
             "torch FloatTensor wants 0 arguments, got 1");
+    refuses(OLD_TENSOR("FloatTensor") "MARK" FLOATS "NONE 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP",
+            BERTH_E_PICKLE, "BUILD of a tensor wants (storage, offset, size, stride), once");
 }

@@ -290,6 +290,8 @@ Test(pickle_usual, numbers_that_are_wrong_are_told_by_their_opcodes)
                    BEGIN HEAD KEY STORED "0 MARK EMPTY_TUPLE EMPTY_TUPLE " TAIL END);
     EXPECT_REFUSED(BERTH_E_PICKLE, BEGIN HEAD KEY STORED
                    "0 1 1 3 4 NEWTRUE BINPUT 17 1 1 4 1 NEWTRUE BINPUT 18 " TAIL END);
+    EXPECT_REFUSED(BERTH_E_PICKLE, BEGIN HEAD KEY STORED
+                   "0 3 4 TUPLE2 BINPUT 17 1 1 4 1 NEWTRUE BINPUT 18 " TAIL END);
     /* An item is left on the stack. */
     EXPECT_REFUSED(BERTH_E_PICKLE,
                    BEGIN HEAD KEY STORED "0 3 4 TUPLE1 BINPUT 17 4 1 TUPLE2 BINPUT 18 " TAIL END);

@@ -246,6 +246,21 @@ Test(pickle_write_tensor, quantized_per_tensor)
     check_pickle(berth_tensor_value(tree, &tensor), expected_quantized);
 }
 
+/* As torch does: what is on meta is asked first, and has no quantizer. */
+Test(pickle_write_tensor, a_quantized_meta_tensor_is_written_as_any_on_meta)
+{
+    const int64_t n = 2;
+    berth_tensor tensor = {.dtype = BERTH_QINT8, .rank = 1, .shape = &n, .flags = BERTH_META};
+    berth_pickled plain = must_write(berth_tensor_value(tree, &tensor));
+    tensor.qscheme = BERTH_PER_TENSOR_AFFINE;
+    tensor.scale = 0.5;
+    berth_pickled quantized = must_write(berth_tensor_value(tree, &tensor));
+    cr_assert_eq(quantized.nbytes, plain.nbytes);
+    cr_expect_arr_eq(quantized.bytes, plain.bytes, plain.nbytes);
+    berth_pickled_free(&plain);
+    berth_pickled_free(&quantized);
+}
+
 static berth_value *per_channel(berth_qscheme qscheme)
 {
     berth_tensor tensor = {.dtype = BERTH_QUINT8,
@@ -275,6 +290,9 @@ Test(pickle_write_tensor, symmetric_quantization_is_refused)
                            .qscheme = BERTH_PER_TENSOR_SYMMETRIC,
                            .scale = 0.5};
     check_refused(berth_tensor_value(tree, &tensor), false, BERTH_E_UNSUPPORTED,
+                  "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
+                  "them");
+    check_refused(per_channel(BERTH_PER_CHANNEL_SYMMETRIC), false, BERTH_E_UNSUPPORTED,
                   "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
                   "them");
 }
@@ -329,6 +347,15 @@ Test(pickle_write_tensor, one_storage_under_two_classes_is_refused_T3)
                   false, BERTH_E_UNSUPPORTED,
                   "data.pkl: one storage is seen as FloatStorage and as IntStorage: PyTorch cannot "
                   "load such a file");
+    berth_tensor shorts = view(storage, BERTH_UINT16, 1, (int64_t[]){4}); /* in an UntypedStorage */
+    check_refused(LIST(berth_tensor_value(tree, &floats), berth_tensor_value(tree, &shorts)), false,
+                  BERTH_E_UNSUPPORTED,
+                  "data.pkl: one storage is seen as FloatStorage and as UntypedStorage: PyTorch "
+                  "cannot load such a file");
+    check_refused(LIST(berth_tensor_value(tree, &shorts), berth_tensor_value(tree, &floats)), false,
+                  BERTH_E_UNSUPPORTED,
+                  "data.pkl: one storage is seen as UntypedStorage and as FloatStorage: PyTorch "
+                  "cannot load such a file");
 }
 
 Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes_T3)

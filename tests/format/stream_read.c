@@ -27,14 +27,19 @@ struct streamed {
     int code;
 };
 
-static struct streamed read_stream(const char *words)
+static struct streamed read_stream_by(const char *words, bool inert)
 {
     struct streamed read = {.tree = berth_tree_new(NULL)};
     assemble(&read.file, words);
     berth_error_clear(&read.error);
-    read.code = berth_stream_read(read.file.bytes, read.file.nbytes, false, read.tree, &read.stream,
+    read.code = berth_stream_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.stream,
                                   &read.error);
     return read;
+}
+
+static struct streamed read_stream(const char *words)
+{
+    return read_stream_by(words, false);
 }
 
 static void free_streamed(struct streamed *read)
@@ -163,6 +168,22 @@ Test(stream_read, the_object_goes_through_the_same_door)
                    BERTH_E_FORBIDDEN,
                    "object at byte 86: a whole pickled module, which is code and never run: only "
                    "its state_dict can be read");
+}
+
+/* On request, and of the object alone. */
+Test(stream_read, unknown_globals_of_the_object_become_inert)
+{
+    struct streamed read =
+        read_stream_by(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP EMPTY_LIST STOP", true);
+    cr_assert_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_eq(berth_value_kind(read.stream.root), BERTH_KIND_GLOBAL);
+    free_streamed(&read);
+    read = read_stream_by(MAGIC PROTOCOL "GLOBAL os system STOP " OBJECT KEYS, true);
+    cr_expect_eq(read.code, BERTH_E_FORBIDDEN);
+    free_streamed(&read);
+    read = read_stream_by(MAGIC PROTOCOL SYSTEM OBJECT "GLOBAL os system STOP", true);
+    cr_expect_eq(read.code, BERTH_E_FORBIDDEN);
+    free_streamed(&read);
 }
 
 Test(stream_read, key_lists_that_do_not_fit_the_object)

@@ -178,6 +178,21 @@ Test(tensor, sizes_that_overflow_are_refused)
     }
 }
 
+Test(tensor, long_shapes_are_cut_in_messages)
+{
+    static const int64_t shape[6] = {INT64_MAX, INT64_MAX, INT64_MAX,
+                                     INT64_MAX, INT64_MAX, INT64_MAX};
+    static const int64_t stride[6] = {0};
+    berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                           .rank = 6,
+                           .shape = shape,
+                           .stride = stride,
+                           .storage = storage(BERTH_FLOAT32, 4)};
+    expect_bad(&tensor, "a tensor of shape [9223372036854775807, 9223372036854775807, "
+                        "9223372036854775807, 9223372036854775807, 9223372036854775807, …], stride "
+                        "[0, 0, 0, 0, 0, 0] and storage offset 0 is larger than 64 bits can tell");
+}
+
 Test(tensor, numel_of_an_empty_shape_never_overflows)
 {
     static const int64_t shapes[2][3] = {{INT64_MAX, 0, INT64_MAX}, {INT64_MAX, INT64_MAX, 0}};
@@ -188,6 +203,14 @@ Test(tensor, numel_of_an_empty_shape_never_overflows)
     }
     cr_assert(berth_shape_numel(NULL, 0, &numel));
     cr_assert_eq(numel, 1);
+}
+
+Test(tensor, elements_beyond_64_bits_are_counted_as_none)
+{
+    static const int64_t shape[2] = {INT64_MAX, 2}, stride[2] = {0, 0};
+    const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 2, .shape = shape, .stride = stride};
+    cr_assert_eq(berth_tensor_numel(&tensor), 0);
+    cr_assert_eq(berth_tensor_nbytes(&tensor), 0);
 }
 
 /* T2: in bits for the sub-byte kinds. */

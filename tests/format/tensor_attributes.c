@@ -74,6 +74,13 @@ Test(tensor_attributes, all_others_are_read)
     }
 }
 
+Test(tensor_attributes, a_name_that_goes_on_behind_a_nul_is_another)
+{
+    ACCEPTS(read, FROM_TYPE("EMPTY_DICT BINUNICODE 0x6461746100 NONE SETITEM ")); /* data, NUL */
+    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_SUBCLASS);
+    free_reading(&read);
+}
+
 /* setattr takes nothing else. */
 Test(tensor_attributes, names_are_str)
 {

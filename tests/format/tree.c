@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The memory of a tree (P3), its failure, its storages (T3). */
+#include "format/node.h"
 #include "format/value.h"
 #include "tests/support/support.h"
 
@@ -356,6 +357,8 @@ Test(tree, storages_are_met_by_key_in_order)
     cr_assert_eq(berth_tree_n_storages(tree), 1000);
     cr_assert_null(berth_tree_storage(tree, 1000));
     cr_assert_null(berth_tree_find_storage(tree, "x", 1));
+    static const char long_key[1025] = {'7'};
+    cr_assert_null(berth_tree_find_storage(tree, long_key, sizeof(long_key)));
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     berth_tree_free(tree);
 }
@@ -390,6 +393,53 @@ Test(tree, keys_that_are_positions_and_others_are_told_apart)
     cr_expect_eq(first->index, 1);
     cr_expect_eq(berth_tree_find_storage(tree, "0", 1), first);
     cr_expect_null(berth_tree_find_storage(tree, "1", 1));
+    berth_tree_free(tree);
+}
+
+struct hashed {
+    uint32_t hash;
+    uint32_t number;
+};
+
+static int by_hash(const void *a, const void *b)
+{
+    uint32_t x = ((const struct hashed *)a)->hash, y = ((const struct hashed *)b)->hash;
+    return (x > y) - (x < y);
+}
+
+/* Keys of 7 and of 9 bytes. */
+static const char *make_key(char key[16], uint32_t number)
+{
+    (void)snprintf(key, 16, "%s%06u", number % 2 ? "a" : "abc", (unsigned)number);
+    return key;
+}
+
+/* Of 2^19 keys some 32 pairs have the same hash, half of them of different lengths. */
+Test(tree, storages_whose_keys_have_the_same_hash_are_told_apart, .timeout = 60)
+{
+    enum { N = 1 << 19 };
+    berth_tree *tree = berth_tree_new(NULL);
+    struct hashed *all = malloc(N * sizeof(*all));
+    char keys[2][16];
+    size_t n_pairs = 0;
+    cr_assert_not_null(all);
+    for (uint32_t i = 0; i < N; i++) {
+        make_key(keys[0], i);
+        all[i] = (struct hashed){berth_hash_bytes(tree, keys[0], strlen(keys[0])), i};
+    }
+    qsort(all, N, sizeof(*all), by_hash);
+    for (size_t i = 1; i < N; i++) {
+        if (all[i].hash != all[i - 1].hash)
+            continue;
+        berth_storage *first = meet(tree, make_key(keys[0], all[i - 1].number), BERTH_UINT8, 1);
+        berth_storage *second = meet(tree, make_key(keys[1], all[i].number), BERTH_UINT8, 1);
+        cr_expect_neq(first, second);
+        cr_expect_eq(meet(tree, keys[0], BERTH_UINT8, 1), first);
+        cr_expect_eq(meet(tree, keys[1], BERTH_UINT8, 1), second);
+        n_pairs++;
+    }
+    cr_expect_gt(n_pairs, 0);
+    free(all);
     berth_tree_free(tree);
 }
 
