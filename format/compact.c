@@ -92,7 +92,8 @@ static void note_use(struct use *use, const berth_tensor *placed)
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
-    if (!berth_tensor_extent(placed, &end) || end == 0)
+    (void)berth_tensor_extent(placed, &end); /* there is one: the tensor has been checked, T2 */
+    if (end == 0)
         return;
     if (use->begin == use->end || begin < use->begin)
         use->begin = begin;
@@ -369,7 +370,7 @@ static bool step(copying *copy)
  */
 static berth_value *get(copying *copy, const berth_value *source)
 {
-    if (!source)
+    if (!source || copy->tree->error.code != BERTH_OK)
         return NULL;
     if (!is_made(copy, source)) {
         if (!push(copy, source))
@@ -433,7 +434,7 @@ static void fill(copying *copy, const berth_value *source)
     default:
         break;
     }
-    if (state && copy->tree->error.code == BERTH_OK)
+    if (state)
         berth_value_set_state(made, get(copy, state));
 }
 

@@ -186,11 +186,13 @@ Test(compact, a_storage_that_is_a_value_stays_whole)
 
     berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 2));
     berth_list_append(list, berth_storage_value(from, storage));
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 0));
     const berth_value *made = compact(list);
     const berth_tensor *tensor = tensor_of(berth_value_item(made, 0));
     cr_expect_eq(berth_value_storage(berth_value_item(made, 1)), tensor->storage);
     cr_expect_eq(tensor->storage->nbytes, sizeof numbers);
     cr_expect_eq(tensor->storage_offset, 900);
+    cr_expect_eq(tensor_of(berth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
 }
 
 /* Streams from before 1.6: views of one storage are saved on it, so they share in it here, too. */
@@ -520,6 +522,35 @@ Test(compact, without_memory_is_told)
         cr_assert_eq(made != NULL, code == 0);
         berth_tree_free(to);
         cr_assert_eq(test_memory_seen().live_nbytes, before, "allocation %d", (int)nth);
+    }
+    cr_expect_eq(code, 0);
+    berth_tree_free(from);
+    test_memory_unwatch();
+    to = from = NULL;
+}
+
+/* What was begun when memory ended is not made twice: there is room for each node once. */
+Test(compact, after_the_first_failure_nothing_is_made)
+{
+    static char long_text[4096]; /* of a block of its own */
+    berth_error error;
+    int code = BERTH_E_MEMORY;
+
+    tear_down();
+    test_memory_watch();
+    from = berth_tree_new(NULL);
+    memset(long_text, 'a', sizeof long_text);
+    berth_value *dict = berth_dict(from), *key = berth_str(from, long_text, sizeof long_text);
+    berth_value *inner = berth_tuple(from, &key, 1), *outer = berth_tuple(from, &inner, 1);
+    cr_assert_eq(berth_dict_set_value(dict, outer, inner), 0);
+    for (uint64_t nth = 1; code == BERTH_E_MEMORY; nth++) {
+        cr_assert_lt(nth, 1000);
+        to = berth_tree_new(NULL);
+        test_memory_refuse(nth, false);
+        const berth_value *made = berth_value_compact(to, dict);
+        code = berth_tree_error(to, &error);
+        cr_assert_eq(made != NULL, code == 0);
+        berth_tree_free(to);
     }
     cr_expect_eq(code, 0);
     berth_tree_free(from);
