@@ -48,7 +48,8 @@ static size_t integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
         bytes[i] = (uint8_t)byte;
         carry = byte >> 8;
     }
-    while (nbytes > 1 && bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
+    /* One byte too many, of -2^71: there are nine at least. */
+    if (bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
         nbytes--;
     return nbytes;
 }

@@ -549,6 +549,8 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
         cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
     cr_expect_eq(berth_value_count(dict), n);
     cr_expect_eq(berth_dict_find_int(dict, 1), SIZE_MAX);
+    cr_expect_eq(berth_dict_find_int(berth_dict(tree), 1), SIZE_MAX);
+    cr_expect_eq(berth_dict_find_int(berth_list(tree), 1), SIZE_MAX);
 }
 
 /* ---- bytes ---- */

@@ -88,6 +88,13 @@ Test(inflate, a_zlib_stream_is_no_raw_deflate)
                    "data.pkl at byte 105: cannot be inflated: invalid stored block lengths");
 }
 
+/* zlib has no sentence for what is no fault of the data. */
+Test(inflate, a_failure_without_a_sentence_gets_one)
+{
+    expect_failure(deflated(4, 10), NULL, BERTH_E_ARCHIVE,
+                   "data.pkl at byte 100: cannot be inflated: bad data");
+}
+
 /* ---- the caps ---- */
 
 Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)

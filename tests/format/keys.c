@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* P4: what can be a key of a dict, which keys are equal, and that all of it is linear (P3). */
+#include "format/node.h"
 #include "format/value.h"
 #include "tests/support/support.h"
 
@@ -127,6 +128,7 @@ static size_t make_rows(struct row *rows)
         {37, berth_float(tree, 0x1.8p1000)},
         {38, berth_float(tree, -0x1.fffffffffffffp1023)},
         {39, berth_float(tree, 0.1)},
+        {40, berth_complex(tree, 1, NAN)},
     };
     memcpy(rows, all, sizeof(all));
     return sizeof(all) / sizeof(*all);
@@ -304,4 +306,61 @@ Test(keys, a_chain_of_tuples_stays_within_64_bytes_a_level)
     cr_assert_eq(test_memory_seen().live_nbytes, 0);
     test_memory_unwatch();
     tree = NULL;
+}
+
+struct hashed {
+    uint32_t hash, number;
+};
+
+static int by_hash(const void *a, const void *b)
+{
+    uint32_t x = ((const struct hashed *)a)->hash, y = ((const struct hashed *)b)->hash;
+    return (x > y) - (x < y);
+}
+
+/* Of eight or nine bytes. */
+static const char *numbered(uint32_t number, char text[16])
+{
+    (void)snprintf(text, 16, "%s%08x", number % 2 ? "k" : "", (unsigned)number);
+    return text;
+}
+
+static void expect_two_keys(const char *a, const char *b, int filling)
+{
+    berth_value *dict = berth_dict(tree);
+    for (int k = 0; k < filling; k++)
+        berth_dict_set_value(dict, berth_int(tree, 1000 + k), berth_none(tree));
+    cr_assert_eq(berth_dict_set(dict, a, berth_none(tree)), 0);
+    cr_expect_null(berth_dict_get(dict, b), "%s is not %s", b, a);
+    cr_assert_eq(berth_dict_set(dict, b, berth_bool(tree, true)), 0);
+    cr_expect_eq(berth_value_count(dict), (size_t)filling + 2);
+    cr_expect_eq(berth_value_kind(berth_dict_get(dict, a)), BERTH_KIND_NONE);
+    cr_expect_eq(berth_value_kind(berth_dict_get(dict, b)), BERTH_KIND_BOOL);
+}
+
+/* A hash has 32 bits: of a million texts, some 120 pairs have one. */
+Test(keys, of_one_hash_are_told_apart, .timeout = 60)
+{
+    enum { N = 1 << 20 };
+    struct hashed *all = malloc(N * sizeof *all);
+    size_t n_pairs[2] = {0, 0}; /* of two lengths, of one */
+    char a[16], b[16];
+
+    cr_assert_not_null(all);
+    for (uint32_t i = 0; i < N; i++) {
+        numbered(i, a);
+        all[i] = (struct hashed){berth_hash_bytes(tree, a, strlen(a)), i};
+    }
+    qsort(all, N, sizeof *all, by_hash);
+    for (size_t i = 1; i < N; i++)
+        if (all[i].hash == all[i - 1].hash) {
+            numbered(all[i - 1].number, a);
+            numbered(all[i].number, b);
+            n_pairs[strlen(a) == strlen(b)]++;
+            expect_two_keys(a, b, 0);
+            expect_two_keys(a, b, 20);
+        }
+    cr_expect_gt(n_pairs[0], 0);
+    cr_expect_gt(n_pairs[1], 0);
+    free(all);
 }

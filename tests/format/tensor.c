@@ -557,6 +557,20 @@ Test(tensor, elements_are_gathered_in_row_major_order, .timeout = 120)
         }
 }
 
+/* 4 x 2^62 is not 0, the stride outside: no neighbours. */
+Test(tensor, dimensions_whose_product_overflows_are_not_merged)
+{
+    const int64_t shape[] = {2, 4, 2}, stride[] = {0, INT64_C(1) << 62, 1};
+    const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 3, .shape = shape, .stride = stride};
+    const uint8_t bytes[2] = {7, 8};
+    uint8_t out[3] = {0};
+
+    berth_tensor_gather(&tensor, bytes, 8, 2, out);
+    cr_expect_eq(out[0], 7);
+    cr_expect_eq(out[1], 8);
+    cr_expect_eq(out[2], 0);
+}
+
 Test(tensor, contiguous_is_what_pytorch_calls_so)
 {
     static const struct {
