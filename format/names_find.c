@@ -428,7 +428,7 @@ static char *nearest(const berth_names *names, const char *name)
         struct names_out out = {.limit = NEAR_NBYTES};
         berth_out_entry(&out, names, names->tensors[i], false);
         size_t far = best;
-        if (out.text && !out.cut && !out.failed) {
+        if (!out.cut && !out.failed) { /* then there is a text */
             /* "weight" is near "decoder.weight", but nearer to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
             far = within ? best - (best > 1) : distance(name, nbytes, out.text, out.nbytes);
@@ -470,7 +470,7 @@ static uint32_t next_tensor(const berth_names *names, uint32_t after, uint64_t h
             continue;
         struct names_out out = {.limit = SIZE_MAX};
         berth_out_entry(&out, names, entry, false);
-        bool same = !failed(&out, error) && out.text && strcmp(out.text, name) == 0;
+        bool same = !failed(&out, error) && strcmp(out.text, name) == 0;
         berth_release(out.text);
         if (same)
             return i;

@@ -26,10 +26,10 @@ static size_t shortest_digits(double value, char digits[32], int *exponent)
     }
     size_t n = 0;
     const char *at = text;
-    for (; *at && *at != 'e'; at++)
+    for (; *at != 'e'; at++) /* of a finite number there is one */
         if (*at >= '0' && *at <= '9')
             digits[n++] = *at;
-    *exponent = *at ? (int)strtol(at + 1, NULL, 10) : 0;
+    *exponent = (int)strtol(at + 1, NULL, 10);
     digits[n] = '\0';
     return n;
 }
@@ -162,7 +162,7 @@ static void out_escape(struct names_out *out, uint32_t point)
         berth_out_text(out, "\\t");
         return;
     default:
-        if (point == '\\' || point == '\'' || point == '"')
+        if (point == '\\' || point == '\'') /* text in " has none to escape */
             (void)snprintf(text, sizeof(text), "\\%c", (char)point);
         else
             (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,

@@ -203,13 +203,13 @@ void berth_out_entry(struct names_out *out, const berth_names *names, uint32_t e
  */
 static bool can_be_said(const struct names_out *out, const struct names_entry *entry)
 {
-    if (out->nbytes == 0 || !out->text)
+    if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
     if (out->text[0] == '[' || out->text[0] == '.')
         return false;
     for (size_t i = 0; i < out->nbytes; i++)
-        if (out->text[i] == '\0' || ((uint8_t)out->text[i] == 0xed && i + 1 < out->nbytes &&
-                                     (uint8_t)out->text[i + 1] >= 0xa0))
+        if (out->text[i] == '\0' || /* one more is behind the last byte */
+            ((uint8_t)out->text[i] == 0xed && (uint8_t)out->text[i + 1] >= 0xa0))
             return false;
     return true;
 }

@@ -274,6 +274,20 @@ Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
     expect_found("['p'].data.__dict__['s']", kept);
 }
 
+Test(names, of_attributes_inside_two_parameters_are_entered_once)
+{
+    berth_value *state = berth_dict(tree), *kept = tensor();
+    berth_dict_set(state, "s", kept);
+    berth_value *inner = berth_subclass(tree, tensor(), state), *root = berth_dict(tree);
+    berth_dict_set(root, "p", berth_parameter(tree, inner, false));
+    berth_dict_set(root, "q", berth_parameter(tree, inner, false));
+    walk(root);
+    expect_list("p ['p']\n"
+                "p.data.__dict__.s ['p'].data.__dict__['s']\n"
+                "q ['q']\n");
+    expect_found("['q'].data.__dict__['s']", kept);
+}
+
 Test(names, of_a_sparse_tensor_are_those_of_its_parts)
 {
     const int64_t shape[2] = {3, 4};
@@ -508,6 +522,27 @@ Test(names, not_found_say_what_is_near)
                      "no value named \"['encoder.weight'\"; near: \"encoder.weight\"");
 }
 
+/* P3: only of the first 10,000. */
+Test(names, near_are_looked_for_among_the_first_ones)
+{
+    berth_value *root = berth_list(tree), *tied = tensor();
+    for (int i = 0; i <= 10000; i++)
+        berth_list_append(root, tied);
+    walk(root);
+    expect_not_found("10000x", BERTH_E_NOT_FOUND, "no value named \"10000x\"; near: \"1000\"");
+}
+
+Test(names, that_are_too_long_are_near_none)
+{
+    char text[201] = "";
+    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    memset(text, 'k', sizeof text - 1);
+    berth_dict_set(inner, text, tensor());
+    berth_dict_set(root, "a", inner);
+    walk(root);
+    expect_not_found("a.b", BERTH_E_NOT_FOUND, "no value named \"a.b\"");
+}
+
 Test(names, of_inert_calls_pass_their_arguments)
 {
     berth_value *a = tensor(), *state = berth_dict(tree), *b = tensor();
@@ -541,6 +576,19 @@ Test(names, of_inert_calls_pass_their_items)
     expect_found("dict_items", berth_value_dict_items(call));
     snprintf(list, sizeof list, ".dict_items[%s]", path);
     expect_found(list, pairs[3]);
+}
+
+Test(names, of_what_is_called_pass_callable)
+{
+    berth_value *a = tensor();
+    berth_value *inner =
+        berth_call_value(tree, berth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
+    berth_value *call = berth_call_value(tree, inner, berth_tuple(tree, NULL, 0), false);
+    walk(call);
+    expect_list("callable.0 .callable[0]\n");
+    expect_found("callable.0", a);
+    expect_found(".callable[0]", a);
+    expect_found("callable", inner);
 }
 
 Test(names, of_a_tree_without_tensors_are_none)

@@ -9,7 +9,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/names.h"
+#include "format/names_inner.h"
 #include "format/value.h"
 
 static berth_tree *tree;
@@ -137,6 +137,8 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         "c.ccol_indices",
         "s.nothing",
         "s.ccol_indices",
+        "s.0",
+        "n.0",
         "o.b",
         "['\\q']",
         "['\\x4g']",
@@ -159,6 +161,12 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
                                                  .shape = (const int64_t[]){1, 1},
                                                  .data = numbers}),
         tensor()};
+    berth_value *nested[4] = {
+        tensor(), parts[0], parts[0],
+        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                 .rank = 1,
+                                                 .shape = (const int64_t[]){1},
+                                                 .data = numbers})};
 
     berth_dict_set(root, "a", tensor());
     berth_dict_set(root, "P", tensor());
@@ -180,6 +188,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     berth_dict_set(root, "p", berth_parameter(tree, tensor(), true));
     berth_dict_set(root, "s",
                    berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
+    berth_dict_set(root, "n", berth_nested(tree, nested));
     berth_dict_set(root, "c",
                    berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
                                     berth_tuple(tree, &list, 1), false));
@@ -255,6 +264,7 @@ Test(names_asked, two_keys_that_are_written_alike_are_refused)
         berth_release(path);
     }
     expect_alike("nan", "\"nan\" is the name of two values: [nan] and [nan]");
+    expect_none("zz"); /* nor near one of them */
 }
 
 /* P3: a tuple is cut before what does not fit, wherever that is; its path finds it all the same. */
@@ -278,6 +288,19 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
         berth_names_free(names);
     }
     names = NULL;
+}
+
+/* Bytes are not cut in a name; they are no further written than what is asked is long. */
+Test(names_asked, a_key_much_longer_than_what_is_asked_is_not_it)
+{
+    static char text[1000];
+    berth_value *root = berth_dict(tree);
+
+    memset(text, 'x', sizeof text);
+    berth_dict_set_value(root, berth_bytes(tree, text, sizeof text), tensor());
+    walk(root);
+    expect_none("[b'x']");
+    expect_none("b'x'");
 }
 
 /* P3: a dict in itself under "a" and "a.a" can be meant in more ways than anyone tries. */
@@ -314,6 +337,52 @@ Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
     cr_expect_str_eq(error.message, "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
 }
 
+/* As if "a" had the hash of "b", which has 61 bits: texts are compared, too. */
+Test(names_asked, names_of_one_hash_are_told_apart)
+{
+    berth_value *root = berth_dict(tree), *b = tensor();
+
+    berth_dict_set(root, "b", b);
+    berth_dict_set(root, "a", tensor());
+    walk(root);
+    names->entries[names->tensors[0]].hash |= BERTH_NAME_SHARED;
+    names->entries[names->tensors[1]].hash = names->entries[names->tensors[0]].hash;
+    cr_expect_eq(find("b"), b);
+    cr_expect_eq(error.code, BERTH_OK);
+    cr_expect_eq(find("a"), berth_dict_get(root, "a"), "among all values");
+}
+
+Test(names_asked, of_three_values_of_one_name_two_are_told)
+{
+    berth_value *root = berth_dict(tree);
+
+    berth_dict_set(root, "nan", berth_int(tree, 1));
+    berth_dict_set_value(root, berth_float(tree, NAN), berth_int(tree, 2));
+    berth_dict_set_value(root, berth_float(tree, NAN), berth_int(tree, 3));
+    walk(root);
+    expect_alike("nan", "\"nan\" is the name of two values: ['nan'] and [nan]");
+}
+
+/* The last 64 steps of them. */
+Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
+{
+    enum { DEPTH = 70 };
+    berth_value *dict = berth_dict(tree), *value = dict;
+    char name[2 * DEPTH + 2];
+
+    berth_dict_set(dict, "1", berth_int(tree, 1));
+    berth_dict_set_value(dict, berth_int(tree, 1), berth_int(tree, 2));
+    for (size_t i = 0; i < DEPTH; i++) {
+        berth_value *list = berth_list(tree);
+        berth_list_append(list, value);
+        value = list;
+        memcpy(name + 2 * i, "0.", 2);
+    }
+    memcpy(name + 2 * (size_t)DEPTH, "1", 2);
+    walk(value);
+    expect_alike(name, " is the name of two values: [0][0]");
+}
+
 static void expect_name(berth_value *key, const char *wanted)
 {
     berth_value *root = berth_dict(tree);
@@ -341,14 +410,43 @@ Test(names_asked, numbers_as_python_shows_them)
     expect_name(berth_float(tree, 1.5e-7), "1.5e-07");
     expect_name(berth_float(tree, -0.0), "-0.0");
     expect_name(berth_float(tree, 5e-324), "5e-324");
+    expect_name(berth_float(tree, 100.0), "100.0");
     expect_name(berth_float(tree, 0.1 + 0.2), "0.30000000000000004");
     expect_name(berth_float(tree, 1234567890123456.0), "1234567890123456.0");
     expect_name(berth_complex(tree, 1, 2), "(1+2j)");
     expect_name(berth_complex(tree, -0.0, 2), "(-0+2j)");
     expect_name(berth_complex(tree, 1, (double)NAN), "(1+nanj)");
+    expect_name(berth_complex(tree, 1, -(double)NAN), "(1+nanj)");
     expect_name(berth_bool(tree, false), "False");
     expect_name(berth_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
     expect_name(berth_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
+}
+
+Test(names_asked, bytes_as_python_shows_them)
+{
+    expect_name(berth_bytes(tree, "\\'\"", 3), "b'\\\\\\'\"'");
+}
+
+Test(names_asked, an_inert_class_is_a_key_by_its_number)
+{
+    berth_value *class = berth_inert_global(tree, "m", 1, "C", 1);
+    char wanted[40];
+
+    (void)snprintf(wanted, sizeof wanted, "<m C %zu>", berth_value_id(class));
+    expect_name(class, wanted);
+}
+
+/* P3: so is one of more levels than the text may have brackets. */
+Test(names_asked, a_tuple_that_is_too_deep_is_cut)
+{
+    berth_value *key = berth_int(tree, 1);
+    char wanted[256 + 5];
+
+    for (int i = 0; i < 300; i++)
+        key = berth_tuple(tree, &key, 1);
+    memset(wanted, '(', 256);
+    memcpy(wanted + 256, "...)", 5);
+    expect_name(key, wanted);
 }
 
 /* P3: a name of more than 16 MiB is told, not made. */

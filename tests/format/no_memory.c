@@ -382,6 +382,7 @@ static berth_value *make_named(berth_tree *tree)
     set(state, "b", tensor);
     set(root, "a", state);
     berth_dict_set_value(root, berth_float(tree, 1.5), tensor);
+    berth_dict_set_value(root, berth_tuple(tree, (berth_value *[]){berth_int(tree, 1)}, 1), tensor);
     set(root, "subclass", berth_subclass(tree, tensor, state));
     berth_value *sparse = berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
                                        (berth_value *[]){indices, tensor}, false);
@@ -483,6 +484,41 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
         cr_expect(error.code == BERTH_E_AMBIGUOUS || (refused && error.code == BERTH_E_MEMORY),
                   "allocation %d: %s", (int)nth, error.message);
     }
+    test_memory_refuse(0, false);
+    berth_names_free(names);
+    berth_tree_free(tree);
+    test_memory_unwatch();
+}
+
+/* What is near is a hint: where memory ends for it, the name is not found all the same. */
+Test(no_memory, what_is_near_is_told_where_there_is_memory)
+{
+    bool refused = true;
+    size_t n_without = 0;
+
+    test_memory_watch();
+    berth_tree *tree = with.tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+    berth_error error;
+    berth_names *names;
+
+    set(root, "near", tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1}));
+    berth_error_clear(&error);
+    cr_assert_eq(berth_names_new(root, &names, &error), 0);
+    for (uint64_t nth = 1; refused; nth++) {
+        uint64_t before = test_memory_seen().n_allocations;
+        berth_error_clear(&error);
+        test_memory_refuse(nth, false);
+        cr_expect_null(berth_names_find(names, "neer", &error));
+        refused = was_refused(before, nth);
+        if (refused && error.code == BERTH_E_MEMORY)
+            continue;
+        cr_expect_eq(error.code, BERTH_E_NOT_FOUND, "allocation %d: %s", (int)nth, error.message);
+        cr_expect_str_eq(error.message, refused ? "no value named \"neer\""
+                                                : "no value named \"neer\"; near: \"near\"");
+        n_without += refused;
+    }
+    cr_expect_eq(n_without, 1);
     test_memory_refuse(0, false);
     berth_names_free(names);
     berth_tree_free(tree);
