@@ -53,6 +53,9 @@ Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
     free_reading(&read);
     refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
             "SHORT_BINSTRING: text that is no UTF-8 at its byte 1");
+    ACCEPTS(below, "SHORT_BINSTRING 0xed9fbf STOP");
+    cr_expect_str_eq(berth_value_text(below.root, &nbytes), "\xed\x9f\xbf", "U+D7FF is none");
+    free_reading(&below);
 }
 
 Test(pickle_read, singletons_and_empty_containers)
@@ -310,6 +313,10 @@ Test(pickle_read, items_go_only_into_their_containers)
             "APPENDS to a tuple: only to lists");
     refuses("EMPTY_LIST 1 2 !SETITEM STOP", BERTH_E_PICKLE, "SETITEM on a list: only on dicts");
     refuses("NONE MARK 1 2 !SETITEMS STOP", BERTH_E_PICKLE, "SETITEMS on None: only on dicts");
+    ACCEPTS(counter, "GLOBAL collections Counter EMPTY_TUPLE REDUCE 'a' 1 SETITEM STOP");
+    cr_expect_eq(berth_value_kind(counter.root), BERTH_KIND_COUNTER);
+    cr_expect_eq(berth_value_count(counter.root), 1);
+    free_reading(&counter);
 }
 
 /* ---- where it is told ---- */

@@ -188,6 +188,7 @@ Test(pickle_shapes, types_and_functions_that_are_something_else)
     static const char *const others[] = {
         "GLOBAL torch float32",
         "GLOBAL torch per_tensor_affine",
+        "GLOBAL torch per_channel_affine",
         "EMPTY_LIST",
         "NONE",
         "GLOBAL torch.storage TypedStorage",

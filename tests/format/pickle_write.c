@@ -303,6 +303,22 @@ Test(pickle_write, inert_calls_are_written_back)
                        "h\003h\001e.");
 }
 
+/* In the table they lie on each other's places. */
+Test(pickle_write, classes_of_one_name_in_many_modules)
+{
+    berth_value *list = berth_list(tree);
+    char expected[2000] = "\x80\x02]q\000(", module[16];
+    size_t nbytes = 6;
+    for (int i = 0; i < 100; i++) {
+        int n = snprintf(module, sizeof module, "m%d", i);
+        add(list, add(list, berth_global(tree, module, (size_t)n, "C", 1)));
+        nbytes += (size_t)snprintf(expected + nbytes, sizeof expected - nbytes, "c%s\nC\nq%ch%c",
+                                   module, i + 1, i + 1);
+    }
+    memcpy(expected + nbytes, "e.", 2);
+    check_bytes(list, expected, nbytes + 2);
+}
+
 /* ---- refusals ---- */
 
 Test(pickle_write, a_tuple_that_holds_itself_is_refused)
