@@ -32,7 +32,7 @@ int berth_zip_find_entry_end(const berth_zip_entry *entry, uint64_t *end_offset,
 
 /* ---- zip_names.c ---- */
 
-/* Whether it names a folder: ends in '/'. */
+/* Whether it, which is not empty, names a folder: ends in '/'. */
 bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
 
 /* Builds directory->index over the records; two of one name are refused (Z8). */

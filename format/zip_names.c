@@ -130,7 +130,7 @@ int berth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_ut
 
 bool berth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
 {
-    return name_nbytes > 0 && name[name_nbytes - 1] == '/';
+    return name[name_nbytes - 1] == '/';
 }
 
 /* ---- how one is found ---- */

@@ -105,6 +105,7 @@ Test(bad_arguments, of_nothing_nothing_is_made)
     cr_expect_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tree_error(NULL, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
+    cr_expect_eq(berth_value_id(NULL), SIZE_MAX);
     cr_expect_str_eq(berth_kind_phrase((berth_kind)99), "unknown");
 }
 
@@ -294,6 +295,8 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
     list = berth_set(tree);
     expect_error(__LINE__, berth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
+    REFUSED(berth_tree_allocate(tree, SIZE_MAX), BERTH_E_MEMORY,
+            "out of memory: 18446744073709551615 bytes for values");
 }
 
 /* As if so many values had been made. */

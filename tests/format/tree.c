@@ -96,6 +96,19 @@ Test(tree, large_values_know_their_tree)
     berth_tree_free(tree);
 }
 
+Test(tree, the_newest_block_is_given_back_too)
+{
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    uint64_t nbytes = test_memory_seen().live_nbytes;
+    berth_tree_discard(tree, berth_tree_allocate(tree, 2000), 2000);
+    cr_expect_eq(test_memory_seen().live_nbytes, nbytes);
+    cr_expect_not_null(berth_list(tree));
+    berth_tree_free(tree);
+    cr_expect_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
+
 Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 {
     berth_tree *tree = berth_tree_new(NULL);

@@ -71,6 +71,7 @@ Test(value, ints_of_any_size)
     const uint8_t *bytes = berth_value_bigint(value, &nbytes);
     cr_assert_eq(nbytes, 9); /* the shortest form */
     cr_assert_arr_eq(bytes, large, 9);
+    cr_assert_arr_eq(berth_value_bigint(value, NULL), large, 9);
     cr_assert_eq(berth_value_kind(value), BERTH_KIND_INT);
     int64_t integer;
     cr_assert_not(berth_value_int(value, &integer));
@@ -105,6 +106,7 @@ Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
     static const char *const good[] = {"",
                                        "abc",
                                        "\xc3\xa9",
+                                       "\xe0\xa0\x80",
                                        "\xe2\x82\xac",
                                        "\xf0\x9f\x98\x80",
                                        "\xed\xa0\x80",
@@ -119,6 +121,8 @@ Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
     const char *held = berth_value_text(berth_str(tree, "a\0b", 3), &nbytes);
     cr_assert_eq(nbytes, 3);
     cr_assert_arr_eq(held, "a\0b", 4);
+    cr_assert_str_eq(berth_value_text(berth_str(tree, NULL, 0), &nbytes), "");
+    cr_assert_eq(nbytes, 0);
     cr_assert_null(berth_value_text(berth_none(tree), &nbytes));
 }
 
@@ -398,6 +402,8 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_eq(berth_value_qscheme(values[i]), BERTH_NOT_QUANTIZED);
         cr_assert_eq((int)berth_value_layout(values[i]), 0);
         cr_assert_null(berth_value_storage(values[i]));
+        cr_assert_eq(berth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
+        cr_assert_null(berth_value_arguments(values[i]));
         cr_assert_null(berth_value_tensor(values[i]));
         cr_assert_null(berth_value_shape(values[i], &rank));
         cr_assert_null(berth_value_inner(values[i]));

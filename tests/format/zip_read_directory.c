@@ -487,6 +487,16 @@ Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_look
     berth_set_allocator(NULL);
 }
 
+Test(zip_directory, of_more_names_than_memory_has_is_refused_before_it_is_looked_at)
+{
+    berth_zip_end end = {.directory_nbytes = SIZE_MAX / 2, .n_entries = 1};
+    berth_zip_directory directory;
+    berth_error error;
+    berth_error_clear(&error);
+    cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
+    cr_expect_null(directory.entries);
+}
+
 /* ---- attributes ---- */
 
 static void read_attributes(size_t i, uint32_t attributes)

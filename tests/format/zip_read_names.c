@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z8: names, the top folder, duplicates, and finding by name. */
+#include "format/hash.h"
 #include "tests/format/zip_expect.h"
 
 /* An archive of data.pkl and of one record of this name, at byte 41; its central entry at 140. */
@@ -286,6 +287,26 @@ Test(zip_names, records_are_found_by_their_own_whole_name)
     cr_expect_null(berth_zip_find(&directory, "Data/1", 6));
     cr_expect_eq(berth_zip_find_any_case(&directory, "Data/1", 6), &directory.entries[3]);
     cr_expect_null(berth_zip_find_any_case(&directory, "Data/11", 7));
+    berth_zip_free_directory(&directory);
+    test_zip_free(&zip);
+}
+
+/* No file can be made to have two names of one hash: its seed is secret. Here all have that one. */
+Test(zip_names, names_of_one_hash_are_told_apart)
+{
+    test_zip zip = test_zip_small();
+    berth_zip_directory directory;
+    berth_error error;
+    uint64_t seed;
+    char name[32];
+    cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0);
+    memcpy(&seed, directory.index, sizeof seed); /* its first field */
+    for (unsigned i = 0; i < 1000; i++) {
+        size_t n = (size_t)snprintf(name, sizeof name, "%0*u", 6 + (int)(i % 4), i);
+        for (size_t k = 0; k < directory.n_entries; k++)
+            directory.entries[k].name_hash = berth_hash_any_case(seed, name, n);
+        cr_expect_null(berth_zip_find_any_case(&directory, name, n), "%s", name);
+    }
     berth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
