@@ -34,7 +34,7 @@ static int meet(berth_window *window, uint64_t at, met_record *record, bool *met
 
     *met = false;
     record->header_offset = at;
-    if (at > window->reader->nbytes || window->reader->nbytes - at < BERTH_ZIP_LOCAL_NBYTES)
+    if (window->reader->nbytes - at < BERTH_ZIP_LOCAL_NBYTES) /* what ends there lies in the file */
         return 0;
     if (berth_window_get(window, at, BERTH_ZIP_LOCAL_NBYTES, AHEAD_NBYTES, &bytes, error) < 0)
         return error->code;

@@ -137,6 +137,7 @@ Test(archive, inflates_deflated_records)
     cr_expect_arr_eq(first, second, a.nbytes);
     cr_assert_eq(berth_archive_read(deflated, &a, first, 7, 100, NULL), 0);
     cr_expect_arr_eq(first, second + 100, 7);
+    cr_expect_eq(berth_archive_read(deflated, &a, NULL, 0, a.nbytes, NULL), 0);
     berth_archive_close(deflated);
     berth_archive_close(stored);
 }

@@ -220,7 +220,7 @@ static inline uint8_t *build(const struct archive *archive, uint32_t alignment, 
 {
     berth_place places[MAX_RECORDS];
     uint64_t cursor = 0, n_listed = archive->n - (lie && lie->unlisted);
-    size_t capacity = 65536 + (lie ? lie->more_padding : 0);
+    size_t capacity = 65536 + (lie ? lie->more_padding + lie->gap : 0);
 
     for (size_t i = 0; i < archive->n; i++)
         capacity += archive->records[i].nbytes + alignment;

@@ -4,6 +4,9 @@
  * and leaves nothing, whatever it was about to look at (W6, F5). Files that make open read by
  * pieces: heads smaller than the pickle, records that are deflated, longer or of a stream.
  */
+#include <errno.h>
+
+#include "io/syscalls.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -264,4 +267,45 @@ Test(failing_reads, where_the_directory_is_longer_than_the_tail, .timeout = 100)
     fail_at_every(&file, options, 2);
     berth_free(bytes);
     berth_tree_free(tree);
+}
+
+static void *refused_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
+                          off_t offset)
+{
+    (void)address;
+    (void)nbytes;
+    (void)protection;
+    (void)flags;
+    (void)fd;
+    (void)offset;
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
+/* Without large pages for them values lie in small pieces. */
+Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
+{
+    enum { N_BYTES = 500000 }; /* five times as many are more than 2 MiB */
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_list(tree);
+    char *text = malloc(N_BYTES);
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    size_t nbytes, n;
+    void *bytes;
+
+    memset(text, 'x', N_BYTES);
+    cr_assert_eq(berth_list_append(root, berth_str(tree, text, N_BYTES)), 0);
+    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, root, NULL, NULL), 0);
+    berth_system.mmap = refused_mmap;
+    cr_assert_eq(open_with(bytes, nbytes, "load.check=none", NULL, &checkpoint, &error), 0, "%s",
+                 error.message);
+    berth_system_restore();
+    const char *read = berth_value_text(berth_value_item(berth_root(checkpoint), 0), &n);
+    cr_assert_eq(n, N_BYTES);
+    cr_expect_arr_eq(read, text, N_BYTES);
+    berth_close(checkpoint);
+    berth_free(bytes);
+    berth_tree_free(tree);
+    free(text);
 }

@@ -380,3 +380,23 @@ Test(listing, that_ends_before_a_storage_of_a_long_name)
     berth_tree_free(tree);
     remove_file(&file);
 }
+
+/* Z1: open did not ask for it. */
+Test(listing, of_a_directory_that_cannot_be_read_fails_when_it_is_asked_for)
+{
+    size_t nbytes;
+    uint8_t *bytes = build_sample(true, &nbytes);
+    berth_checkpoint *checkpoint;
+    berth_info info;
+    berth_error error;
+
+    cr_assert_eq(open_with(bytes, nbytes - 1, "load.check=none", NULL, &checkpoint, &error), 0,
+                 "%s", error.message);
+    cr_expect_eq(berth_checkpoint_info(checkpoint, &info, &error), BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message,
+                     "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are "
+                     "there",
+                     "%s", error.message);
+    berth_close(checkpoint);
+    free(bytes);
+}

@@ -282,6 +282,25 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
     berth_tree_free(tree);
 }
 
+/* Unless they are long. */
+Test(reads, a_long_record_behind_the_storages_does_not_come_with_the_directory)
+{
+    enum { LONG_NBYTES = 3 << 20 };
+    struct archive archive = sample();
+    uint8_t *data = calloc(1, LONG_NBYTES);
+    size_t nbytes;
+
+    add_record(&archive, "notes", data, LONG_NBYTES);
+    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    cr_expect_geq(counted.n_reads, 2);
+    cr_expect_eq(counted.offsets[1] + counted.sizes[1], nbytes);
+    cr_expect_lt(counted.sizes[1], 1 << 20);
+    free(file);
+    free(data);
+    free_archive(&archive);
+}
+
 /* The tail begins inside the head: only what is missing is read. */
 Test(reads, what_the_head_holds_is_not_read_again)
 {

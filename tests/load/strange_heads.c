@@ -147,6 +147,34 @@ Test(strange_heads, a_small_record_with_a_descriptor_that_pytorch_does_not_write
     free_archive(&archive);
 }
 
+/* Z6: with a zip64 field in its header, here of the header's offset, a descriptor has 24 bytes. */
+Test(strange_heads, data_pkl_with_a_zip64_field)
+{
+    enum { EXTRAS_AT = LOCAL_NAME + 15 /* sample/data.pkl */, DATA_AT = 64 };
+    struct archive archive = sample();
+    struct lie lie = {.record = ".format_version", .gap = 8};
+    const struct record *pickle = find_record(&archive, "data.pkl");
+    const berth_place place = {
+        .nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
+    size_t nbytes;
+    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+
+    put(file, EXTRAS_AT, 1, 2);
+    put(file, EXTRAS_AT + 2, 8, 2);
+    put(file, EXTRAS_AT + 4, 0, 8);
+    put(file, EXTRAS_AT + 12, 0x4246, 2); /* what is left of the padding */
+    put(file, EXTRAS_AT + 14, 3, 2);
+    berth_zip_write_descriptor(&place, berth_crc32(0, pickle->bytes, pickle->nbytes),
+                               file + DATA_AT + pickle->nbytes);
+    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+                   "memory: .format_version at byte 488: the layout puts its header here, right "
+                   "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads "
+                   "it there");
+    expect_sample(file, nbytes, OFF);
+    free(file);
+    free_archive(&archive);
+}
+
 /* As long as its name, or longer. */
 Test(strange_heads, a_record_whose_name_begins_like_that_of_the_format_version)
 {

@@ -261,3 +261,29 @@ Test(sums, a_fetch_with_checks_asks_the_directory)
     free(bytes);
     free_archive(&archive);
 }
+
+/* W6 */
+Test(sums, no_memory_to_sum_a_storage_is_told)
+{
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    uint8_t byte = 0;
+    uint64_t nth = 0;
+    int result;
+
+    test_memory_watch();
+    cr_assert_eq(open_as("", false, &checkpoint, &error), 0, "%s", error.message);
+    const berth_tensor *tensor = tensor_at(checkpoint, 1); /* names are made */
+    do {
+        test_memory_refuse(++nth, false); /* the first is for the name of its record */
+        result = berth_tensor_read(checkpoint, tensor, 1, 1, &byte, &error);
+        cr_expect(result == 0 || result == BERTH_E_MEMORY, "allocation %u: %s", (unsigned)nth,
+                  error.message);
+    } while (result < 0 && nth < 100);
+    test_memory_refuse(0, false);
+    cr_expect_gt(nth, 1);
+    cr_expect_eq(byte, elements[1]);
+    berth_close(checkpoint);
+    cr_expect_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
