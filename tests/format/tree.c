@@ -109,6 +109,16 @@ Test(tree, the_newest_block_is_given_back_too)
     test_memory_unwatch();
 }
 
+Test(tree, as_many_bytes_as_there_are_addresses_are_refused)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    char message[80];
+    (void)snprintf(message, sizeof(message), "out of memory: %zu bytes for values", SIZE_MAX);
+    cr_expect_null(berth_tree_allocate(tree, SIZE_MAX));
+    expect_error(tree, BERTH_E_MEMORY, message);
+    berth_tree_free(tree);
+}
+
 Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 {
     berth_tree *tree = berth_tree_new(NULL);
