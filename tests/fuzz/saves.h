@@ -8,6 +8,21 @@
 
 /* ---- saved again ---- */
 
+/* But for the numbers by which objects that are keys are named: <module class 29>. */
+static inline bool is_same_path(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++;
+        b++;
+        size_t n = strspn(a, "0123456789"), n_other = strspn(b, "0123456789");
+        if (a[n] == '>' && b[n_other] == '>') {
+            a += n;
+            b += n_other;
+        }
+    }
+    return *a == *b;
+}
+
 /* Elements alone: where they lie may differ. */
 static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
 {
@@ -20,7 +35,7 @@ static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
         if (berth_tensor_at(a, i, &our, NULL) < 0 || berth_tensor_at(b, i, &their, NULL) < 0 ||
             !read_first(a, our.tensor, ours, &nbytes))
             continue;
-        MUST(strcmp(our.path, their.path) == 0, "%s and %s", our.path, their.path);
+        MUST(is_same_path(our.path, their.path), "%s and %s", our.path, their.path);
         MUST(read_first(b, their.tensor, theirs, &other_nbytes) && nbytes == other_nbytes &&
                  memcmp(ours, theirs, nbytes) == 0,
              "%s has other elements", our.path);
