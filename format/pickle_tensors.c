@@ -131,7 +131,7 @@ static bool is_number(const berth_value *value, double *number)
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
 static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
 {
-    berth_value *const *items;
+    berth_value *const *items = NULL;
     size_t n = berth_unpickle_items(parameters, &items);
     if (n == 0)
         return false;
