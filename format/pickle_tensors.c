@@ -131,9 +131,9 @@ static bool is_number(const berth_value *value, double *number)
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
 static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
 {
-    berth_value *const *items = NULL;
+    berth_value *const *items;
     size_t n = berth_unpickle_items(parameters, &items);
-    if (n == 0)
+    if (n == 0 || n > 4)
         return false;
     tensor->qscheme = berth_value_qscheme(items[0]);
     switch (tensor->qscheme) {

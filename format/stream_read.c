@@ -128,7 +128,7 @@ static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKL
 int berth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
                       berth_stream *stream, berth_error *error)
 {
-    size_t ends[N_PICKLES];
+    size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
     *stream = (berth_stream){0};
     if (find_extents(bytes, nbytes, ends, error) < 0)
