@@ -142,7 +142,7 @@ Test(tensor_attributes, a_parameter_is_neither_around_nor_within_them)
 
 /* ---- writing ---- */
 
-static int write(berth_value *state, bool of_parameter, bool is_slots, berth_error *error)
+static int save_with(berth_value *state, bool of_parameter, bool is_slots, berth_error *error)
 {
     static const float number;
     berth_tree *tree = berth_value_tree(state);
@@ -169,9 +169,9 @@ Test(tensor_attributes, the_tensors_own_are_not_written_P5)
         char sentence[200];
         berth_tree *tree = berth_tree_new(NULL);
         berth_value *state = berth_dict(tree);
-        cr_expect_eq(write(state, j & 1, j & 2, &error), 0, "%s", error.message);
+        cr_expect_eq(save_with(state, j & 1, j & 2, &error), 0, "%s", error.message);
         berth_dict_set(state, name, berth_none(tree));
-        cr_expect_eq(write(state, j & 1, j & 2, &error), BERTH_E_UNSUPPORTED, "%s", name);
+        cr_expect_eq(save_with(state, j & 1, j & 2, &error), BERTH_E_UNSUPPORTED, "%s", name);
         (void)snprintf(sentence, sizeof sentence,
                        "data.pkl: a tensor cannot be saved with the attribute %s, which is the "
                        "tensor's own: PyTorch would set that",
@@ -188,10 +188,10 @@ Test(tensor_attributes, all_others_are_written)
     berth_value *state = berth_dict(tree);
     for (size_t j = 0; j < N(free_names); j++)
         berth_dict_set(state, free_names[j], berth_none(tree));
-    cr_expect_eq(write(state, false, false, &error), 0, "%s", error.message);
-    cr_expect_eq(write(state, true, true, &error), 0, "%s", error.message);
+    cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);
+    cr_expect_eq(save_with(state, true, true, &error), 0, "%s", error.message);
     berth_dict_set_value(state, berth_int(tree, 1), state);
-    cr_expect_eq(write(state, false, false, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(save_with(state, false, false, &error), BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "data.pkl: a tensor cannot be saved with an attribute whose "
                                     "name is an int, not a str");
     berth_tree_free(tree);
@@ -205,9 +205,9 @@ Test(tensor_attributes, a_copy_of_what_was_read_can_be_changed)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *state = berth_value_state(berth_value_compact(tree, read.root));
     cr_assert_eq(berth_value_count(state), 1);
-    cr_expect_eq(write(state, false, false, &error), 0, "%s", error.message);
+    cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);
     cr_assert_eq(berth_dict_set(state, "data", berth_none(tree)), 0);
-    cr_expect_eq(write(state, false, false, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(save_with(state, false, false, &error), BERTH_E_UNSUPPORTED);
     berth_tree_free(tree);
     free_reading(&read);
 }
