@@ -551,4 +551,7 @@ Test(pickle_tensors, tensors_of_the_oldest_files_are_built_in_two_steps)
             "torch FloatTensor wants 0 arguments, got 1");
     refuses(OLD_TENSOR("FloatTensor") "MARK" FLOATS "NONE 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP",
             BERTH_E_PICKLE, "BUILD of a tensor wants (storage, offset, size, stride), once");
+    refuses(OLD_TENSOR("FloatTensor") "MARK" FLOATS "0 6 TUPLE1 1 TUPLE1 TUPLE BUILD " OLD_STATE
+                                      "STOP",
+            BERTH_E_PICKLE, "BUILD of a tensor wants (storage, offset, size, stride), once");
 }
