@@ -242,6 +242,14 @@ static void print_ok(const berth_verdict *verdict)
     putchar('\n');
 }
 
+/* Whether all was looked at: then the error is the first bad record's, else what ended it. */
+static bool is_of_first(const json_t *bad, const berth_error *error)
+{
+    const char *record = json_string_value(json_object_get(json_array_get(bad, 0), "record"));
+
+    return record && strncmp(record, error->record, sizeof error->record - 1) == 0;
+}
+
 /* Reports in words or as JSON; the exit code. */
 static int report_verdict(int code, const common *options, const berth_verdict *verdict,
                           json_t *bad, const berth_error *error, const berth_stats *stats)
@@ -269,10 +277,8 @@ int run_verify(int argc, char **argv)
         "FILE",
         "Read a whole checkpoint and check everything it says: archive, directory against headers "
         "and descriptors, pickle, every tensor's bounds, every CRC. Every record that is bad or "
-        "cannot "
-        "be read is told; the last line is `ok: ...` or `bad: record, offset, reason` of the "
-        "first; the exit code 0 or "
-        "1.",
+        "cannot be read is told; the last line is `ok: ...` or `bad: record, offset, reason` of "
+        "the first; the exit code 0 or 1.",
         common_children,
         NULL,
         NULL};
@@ -290,8 +296,7 @@ int run_verify(int argc, char **argv)
         berth_verify_records(options.words.words[0], &call, collect_bad, bad, &verdict, &error);
     progress_end(&bar);
     int exit = EXIT_NO;
-    bool is_told = error.system_errno && json_array_size(bad) > 0; /* of records, and went on */
-    if (code < 0 && exit_code(&error) != EXIT_NO && !is_told)
+    if (code < 0 && exit_code(&error) != EXIT_NO && !is_of_first(bad, &error))
         exit = tell_stats(&options.common, &stats, fail(&error));
     else if (signal_code(0)) /* a verdict that nobody waits for any more */
         exit = cancelled(options.words.words[0]);
