@@ -9,6 +9,7 @@
 
 #include "io/pages.h"
 #include "io/syscalls.h"
+#include "tests/support/no_map.h"
 #include "tests/support/support.h"
 
 static berth_error error;
@@ -72,14 +73,6 @@ Test(region, of_a_large_page_and_more_is_mapped_in_large_pages)
     memset(region.bytes, 0xee, nbytes);
     berth_region_free(&region);
     cr_expect_eq(n_unmapped, 1);
-}
-
-static void *refused_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
-                          off_t offset)
-{
-    (void)address, (void)nbytes, (void)protection, (void)flags, (void)fd, (void)offset;
-    errno = ENOMEM;
-    return MAP_FAILED;
 }
 
 Test(region, that_cannot_be_had_is_an_error_w6)

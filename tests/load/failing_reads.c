@@ -8,6 +8,7 @@
 
 #include "io/syscalls.h"
 #include "tests/load/builder.h"
+#include "tests/support/no_map.h"
 #include "tests/support/support.h"
 
 struct flaky {
@@ -267,19 +268,6 @@ Test(failing_reads, where_the_directory_is_longer_than_the_tail, .timeout = 100)
     fail_at_every(&file, options, 2);
     berth_free(bytes);
     berth_tree_free(tree);
-}
-
-static void *refused_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
-                          off_t offset)
-{
-    (void)address;
-    (void)nbytes;
-    (void)protection;
-    (void)flags;
-    (void)fd;
-    (void)offset;
-    errno = ENOMEM;
-    return MAP_FAILED;
 }
 
 /* Without large pages for them values lie in small pieces. */

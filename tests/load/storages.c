@@ -11,6 +11,7 @@
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "tests/load/builder.h"
+#include "tests/support/no_map.h"
 #include "tests/support/support.h"
 
 /* ---- one file, many ways ---- */
@@ -515,19 +516,6 @@ Test(storages, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_ope
 
 /* ---- faults of the system ---- */
 
-static void *refused_mmap(void *address, size_t nbytes, int protection, int flags, int fd,
-                          off_t offset)
-{
-    (void)address;
-    (void)nbytes;
-    (void)protection;
-    (void)flags;
-    (void)fd;
-    (void)offset;
-    errno = ENODEV;
-    return MAP_FAILED;
-}
-
 static char logged[512];
 
 static void keep_log(void *context, const char *message)
@@ -545,6 +533,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     berth_error error;
 
     berth_set_log(keep_log, NULL);
+    refused_mmap_errno = ENODEV;
     berth_system.mmap = refused_mmap;
     expect_text(checkpoint);
     cr_expect_not_null(weight_of(checkpoint, NULL));
