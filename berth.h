@@ -667,11 +667,26 @@ typedef struct berth_call {
 /*
  * What torch.save(value, path) does, atomically: `path` holds the old file or
  * the whole new one, whatever happens, and when this returns 0 it is as durable
- * as save.durability says. A failure leaves no temporary file. Symbolic links
- * are followed; the mode of a replaced file is kept; what could not be written
- * in place (a read-only file, a folder, a device) is not replaced. A temporary
- * ".berth-<16 hex digits>.tmp" that a killed save left in the folder goes with
- * the next one. The tensors' bytes must not change until this returns.
+ * as save.durability says. A failure leaves no temporary file. The tensors'
+ * bytes must not change until this returns.
+ *
+ * Symbolic links are followed. What could not be written in place (a read-only
+ * file, a folder, a device) is not replaced, nor what the rename would refuse:
+ * in a sticky or append-only folder, under a mount. A path such as /dev/fd/3
+ * that leads to a file without a name (memfd_create, O_TMPFILE, removed) is
+ * written in place, and a failure leaves there what was written.
+ *
+ * The new file has owner, group, mode, ACL, security label and user.* attributes
+ * of the one it replaces (but set-id bits, and checksums of the old bytes), before
+ * the first byte is written. So nobody can read or write it who could not read or
+ * write the old one. What this process may not give to it (another owner, a group
+ * it is not in) is passed on by an ACL, or is left out, and the log says so. Where
+ * the old owner could lose access by that, the save is refused (EPERM).
+ *
+ * Until then the bytes are in a temporary beside it, ".berth-<16 hex digits>-<0 to
+ * 15>.tmp". One that a killed save of the same path left is removed by the next, if
+ * it certainly is dead: same host, same container, no such process. berth_clean
+ * removes others.
  */
 BERTH_API int berth_save(const char *path, const berth_value *value, const berth_call *call,
                          berth_error *error);
@@ -707,6 +722,65 @@ BERTH_API int berth_save_memory(void **bytes, size_t *nbytes, const char *archiv
                                 berth_error *error);
 /* Frees what berth_save_memory gave. NULL: nothing. */
 BERTH_API void berth_free(void *bytes);
+
+/* ---- files of other formats ---- */
+
+/*
+ * A file of nbytes bytes, of any format, that takes its path's place whole or not at all, with all
+ * that berth_save says of paths, rights and durability. Bytes that nobody writes are zeros.
+ */
+typedef struct berth_atomic_file berth_atomic_file;
+
+/*
+ * Begins one, and takes its room, as far as the file system can tell. *file is the caller's, to be
+ * ended by commit or abort; NULL on failure. Of `call` counts: config (save.durability); stats, and
+ * progress, which commit asks once, before the rename, whether to cancel. Both must live until then.
+ */
+BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call,
+                                 berth_atomic_file **file, berth_error *error);
+/*
+ * Writes nbytes bytes from `offset` on, through the page cache. From any threads at once.
+ * BERTH_E_ARGUMENT: they do not fit. After another failure, only abort makes sense.
+ */
+BERTH_API int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes,
+                                 uint64_t offset, berth_error *error);
+/* Makes it durable and puts it in place; frees `file`, after a failure too. */
+BERTH_API int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
+/* Leaves the old file as it is; frees `file`. NULL: nothing. */
+BERTH_API void berth_atomic_abort(berth_atomic_file *file);
+
+/* ---- temporaries that were left behind ---- */
+
+/* Whether the save that a temporary belongs to goes on. */
+typedef enum berth_temporary_state {
+    BERTH_TEMPORARY_UNKNOWN, /* of another host or container, or its file system keeps no owner */
+    BERTH_TEMPORARY_ALIVE,
+    BERTH_TEMPORARY_DEAD
+} berth_temporary_state;
+
+/* One of a folder. All pointers are valid during the call only. */
+typedef struct berth_temporary {
+    const char *name;
+    uint64_t nbytes;
+    double age_seconds; /* since it was last written to */
+    berth_temporary_state state;
+    const char *owner; /* "1 <boot id> <pid namespace> <time namespace> <pid> <start>"; "": none */
+    bool removed;
+    const berth_error *error; /* why it could not be removed; NULL: it was not tried, or it was */
+} berth_temporary;
+
+typedef void (*berth_temporary_function)(void *context, const berth_temporary *temporary);
+
+/* Remove those that are dead, and unknown ones that nobody has written to for min_age_seconds. */
+#define BERTH_CLEAN_REMOVE 1u
+
+/*
+ * Reports each temporary of saves in a folder, in no order. Never removes one whose save is alive.
+ * `flags`: 0 or BERTH_CLEAN_REMOVE. Choose an age that no save of another host takes between two
+ * writes: a day is safe. Fails where the folder cannot be listed. Thread-safe.
+ */
+BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
+                          berth_temporary_function report, void *context, berth_error *error);
 
 /* ---- records: the container level ---- */
 

@@ -32,14 +32,46 @@ int berth_file_size(int fd, uint64_t *nbytes, berth_error *error)
     return 0;
 }
 
+static int open_as(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = berth_system.open(path, flags | O_CLOEXEC, 0);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/*
+ * O_NONBLOCK: a named pipe must not hang us before fstat can tell that it is one (F1). X9: where
+ * somebody has a lease on the file (Samba, a delegation of NFS), that gives EAGAIN. Once the file
+ * is known to be a regular one, it is opened again, and the kernel waits until the lease is given
+ * back (/proc/sys/fs/lease-break-time at most).
+ */
+static int open_for_reading(const char *path)
+{
+    int fd = open_as(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    struct stat status;
+
+    if (fd >= 0 || errno != EWOULDBLOCK)
+        return fd;
+    int place = open_as(path, O_PATH);
+    if (place < 0)
+        return -1;
+    if (berth_system.fstat(place, &status) == 0 && S_ISREG(status.st_mode))
+        fd = berth_file_open_again(place, O_RDONLY | O_NOCTTY);
+    else
+        errno = EWOULDBLOCK;
+    int failure = errno;
+    berth_file_close(place);
+    errno = failure;
+    return fd;
+}
+
 int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error)
 {
-    int opened;
+    int opened = open_for_reading(path);
 
-    /* O_NONBLOCK: a named pipe must not hang us before fstat can tell that it is one (F1). */
-    do
-        opened = berth_system.open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
-    while (opened < 0 && errno == EINTR);
     if (opened < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
     if (berth_file_size(opened, nbytes, error) < 0) {
@@ -53,13 +85,26 @@ int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *er
 int berth_file_open_again(int fd, int flags)
 {
     char path[32];
-    int again;
 
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open_as(path, flags);
+}
+
+bool berth_file_read_text(const char *path, char *text, size_t text_nbytes)
+{
+    int fd = open_as(path, O_RDONLY);
+    ssize_t n;
+
+    if (fd < 0)
+        return false;
     do
-        again = berth_system.open(path, flags | O_CLOEXEC, 0);
-    while (again < 0 && errno == EINTR);
-    return again;
+        n = berth_system.pread(fd, text, text_nbytes - 1, 0);
+    while (n < 0 && errno == EINTR);
+    berth_file_close(fd);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    return true;
 }
 
 void berth_file_close(int fd)

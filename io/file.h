@@ -21,6 +21,8 @@ int berth_file_size(int fd, uint64_t *nbytes, berth_error *error);
  * O_WRONLY, and O_DIRECT. -1 and errno where that cannot be.
  */
 int berth_file_open_again(int fd, int flags);
+/* The beginning of a short file of the kernel's, with a NUL behind it. False if it has none. */
+bool berth_file_read_text(const char *path, char *text, size_t text_nbytes);
 /* Closes; a failure of close after reading is no error. */
 void berth_file_close(int fd);
 

@@ -39,6 +39,12 @@ static long mbind_of(void *address, unsigned long nbytes, int mode, const unsign
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
+/* Nor this, which is libcap's. */
+static int capget_of(void *header, void *capabilities)
+{
+    return (int)syscall(SYS_capget, header, capabilities);
+}
+
 /* Linux 6.5; headers may be older. The C library has no function for it. */
 #ifndef SYS_cachestat
 #define SYS_cachestat 451

@@ -7,6 +7,7 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/carry.h"
 #include "save/output_file.h"
 #include "save/shortage.h"
 
@@ -20,7 +21,7 @@ static void end(berth_commit *commit)
 
 void berth_commit_abort(berth_commit *commit)
 {
-    if (commit->fd >= 0)
+    if (commit->fd >= 0 && !commit->in_place)
         (void)berth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     end(commit);
 }
@@ -70,34 +71,44 @@ static int take_room(const berth_commit *commit, berth_error *error)
     return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
 }
 
-/* The mode of a replaced file is kept. Until it is set, nobody else may open the new one. */
+/* Nobody else may open it until it has the rights of the file that it replaces (X1). */
 static int create(berth_commit *commit, berth_error *error)
 {
     const berth_target *target = &commit->target;
 
-    if (berth_temporary_create(target->folder, target->exists ? 0600 : 0666, &commit->fd,
-                               commit->temporary, error) < 0)
+    if (berth_temporary_create(target->folder, target->name, target->exists ? 0600 : 0666,
+                               &commit->fd, commit->temporary, error) < 0)
         return error->code;
-    if (target->exists && berth_system.fchmod(commit->fd, target->mode) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
+    if (target->exists && berth_carry_over(target, commit->fd, error) < 0)
+        return error->code;
+    return take_room(commit, error);
+}
+
+/* X4: there is no old file to keep, and no name to give to another one. */
+static int take_over(berth_commit *commit, berth_error *error)
+{
+    commit->fd = commit->target.nameless;
+    commit->target.nameless = -1;
+    commit->in_place = true;
+    if (berth_system.ftruncate(commit->fd, 0) < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
+                                "has no name, and cannot be written in place");
     return take_room(commit, error);
 }
 
 int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
                        berth_error *error)
 {
-    *commit = (berth_commit){.fd = -1, .durability = durability, .nbytes = nbytes};
+    *commit = (berth_commit){
+        .fd = -1, .target = BERTH_NO_TARGET, .durability = durability, .nbytes = nbytes};
     if (berth_target_find(path, &commit->target, error) < 0)
         return error->code;
     if (!commit->target.folder_readable && durability == BERTH_DURABILITY_FULL)
         berth_fail_errno(error, EACCES, NULL, BERTH_NO_OFFSET,
                          "its folder cannot be read, so it cannot be synced "
                          "(save.durability=file does without)");
-    else if (check_limit(nbytes, error) == 0) {
-        if (commit->target.folder_readable)
-            berth_temporary_clean(commit->target.folder);
-        create(commit, error);
-    }
+    else if (check_limit(nbytes, error) == 0)
+        (void)(commit->target.nameless >= 0 ? take_over : create)(commit, error);
     if (error->code != BERTH_OK)
         berth_commit_abort(commit);
     return error->code;
@@ -122,7 +133,7 @@ static int sync_data(const berth_commit *commit, berth_error *error)
 
 /*
  * Some file systems tell only at close that a write failed (NFS). Closing a copy of the descriptor
- * asks them, and the lock stays.
+ * asks them.
  */
 static int close_copy(const berth_commit *commit, berth_error *error)
 {
@@ -160,6 +171,10 @@ int berth_commit_replace(berth_commit *commit, berth_error *error)
 {
     const berth_target *target = &commit->target;
 
+    if (commit->in_place) {
+        end(commit);
+        return 0;
+    }
     /* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
     if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
         0) {
@@ -167,6 +182,7 @@ int berth_commit_replace(berth_commit *commit, berth_error *error)
         berth_commit_abort(commit);
         return error->code;
     }
+    berth_temporary_release(commit->fd);
     sync_folder(commit, error);
     end(commit);
     return error->code;

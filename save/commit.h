@@ -12,7 +12,8 @@
 
 typedef struct berth_commit {
     berth_target target;
-    int fd; /* of the temporary; -1: none */
+    int fd;        /* of the temporary; -1: none */
+    bool in_place; /* X4: fd is the target itself, which has no name */
     char temporary[BERTH_TEMPORARY_NAME_NBYTES];
     int64_t durability;
     uint64_t nbytes;

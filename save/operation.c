@@ -125,7 +125,7 @@ int berth_operation_begin(berth_operation *operation, const berth_request *reque
     *operation = (berth_operation){.request = request,
                                    .begin_seconds = berth_seconds(),
                                    .stats = {.method = "buffered", .reason = "nothing was written"},
-                                   .commit = {.fd = -1, .target = {.folder = -1}},
+                                   .commit = {.fd = -1, .target = BERTH_NO_TARGET},
                                    .file = {.fd = -1, .direct = {.fd = -1}}};
     if (request->call)
         operation->call = *request->call;

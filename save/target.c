@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/capability.h>
+#include <linux/magic.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -11,7 +13,7 @@
 #include "io/syscalls.h"
 
 /* As many as the kernel follows. */
-#define MOST_LINKS 40
+#define MAX_LINKS 40
 
 static int open_folder(int from, const char *path, bool *readable)
 {
@@ -70,73 +72,194 @@ static int read_link(const berth_target *target, char path[PATH_MAX], berth_erro
     return 0;
 }
 
-/*
- * W10: a file of the same file system that is mounted over the name, as containers are given single
- * files. Kernels before 5.8 do not tell, and then the rename does.
- */
-static bool is_mounted(const berth_target *target)
-{
-#ifdef STATX_ATTR_MOUNT_ROOT
-    struct statx status;
+/* ---- what is there already ---- */
 
-    return berth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, 0, &status) == 0 &&
-           (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+static int fail_replace(int system_errno, const char *why, berth_error *error)
+{
+    return berth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, "%s", why);
+}
+
+/*
+ * X3: a file that is mounted over the name cannot be replaced, as containers are given single
+ * files. Devices do not tell: on overlayfs, folder and file may lie on two. Kernels before 5.8 do
+ * not tell mounts; then the rename decides.
+ */
+static bool is_mounted_over(const struct statx *folder, const struct statx *file)
+{
+#ifdef STATX_MNT_ID
+    return (folder->stx_mask & file->stx_mask & STATX_MNT_ID) &&
+           folder->stx_mnt_id != file->stx_mnt_id;
 #else
-    (void)target;
+    (void)folder, (void)file;
     return false;
 #endif
 }
 
-/* What is there must be a file of this very folder, and one that could be written in place. */
-static int check_replaced(berth_target *target, const struct stat *status, berth_error *error)
+/* Whether the process may act as the owner of any file. */
+static bool has_fowner(void)
 {
-    struct stat folder;
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
 
-    if (S_ISDIR(status->st_mode))
-        return berth_fail_errno(error, EISDIR, NULL, BERTH_NO_OFFSET, "cannot be replaced");
-    if (!S_ISREG(status->st_mode))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "is not a regular file and cannot be replaced; "
-                          "a descriptor of it can be written to");
-    if (berth_system.fstat(target->folder, &folder) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                                "its folder cannot be examined");
-    if (folder.st_dev != status->st_dev) /* W10: mounted over; a rename would fail in the end */
-        return berth_fail_errno(error, EXDEV, NULL, BERTH_NO_OFFSET, "cannot be replaced");
-    if (is_mounted(target))
-        return berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET, "cannot be replaced");
-    if (berth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
-    target->exists = true;
-    target->mode = status->st_mode & 0777; /* set-id bits are not for data */
+    return berth_system.capget(&header, sets) < 0 ||
+           (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
+}
+
+/* In a sticky folder only the owner of a file, or of the folder, may replace it. */
+static bool is_kept_by_sticky(const struct statx *folder, const struct statx *file)
+{
+    uid_t user = geteuid();
+
+    return (folder->stx_mode & S_ISVTX) && file->stx_uid != user && folder->stx_uid != user &&
+           !has_fowner();
+}
+
+/*
+ * X2: what would be refused at the rename, when all is written, or would leave the temporary
+ * behind. `file` NULL: nothing is there yet.
+ */
+static int check_attributes(const struct statx *folder, const struct statx *file,
+                            berth_error *error)
+{
+    if (folder->stx_attributes & STATX_ATTR_APPEND)
+        return fail_replace(EPERM,
+                            "its folder is append-only (chattr +a): no file in it can be "
+                            "replaced or removed",
+                            error);
+    if (folder->stx_attributes & STATX_ATTR_IMMUTABLE)
+        return fail_replace(EPERM, "its folder is immutable (chattr +i)", error);
+    if (!file)
+        return 0;
+    if (is_mounted_over(folder, file))
+        return fail_replace(EBUSY, "cannot be replaced: it is a mount point", error);
+    if (file->stx_attributes & STATX_ATTR_APPEND)
+        return fail_replace(EPERM, "cannot be replaced: it is append-only (chattr +a)", error);
+    if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
+        return fail_replace(EPERM, "cannot be replaced: it is immutable (chattr +i)", error);
+    if (is_kept_by_sticky(folder, file))
+        return fail_replace(EPERM,
+                            "cannot be replaced: its folder is sticky, and the file is "
+                            "another user's",
+                            error);
     return 0;
 }
+
+/* A file system that does not tell, tells at the rename. */
+static int check_rename(const berth_target *target, berth_error *error)
+{
+#ifdef STATX_MNT_ID
+    const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
+#else
+    const unsigned mask = STATX_BASIC_STATS;
+#endif
+    struct statx folder = {0}, file = {0};
+
+    if (berth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
+        return 0;
+    if (!target->exists)
+        return check_attributes(&folder, NULL, error);
+    if (berth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
+        return 0;
+    return check_attributes(&folder, &file, error);
+}
+
+static int fail_irregular(mode_t mode, berth_error *error)
+{
+    if (S_ISDIR(mode))
+        return fail_replace(EISDIR, "cannot be replaced", error);
+    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                      "is not a regular file and cannot be replaced; "
+                      "a descriptor of it can be written to");
+}
+
+/* What is there must be a regular file that could be written in place. */
+static int check_replaced(berth_target *target, const struct stat *status, berth_error *error)
+{
+    if (!S_ISREG(status->st_mode))
+        return fail_irregular(status->st_mode, error);
+    target->exists = true;
+    target->status = *status;
+    if (check_rename(target, error) < 0)
+        return error->code;
+    if (berth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
+        return fail_replace(errno, "cannot be replaced", error);
+    return 0;
+}
+
+/* ---- descriptors as paths ---- */
+
+/* Links in /proc lead to what is open; their text is only a remark ("/memfd:x (deleted)"). */
+static bool is_in_proc(int folder)
+{
+    struct statfs system;
+
+    return berth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+}
+
+/* Whether a path is the name of an open file. */
+static bool is_name_of(const char *path, const struct stat *open)
+{
+    struct stat named;
+
+    return path[0] == '/' &&
+           berth_system.fstatat(AT_FDCWD, path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           named.st_dev == open->st_dev && named.st_ino == open->st_ino;
+}
+
+/*
+ * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
+ * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
+ */
+static int follow_descriptor(berth_target *target, const char *path, berth_error *error)
+{
+    struct stat open;
+    int fd;
+
+    if (berth_system.fstatat(target->folder, target->name, &open, 0) < 0)
+        return fail_replace(errno, "cannot be examined", error);
+    if (!S_ISREG(open.st_mode))
+        return fail_irregular(open.st_mode, error);
+    if (is_name_of(path, &open))
+        return 0;
+    do
+        fd = berth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return fail_replace(errno, "has no name, and cannot be written in place", error);
+    target->nameless = fd;
+    return 0;
+}
+
+/* ---- following the path ---- */
 
 /* `path` is used up. */
 static int follow(berth_target *target, char path[PATH_MAX], berth_error *error)
 {
-    for (int n_links = 0; n_links <= MOST_LINKS; n_links++) {
+    for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
         if (enter(target, path, error) < 0)
             return error->code;
         if (berth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)
-                return 0;
-            return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+                return check_rename(target, error);
+            return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
             return check_replaced(target, &status, error);
-        if (read_link(target, path, error) < 0)
+        if (read_link(target, path, error) < 0 ||
+            (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
             return error->code;
+        if (target->nameless >= 0)
+            return 0;
     }
-    return berth_fail_errno(error, ELOOP, NULL, BERTH_NO_OFFSET, "the link cannot be followed");
+    return fail_replace(ELOOP, "the link cannot be followed", error);
 }
 
 int berth_target_find(const char *path, berth_target *target, berth_error *error)
 {
     size_t nbytes = strlen(path);
 
-    *target = (berth_target){.folder = -1};
+    *target = (berth_target)BERTH_NO_TARGET;
     if (nbytes == 0)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
     if (nbytes >= PATH_MAX)
@@ -154,6 +277,7 @@ int berth_target_find(const char *path, berth_target *target, berth_error *error
 void berth_target_free(berth_target *target)
 {
     berth_file_close(target->folder);
+    berth_file_close(target->nameless);
     berth_release(target->name);
-    *target = (berth_target){.folder = -1};
+    *target = (berth_target)BERTH_NO_TARGET;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which file a save replaces (F4): links followed, everything that can be told beforehand told. */
+/* Which file a save replaces (F4): links followed, and what can be known refused beforehand (X2).
+ */
 #ifndef BERTH_SAVE_TARGET_H
 #define BERTH_SAVE_TARGET_H
 
-#include <sys/types.h>
+#include <sys/stat.h>
 
 #include "berth.h"
 
@@ -12,12 +13,19 @@ typedef struct berth_target {
     bool folder_readable; /* else it is open with O_PATH: it cannot be listed or synced */
     char *name;           /* in that folder */
     bool exists;
-    mode_t mode; /* permissions of the file that is replaced */
+    struct stat status; /* of the file that is replaced */
+    int nameless;       /* X4: the file itself, open for reading and writing, where the path is a
+                           descriptor's in /proc and the file has no name; -1: it has one */
 } berth_target;
+
+#define BERTH_NO_TARGET                                                                            \
+    {                                                                                              \
+        .folder = -1, .nameless = -1                                                               \
+    }
 
 /* Follows symbolic links; refuses what is there and is no regular file that may be written (W10).
  */
 int berth_target_find(const char *path, berth_target *target, berth_error *error);
-void berth_target_free(berth_target *target); /* of zeros with folder -1: nothing */
+void berth_target_free(berth_target *target); /* of BERTH_NO_TARGET: nothing */
 
 #endif

@@ -6,27 +6,57 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "io/xattr.h"
 
 #define PREFIX ".berth-"
 #define SUFFIX ".tmp"
 #define N_DIGITS 16
-#define MOST_TRIES 100
+#define N_SLOTS 16
+#define MAX_TRIES 100
+#define CLAIM "user.berth.claim"
+#define MAX_CLAIMS 8
+
+/* ---- names ---- */
+
+/* What follows the hash: nothing, "-0" to "-15", or a dash and random digits. */
+static bool is_slot(const char *text, size_t nbytes)
+{
+    char slot[N_DIGITS + 2];
+
+    if (nbytes == 0)
+        return true;
+    if (text[0] != '-')
+        return false;
+    if (nbytes == N_DIGITS + 1)
+        return strspn(text + 1, "0123456789abcdef") >= N_DIGITS;
+    for (int i = 0; i < N_SLOTS; i++)
+        if ((size_t)snprintf(slot, sizeof slot, "-%d", i) == nbytes &&
+            memcmp(slot, text, nbytes) == 0)
+            return true;
+    return false;
+}
 
 bool berth_temporary_is_name(const char *name)
 {
-    size_t prefix_nbytes = strlen(PREFIX);
+    size_t nbytes = strlen(name), rest = strlen(PREFIX) + N_DIGITS;
 
-    if (strncmp(name, PREFIX, prefix_nbytes) != 0)
+    if (nbytes < rest + strlen(SUFFIX) || strncmp(name, PREFIX, strlen(PREFIX)) != 0 ||
+        strcmp(name + nbytes - strlen(SUFFIX), SUFFIX) != 0)
         return false;
-    name += prefix_nbytes;
-    return strspn(name, "0123456789abcdef") == N_DIGITS && strcmp(name + N_DIGITS, SUFFIX) == 0;
+    return strspn(name + strlen(PREFIX), "0123456789abcdef") == N_DIGITS &&
+           is_slot(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
-/* ---- creating ---- */
+static void name_slot(char name[BERTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
+{
+    (void)snprintf(name, BERTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%d" SUFFIX,
+                   (unsigned long long)hash, slot);
+}
 
-static int make_name(char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+static int name_at_random(char name[BERTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
 {
     uint64_t random;
     ssize_t n;
@@ -37,40 +67,124 @@ static int make_name(char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error)
     if (n != (ssize_t)sizeof random)
         return berth_fail_errno(error, n < 0 ? errno : EIO, NULL, BERTH_NO_OFFSET,
                                 "no random name for a temporary file");
-    (void)snprintf(name, BERTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx" SUFFIX,
-                   (unsigned long long)random);
+    (void)snprintf(name, BERTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
+                   (unsigned long long)hash, (unsigned long long)random);
     return 0;
 }
 
-static int lock(int fd)
-{
-    int result;
+/* ---- looking at one, and removing it ---- */
 
-    do
-        result = berth_system.flock(fd, LOCK_EX | LOCK_NB);
-    while (result < 0 && errno == EINTR);
-    return result;
+static void read_owner(int fd, const char *attribute, char text[BERTH_OWNER_NBYTES])
+{
+    ssize_t n = berth_xattr_get(fd, attribute, text, BERTH_OWNER_NBYTES - 1);
+
+    text[n > 0 ? n : 0] = '\0';
+}
+
+bool berth_temporary_open(int folder, const char *name, berth_temporary_file *file)
+{
+    *file = (berth_temporary_file){.fd = -1};
+    file->fd = berth_system.openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (file->fd < 0)
+        return false;
+    if (berth_system.fstat(file->fd, &file->status) < 0 || !S_ISREG(file->status.st_mode)) {
+        berth_temporary_close(file);
+        return false;
+    }
+    read_owner(file->fd, BERTH_TEMPORARY_OWNER, file->owner);
+    file->state = berth_owner_look(file->owner);
+    return true;
+}
+
+void berth_temporary_close(berth_temporary_file *file)
+{
+    berth_file_close(file->fd);
+    file->fd = -1;
 }
 
 /*
- * Locks a new file. False and errno 0 if another save took it for a leftover between its creation
- * and its lock: then it is gone, or about to be. File systems without locks have no leftovers
- * removed either.
+ * Makes the claim that nobody else can make then. One of a process that died before it removed the
+ * file is followed by the next number.
  */
-static bool keep(int fd)
+static bool make_claim(int fd)
 {
-    struct stat status;
+    char attribute[32], mine[BERTH_OWNER_NBYTES], other[BERTH_OWNER_NBYTES];
 
-    if (lock(fd) < 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
-        if (errno == EWOULDBLOCK)
-            errno = 0;
+    if (!berth_owner_of_this(mine))
         return false;
+    for (int i = 0; i < MAX_CLAIMS; i++) {
+        (void)snprintf(attribute, sizeof attribute, CLAIM "%d", i);
+        if (berth_xattr_set(fd, attribute, mine, strlen(mine), XATTR_CREATE) == 0)
+            return true;
+        if (errno != EEXIST)
+            return false;
+        read_owner(fd, attribute, other);
+        if (berth_owner_look(other) != BERTH_OWNER_DEAD)
+            return false;
     }
-    if (berth_system.fstat(fd, &status) < 0)
+    return false;
+}
+
+/*
+ * On a full disk there may be no room for the claim. What is left over of a dead save has room to
+ * give: nobody reads it, and it has no other name.
+ */
+static bool make_room(const berth_temporary_file *file)
+{
+    if (file->state != BERTH_OWNER_DEAD || file->status.st_nlink != 1)
+        return false;
+    int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
+    bool made = fd >= 0 && berth_system.ftruncate(fd, 0) == 0;
+    berth_file_close(fd);
+    return made;
+}
+
+static bool claim(const berth_temporary_file *file)
+{
+    if (make_claim(file->fd))
+        return true;
+    if ((errno != ENOSPC && errno != EDQUOT) || !make_room(file))
+        return false;
+    return make_claim(file->fd);
+}
+
+/* Whether the name still is this file's. */
+static bool is_same(int folder, const char *name, const berth_temporary_file *file)
+{
+    struct stat named;
+
+    return berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           named.st_dev == file->status.st_dev && named.st_ino == file->status.st_ino;
+}
+
+/* File systems without such attributes have no claims: there only `berth clean` removes. */
+bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file)
+{
+    errno = 0;
+    if (!claim(file) && !berth_xattr_is_absent(errno))
         return false;
     errno = 0;
-    return status.st_nlink > 0;
+    return is_same(folder, name, file) && berth_system.unlinkat(folder, name, 0) == 0;
 }
+
+/* X5: removes a name if its save is certainly dead. *exists: something has the name. */
+static bool remove_dead(int folder, const char *name, bool *exists)
+{
+    berth_temporary_file file;
+    bool removed = false;
+
+    *exists = berth_temporary_open(folder, name, &file);
+    if (!*exists)
+        return false;
+    if (file.state == BERTH_OWNER_DEAD)
+        removed = berth_temporary_remove(folder, name, &file);
+    if (removed)
+        berth_log("removed %s, left by a save that was killed", name);
+    berth_temporary_close(&file);
+    return removed;
+}
+
+/* ---- creating ---- */
 
 static int open_new(int folder, const char *name, mode_t mode)
 {
@@ -83,72 +197,79 @@ static int open_new(int folder, const char *name, mode_t mode)
     return fd;
 }
 
-int berth_temporary_create(int folder, mode_t mode, int *fd, char name[BERTH_TEMPORARY_NAME_NBYTES],
-                           berth_error *error)
+/* Opens the first slot that is free, or that a dead save left. -1: errno, EEXIST if there is none.
+ */
+static int open_slot(int folder, uint64_t hash, mode_t mode, char *name)
 {
-    int failure = EEXIST;
+    bool exists;
 
-    for (int i = 0; i < MOST_TRIES && (failure == EEXIST || failure == 0); i++) {
-        if (make_name(name, error) < 0)
-            return error->code;
-        int created = open_new(folder, name, mode);
-        failure = created < 0 ? errno : 0;
-        if (created < 0)
-            continue;
-        if (keep(created)) {
-            *fd = created;
-            return 0;
+    for (int slot = 0; slot < N_SLOTS; slot++) {
+        name_slot(name, hash, slot);
+        int fd = open_new(folder, name, mode);
+        if (fd < 0 && errno == EEXIST) {
+            if (!remove_dead(folder, name, &exists))
+                continue;
+            fd = open_new(folder, name, mode);
         }
-        failure = errno;
-        (void)berth_system.unlinkat(folder, name, 0);
-        berth_file_close(created);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
     }
-    return berth_fail_errno(error, failure ? failure : EBUSY, NULL, BERTH_NO_OFFSET,
-                            "no temporary file can be created in its folder");
+    errno = EEXIST;
+    return -1;
 }
 
-/* ---- cleaning ---- */
-
-/* Whether the name in the folder still is the open file, a regular one. */
-static bool is_same(int folder, const char *name, int fd)
+static int open_at_random(int folder, uint64_t hash, mode_t mode, char *name, berth_error *error)
 {
-    struct stat open, named;
+    int fd = -1;
 
-    return berth_system.fstat(fd, &open) == 0 && S_ISREG(open.st_mode) &&
-           berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           named.st_dev == open.st_dev && named.st_ino == open.st_ino;
-}
-
-static void remove_leftover(int folder, const char *name)
-{
-    /* Never hangs on a named pipe, follows no link. For writing: NFS locks no other. */
-    int fd = berth_system.openat(folder, name,
-                                 O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
-
-    if (fd < 0)
-        return;
-    if (is_same(folder, name, fd) && lock(fd) == 0 && is_same(folder, name, fd) &&
-        berth_system.unlinkat(folder, name, 0) == 0)
-        berth_log("removed %s, left by a save that was killed", name);
-    berth_file_close(fd);
-}
-
-void berth_temporary_clean(int folder)
-{
-    /* As getdents64 fills it: entries of their own length, aligned. */
-    _Alignas(struct dirent64) char entries[8192];
-    int fd = berth_system.openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    ssize_t n;
-
-    if (fd < 0)
-        return;
-    while ((n = berth_system.getdents64(fd, entries, sizeof entries)) > 0) {
-        for (ssize_t at = 0; at < n;) {
-            const struct dirent64 *entry = (const void *)(entries + at);
-            if (berth_temporary_is_name(entry->d_name))
-                remove_leftover(folder, entry->d_name);
-            at += entry->d_reclen;
-        }
+    errno = EEXIST;
+    for (int i = 0; i < MAX_TRIES && fd < 0 && errno == EEXIST; i++) {
+        if (name_at_random(name, hash, error) < 0)
+            return -1;
+        fd = open_new(folder, name, mode);
     }
-    berth_file_close(fd);
+    return fd;
+}
+
+/* The slots behind the one that was free: of saves that ran side by side and were killed. */
+static void clean_further(int folder, uint64_t hash, const char *created)
+{
+    char name[BERTH_TEMPORARY_NAME_NBYTES];
+    bool exists = true, is_behind = false;
+
+    for (int slot = 0; slot < N_SLOTS && exists; slot++) {
+        name_slot(name, hash, slot);
+        if (is_behind)
+            (void)remove_dead(folder, name, &exists);
+        is_behind |= strcmp(name, created) == 0;
+    }
+}
+
+int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
+                           char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+{
+    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, target, strlen(target));
+    char owner[BERTH_OWNER_NBYTES];
+    bool has_owner = berth_owner_of_this(owner); /* before: a kill in between leaves what nobody
+                                                    knows */
+    int created = open_slot(folder, hash, mode, name);
+
+    if (created < 0 && errno == EEXIST)
+        created = open_at_random(folder, hash, mode, name, error);
+    if (error->code != BERTH_OK)
+        return error->code;
+    if (created < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
+                                "no temporary file can be created in its folder");
+    /* X6: where that cannot be kept, it is left to `berth clean`. */
+    if (has_owner)
+        (void)berth_xattr_set(created, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
+    clean_further(folder, hash, name);
+    *fd = created;
+    return 0;
+}
+
+void berth_temporary_release(int fd)
+{
+    (void)berth_xattr_remove(fd, BERTH_TEMPORARY_OWNER);
 }

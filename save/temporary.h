@@ -1,25 +1,49 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Temporary files of saves (F4): ".berth-<16 hex digits>.tmp" in the target's folder, locked with
- * flock while the save that owns them lives, so that saves of one path never meet in one (W7). One
- * without a lock is a leftover of a killed save.
+ * Temporary files of saves (F4, X5): ".berth-<hash of the target's name>-<slot>.tmp" in the
+ * target's folder. The slot is 0 to 15; where all are taken, 16 random hex digits. So a save finds
+ * what earlier saves of its target left by trying names, and lists no folder.
+ *
+ * The owner of a temporary stands in its extended attribute user.berth.owner. Others remove it only
+ * if that process is certainly gone. No locks: many file systems keep them to one mount, and then
+ * each host sees the others' temporaries as left over.
+ *
+ * Who removes one claims its inode first: user.berth.claim0 can be made only once. So no two
+ * processes remove one name, of which the second would remove a new file of that name.
  */
 #ifndef BERTH_SAVE_TEMPORARY_H
 #define BERTH_SAVE_TEMPORARY_H
 
-#include <sys/types.h>
+#include <sys/stat.h>
 
 #include "berth.h"
+#include "save/owner.h"
 
-#define BERTH_TEMPORARY_NAME_NBYTES 32
+#define BERTH_TEMPORARY_NAME_NBYTES 48
+#define BERTH_TEMPORARY_OWNER "user.berth.owner"
 
-/* Creates one in a folder, locked: *fd for reading and writing, and its name. */
-int berth_temporary_create(int folder, mode_t mode, int *fd, char name[BERTH_TEMPORARY_NAME_NBYTES],
-                           berth_error *error);
+/* Creates one in a folder for a target: *fd for reading and writing, and its name. */
+int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
+                           char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
-/* Removes leftovers from a folder, and nothing else. What cannot be removed is left, silently. */
-void berth_temporary_clean(int folder);
+/* When it has the target's name: it is nobody's temporary any more. */
+void berth_temporary_release(int fd);
 
+/* One that is there. */
+typedef struct berth_temporary_file {
+    int fd;                         /* O_PATH */
+    struct stat status;             /* of a regular file */
+    char owner[BERTH_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
+    berth_owner_state state;
+} berth_temporary_file;
+
+/* Looks at a name. False: no regular file has it. */
+bool berth_temporary_open(int folder, const char *name, berth_temporary_file *file);
+void berth_temporary_close(berth_temporary_file *file);
+/* Removes it. False: another process does, or errno tells why it cannot be. */
+bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file);
+
+/* Also the names that Berth 0.1 gave: ".berth-<16 hex digits>.tmp". */
 bool berth_temporary_is_name(const char *name);
 
 #endif

@@ -42,6 +42,7 @@ int run_diff(int argc, char **argv);
 int run_config(int argc, char **argv);
 int run_bench(int argc, char **argv);
 int run_demo(int argc, char **argv);
+int run_clean(int argc, char **argv);
 
 /* ---- common.c ---- */
 
@@ -92,6 +93,8 @@ int finish_output(int code);
 json_t *json_text(const char *text);
 /* Prints a JSON value and a newline to stdout; takes the reference. Returns EXIT_YES or trouble. */
 int print_json(json_t *value);
+/* From here on, remarks of the library go to stderr: what of a replaced file was not kept. */
+void show_remarks(const common *options);
 /* Prints what an operation did to stderr, a line a fact. */
 void print_stats(const berth_stats *stats);
 /*
@@ -198,26 +201,5 @@ int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
 /* One row a dtype that both formats have: safetensors' name; NULL if there is none. */
 const char *safetensors_dtype_name(berth_dtype dtype);
 berth_dtype safetensors_dtype(const char *name);
-
-/* ---- outfile.c ---- */
-
-/* A file that appears whole or not at all: a temporary beside it, synced, then renamed. */
-typedef struct outfile {
-    char *path;
-    char *temporary;
-    int fd;
-    uint64_t nbytes; /* written */
-    uint64_t n_requests;
-} outfile;
-
-/* Each returns 0, or an exit code after telling why. A signal cancels a commit until the rename. */
-int outfile_open(outfile *file, const char *path);
-/* Makes room for so many bytes from now on, where the file system can; or tells that there is none.
- */
-int outfile_reserve(outfile *file, uint64_t nbytes);
-int outfile_write(outfile *file, const void *bytes, size_t nbytes);
-int outfile_commit(outfile *file);
-/* Removes the temporary if it was not committed; frees. */
-void outfile_close(outfile *file);
 
 #endif

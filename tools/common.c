@@ -180,6 +180,18 @@ int trouble(const char *format, ...)
     return EXIT_TROUBLE;
 }
 
+static void print_remark(void *context, const char *message)
+{
+    (void)context;
+    (void)trouble("%s", message);
+}
+
+void show_remarks(const common *options)
+{
+    if (!options->quiet)
+        berth_set_log(print_remark, NULL);
+}
+
 void print_name(FILE *out, const char *name)
 {
     for (size_t n; *name; name += n ? n : 1) {

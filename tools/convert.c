@@ -71,6 +71,7 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
         berth_close(checkpoint);
         return fail(&error);
     }
+    show_remarks(options);
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = save_value(out, berth_root(checkpoint), tree, &call, &error);
     progress_end(&bar);

@@ -254,6 +254,7 @@ int run_copy(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (berth_archive_open(options.words.words[0], NULL, &c.archive, &error) < 0)
         return fail(&error);
+    show_remarks(&options.common);
     progress_begin(&bar, "copy", &options.common, &call, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
     int code = changes_byteorder(&c) ? copy_values(&c, in, out, &call, options.common.quiet, &error)

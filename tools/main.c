@@ -14,6 +14,7 @@ static const command commands[] = {
     {"copy", "copy a checkpoint, with a new layout if options say so", run_copy},
     {"convert", "convert between .pt, .safetensors and older .pt files", run_convert},
     {"diff", "compare two checkpoints", run_diff},
+    {"clean", "list and remove what killed saves left in a folder", run_clean},
     {"config", "show every option, its value and where it comes from", run_config},
     {"bench", "measure how fast checkpoints are saved here", run_bench},
     {"demo", "make a checkpoint, save, verify, map and show it", run_demo},

@@ -264,6 +264,7 @@ static int save(const char *out, berth_value *dict, const common *options)
     berth_call call;
     progress bar;
 
+    show_remarks(options);
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
     progress_end(&bar);

@@ -216,7 +216,24 @@ static char *header_text(const conversion *c, size_t *nbytes)
     return grown;
 }
 
-static int write_tensor(conversion *c, const entry *e, outfile *file, progress *bar, void *buffer,
+/* The file that is written, and where in it. */
+typedef struct output {
+    const char *path;
+    berth_atomic_file *file;
+    uint64_t at;
+} output;
+
+static int write_bytes(output *out, const void *bytes, size_t nbytes)
+{
+    berth_error error;
+
+    if (berth_atomic_write(out->file, bytes, nbytes, out->at, &error) < 0)
+        return fail(&error);
+    out->at += nbytes;
+    return 0;
+}
+
+static int write_tensor(conversion *c, const entry *e, output *out, progress *bar, void *buffer,
                         size_t buffer_nbytes)
 {
     int64_t numel = berth_tensor_numel(e->tensor), chunk = elements_per(e->tensor, buffer_nbytes);
@@ -228,23 +245,24 @@ static int write_tensor(conversion *c, const entry *e, outfile *file, progress *
         if (read_elements(c->checkpoint, e->tensor, first, n, buffer, &error) < 0)
             return fail(&error);
         to_or_from_little(e->tensor->dtype, buffer, (size_t)n * item);
-        if (outfile_write(file, buffer, (size_t)n * item))
+        if (write_bytes(out, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
         if (progress_tell(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
-            return cancelled(file->path);
+            return cancelled(out->path);
     }
     return 0;
 }
 
-static int write_all(conversion *c, outfile *file, progress *bar)
+static int write_all(conversion *c, output *out, const berth_call *call, progress *bar)
 {
     enum { MOST_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
     size_t buffer_nbytes = c->nbytes < MOST_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MOST_NBYTES;
     uint8_t length[8];
+    berth_error error;
     size_t n = 0;
     char *header = header_text(c, &n);
     void *buffer = NULL;
-    int code;
+    int code = 0;
 
     if (!header) {
         code = trouble("%s: a name is no valid UTF-8, or memory is gone", c->in);
@@ -252,44 +270,39 @@ static int write_all(conversion *c, outfile *file, progress *bar)
     }
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)n >> (8 * i));
-    code = outfile_reserve(file, c->nbytes + n + sizeof length);
+    if (berth_atomic_begin(out->path, c->nbytes + n + sizeof length, call, &out->file, &error) < 0)
+        code = fail(&error);
     if (!code)
-        code = outfile_write(file, length, sizeof length);
+        code = write_bytes(out, length, sizeof length);
     if (!code)
-        code = outfile_write(file, header, n);
+        code = write_bytes(out, header, n);
     /* Only now: a file of a kilobyte may have asked for more than there is room (P3). */
     if (!code && !(buffer = malloc(buffer_nbytes)))
         code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)
-        code = write_tensor(c, &c->entries[i], file, bar, buffer, buffer_nbytes);
+        code = write_tensor(c, &c->entries[i], out, bar, buffer, buffer_nbytes);
 cleanup:
     free(header);
     free(buffer);
     return code;
 }
 
-static int write_file(conversion *c, const char *out, const common *options)
+static int write_file(conversion *c, const char *path, const common *options)
 {
-    berth_stats stats = {.asked_nbytes = c->nbytes,
-                         .method = "buffered",
-                         .reason = "safetensors are written in order"};
+    berth_stats stats = {0};
+    output out = {.path = path};
+    berth_error error;
     berth_call call;
-    outfile file;
     progress bar;
 
+    show_remarks(options);
     progress_begin(&bar, "convert", options, &call, &stats); /* from here on signals cancel */
-    int code = outfile_open(&file, out);
-    if (!code)
-        code = write_all(c, &file, &bar);
-    stats.transfer_seconds = progress_seconds(&bar);
-    if (!code)
-        code = outfile_commit(&file);
+    int code = write_all(c, &out, &call, &bar);
+    if (code)
+        berth_atomic_abort(out.file);
+    else if (berth_atomic_commit(out.file, &error) < 0)
+        code = fail(&error);
     progress_end(&bar);
-    stats.total_seconds = progress_seconds(&bar);
-    stats.sync_seconds = stats.total_seconds - stats.transfer_seconds;
-    stats.moved_nbytes = file.nbytes;
-    stats.n_requests = file.n_requests;
-    outfile_close(&file);
     code = tell_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
         (void)trouble("%s: %zu values that are no plain tensors were left out", c->in,

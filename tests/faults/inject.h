@@ -42,7 +42,16 @@
     X(int, fsync, (int fd), (fd))                                                                  \
     X(int, fdatasync, (int fd), (fd))                                                              \
     X(int, fchmod, (int fd, mode_t mode), (fd, mode))                                              \
-    X(int, flock, (int fd, int operation), (fd, operation))                                        \
+    X(int, fchown, (int fd, uid_t owner, gid_t group), (fd, owner, group))                         \
+    X(ssize_t, getxattr, (const char *path, const char *name, void *value, size_t nbytes),         \
+      (path, name, value, nbytes))                                                                 \
+    X(ssize_t, listxattr, (const char *path, char *names, size_t nbytes), (path, names, nbytes))   \
+    X(int, setxattr,                                                                               \
+      (const char *path, const char *name, const void *value, size_t nbytes, int flags),           \
+      (path, name, value, nbytes, flags))                                                          \
+    X(int, removexattr, (const char *path, const char *name), (path, name))                        \
+    X(int, capget, (void *header, void *capabilities), (header, capabilities))                     \
+    X(int, kill, (pid_t process, int signal), (process, signal))                                   \
     X(int, renameat, (int from_folder, const char *from, int to_folder, const char *to),           \
       (from_folder, from, to_folder, to))                                                          \
     X(int, unlinkat, (int folder, const char *path, int flags), (folder, path, flags))             \

@@ -300,7 +300,7 @@ static void power_add_version(unsigned version)
 static void power_begin(void)
 {
     power_add_old("model.pt", path);
-    power_add_old(LEFTOVER, leftover_path);
+    power_add_old(strrchr(leftover_path, '/') + 1, leftover_path);
     power_add_version(0);
     power.now = power.before;
     beneath = berth_system;

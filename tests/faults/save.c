@@ -60,8 +60,14 @@ static const struct {
     {FAULT_readlinkat, 6, {EACCES, EINVAL, EIO, ELOOP, ENAMETOOLONG, ENOENT, ENOMEM, ENOTDIR}},
     {FAULT_getrlimit, 6, {EINVAL, EPERM}},
     {FAULT_getrandom, 6, {EAGAIN, EINTR, EIO, ENOSYS}},
-    {FAULT_getdents64, 6, {EINVAL, EIO, ENOENT, ENOTDIR}},
-    {FAULT_flock, 6, {EINTR, EINVAL, EIO, ENOLCK, ENOSYS, EOPNOTSUPP, EWOULDBLOCK}},
+    {FAULT_fchown, 6, {EACCES, EIO, ENOMEM, EPERM, EROFS}},
+    {FAULT_getxattr, 6, {EACCES, EIO, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP, ERANGE}},
+    {FAULT_listxattr, 6, {EACCES, EIO, ENOENT, ENOMEM, EOPNOTSUPP, ERANGE}},
+    {FAULT_setxattr,
+     6,
+     {EACCES, EDQUOT, EEXIST, EIO, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM, EROFS}},
+    {FAULT_removexattr, 6, {EACCES, EIO, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EROFS}},
+    {FAULT_kill, 6, {EPERM}},
     {FAULT_fchmod, 6, {EACCES, EIO, ENOMEM, EPERM, EROFS}},
     {FAULT_fallocate,
      1,
@@ -295,10 +301,10 @@ Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
     check_message(FAULT_dup, 1, EMFILE, BERTH_E_SYSTEM, "cannot be closed: Too many open files");
     check_message(FAULT_renameat, 1, EBUSY, BERTH_E_SYSTEM,
                   "cannot be replaced: Device or resource busy");
-    check_message(FAULT_flock, 1, ENOLCK, BERTH_E_SYSTEM,
-                  "no temporary file can be created in its folder: No locks available");
-    check_message(FAULT_getrandom, 1, ENOSYS, BERTH_E_SYSTEM,
-                  "no random name for a temporary file: Function not implemented");
+    check_message(FAULT_openat, 2, ENOSPC, BERTH_E_NO_SPACE,
+                  "no temporary file can be created in its folder: No space left on device");
+    check_message(FAULT_fchmod, 1, EIO, BERTH_E_SYSTEM,
+                  "its mode cannot be kept: Input/output error");
 }
 
 static char logged[640];

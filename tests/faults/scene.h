@@ -14,7 +14,6 @@
 #include "tests/save/records.h"
 
 #define OLD "the old file"
-#define LEFTOVER ".berth-00000000000000aa.tmp"
 #define N_BYTES 30000
 #define N_LARGE_BYTES 300000
 #define LARGE_PAGE (2u << 20)
@@ -126,7 +125,7 @@ static inline void scene_set_up(void)
     folder = test_folder_new();
     path = test_path(folder, "model.pt");
     link_path = test_path(folder, "link.pt");
-    leftover_path = test_path(folder, LEFTOVER);
+    leftover_path = temporary_path(folder, "model.pt", 0);
     bytes = aligned_bytes();
     cr_assert_eq(symlink("model.pt", link_path), 0);
     n_points = 0;
@@ -218,10 +217,11 @@ static inline bool holds(const void *what, size_t nbytes)
 static inline void prepare_folder(const scene *tried)
 {
     (void)unlink(path);
+    (void)unlink(leftover_path);
     if (tried->replaces)
         test_write_file(path, OLD, strlen(OLD));
     if (tried->leftover)
-        test_write_file(leftover_path, "half a checkpoint", 17);
+        leave_temporary(leftover_path);
 }
 
 /* Nothing but the link, the target if it is there, and the leftover if it could not be removed. */
@@ -262,6 +262,17 @@ static inline void check_outcome(const scene *tried, int status, const berth_err
     if (status == BERTH_E_NOT_DURABLE)
         cr_assert(strstr(error->message, "in place, but not known to be durable"), "%s",
                   error->message);
+}
+
+static inline void ignore_temporary(void *context, const berth_temporary *temporary)
+{
+    (void)context, (void)temporary;
+}
+
+/* Removes what killed saves left, also where their owner is not known. */
+static inline void clean_folder(void)
+{
+    cr_assert_eq(berth_clean(folder, BERTH_CLEAN_REMOVE, 0, ignore_temporary, NULL, NULL), 0);
 }
 
 static inline size_t n_open_files(void)

@@ -286,6 +286,13 @@ Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing)
 Test(commit, names_of_temporaries_are_told_exactly)
 {
     cr_assert(berth_temporary_is_name(".berth-0123456789abcdef.tmp"));
+    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-0.tmp"));
+    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-15.tmp"));
+    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdef.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-16.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-01.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-.tmp"));
+    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdeg.tmp"));
     cr_assert_not(berth_temporary_is_name(".berth-0123456789abcde.tmp"));
     cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef0.tmp"));
     cr_assert_not(berth_temporary_is_name(".berth-0123456789ABCDEF.tmp"));
@@ -294,33 +301,68 @@ Test(commit, names_of_temporaries_are_told_exactly)
     cr_assert_not(berth_temporary_is_name(".berth-.tmp"));
 }
 
-/* F4 */
-Test(commit, leftovers_are_removed_and_only_those)
+/* F4, X5 */
+Test(commit, what_certainly_is_dead_is_removed_and_only_that)
 {
-    static const char *const names[] = {".berth-00000000000000aa.tmp", ".berth-kept.tmp",
-                                        ".berth-00000000000000bb.tmp", "x.tmp"};
-    char *paths[4], *path = test_path(folder, "model.pt");
-    char *pipe = test_path(folder, ".berth-00000000000000cc.tmp");
+    static const char *const names[] = {".berth-kept.tmp", ".berth-00000000000000bb.tmp",
+                                        ".berth-00000000000000bb-0.tmp", "x.tmp"};
+    char *paths[4], *path = test_path(folder, "model.pt"), *slots[5], owner[BERTH_OWNER_NBYTES];
 
     for (size_t i = 0; i < 4; i++) {
         paths[i] = test_path(folder, names[i]);
         test_write_file(paths[i], "half a checkpoint", 17);
     }
-    cr_assert_eq(mkfifo(pipe, 0666), 0);
-    int alive = open(paths[2], O_RDWR);
-    cr_assert_eq(flock(alive, LOCK_EX), 0);
+    for (int i = 0; i < 5; i++)
+        slots[i] = temporary_path(folder, "model.pt", i);
+    leave_temporary(slots[0]);
+    leave_temporary(slots[1]); /* of this process, which is there */
+    cr_assert(berth_owner_of_this(owner));
+    cr_assert_eq(setxattr(slots[1], BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    leave_temporary(slots[2]); /* of another host: another boot id */
+    owner[2] = owner[2] == 'a' ? 'b' : 'a';
+    strcpy(strrchr(owner, ' '), " 1");
+    cr_assert_eq(setxattr(slots[2], BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    test_write_file(slots[3], "of nobody", 9);
+    leave_temporary(slots[4]);
     save_well(path, 1000);
-    cr_assert_neq(access(paths[0], F_OK), 0, "no lock: its save was killed");
-    cr_assert_eq(access(paths[1], F_OK), 0, "not a name of ours");
-    cr_assert_eq(access(paths[2], F_OK), 0, "locked: its save is alive");
-    cr_assert_eq(access(paths[3], F_OK), 0, "not a name of ours");
-    cr_assert_eq(access(pipe, F_OK), 0, "not a file");
-    close(alive);
-    save_well(path, 1000);
-    cr_assert_neq(access(paths[2], F_OK), 0);
+    for (size_t i = 0; i < 4; i++)
+        cr_assert_eq(access(paths[i], F_OK), 0, "%s is none of this target", names[i]);
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(access(slots[i], F_OK) == 0, i >= 1 && i <= 3, "slot %d", i);
+    cr_assert_eq(test_folder_count(folder), 1 + 4 + 3);
     for (size_t i = 0; i < 4; i++)
         free(paths[i]);
-    free(path), free(pipe);
+    for (size_t i = 0; i < 5; i++)
+        free(slots[i]);
+    free(path);
+}
+
+static size_t n_listed;
+
+static ssize_t count_listings(int fd, void *entries, size_t nbytes)
+{
+    n_listed++;
+    return getdents64(fd, entries, nbytes);
+}
+
+/* X5: where all slots are taken, a random name is. No folder is listed: it may have a million
+ * files. */
+Test(commit, more_saves_than_slots_find_names_without_a_listing)
+{
+    char *path = test_path(folder, "model.pt");
+
+    for (int i = 0; i < 16; i++) {
+        char *slot = temporary_path(folder, "model.pt", i);
+        test_write_file(slot, "of nobody", 9);
+        free(slot);
+    }
+    berth_system.getdents64 = count_listings;
+    save_well(path, 1000);
+    berth_system_restore();
+    cr_assert_eq(n_listed, 0);
+    cr_assert(is_checkpoint(path, 1000));
+    cr_assert_eq(test_folder_count(folder), 17);
+    free(path);
 }
 
 static int kill_when_half_done(void *context, uint64_t done_nbytes, uint64_t total_nbytes)

@@ -7,14 +7,18 @@
 #define TESTS_SAVE_RECORDS_H
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 
 #include "config/error.h"
+#include "config/fnv.h"
 #include "config/options.h"
 #include "format/checksum.h"
 #include "format/zip_write.h"
+#include "save/temporary.h"
 #include "tests/support/support.h"
 
 #define N_SAMPLES 9
@@ -32,6 +36,28 @@ static inline uint8_t *sample_bytes(size_t nbytes)
         bytes[i] = (uint8_t)(state >> 24);
     }
     return bytes;
+}
+
+/* The name of a temporary of a target in its folder. Allocated. */
+static inline char *temporary_path(const char *folder, const char *target, int slot)
+{
+    char name[BERTH_TEMPORARY_NAME_NBYTES];
+    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, target, strlen(target));
+
+    snprintf(name, sizeof name, ".berth-%016llx-%d.tmp", (unsigned long long)hash, slot);
+    return test_path(folder, name);
+}
+
+/* What a save leaves that is killed: of this process's number, but of one that started earlier. */
+static inline void leave_temporary(const char *path)
+{
+    char owner[BERTH_OWNER_NBYTES];
+
+    test_write_file(path, "half a checkpoint", 17);
+    cr_assert(berth_owner_of_this(owner));
+    strcpy(strrchr(owner, ' '), " 1");
+    cr_assert_eq(setxattr(path, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0, "%s",
+                 strerror(errno));
 }
 
 /* All of one block of bytes; empty ones, small ones, and some that span many tiles. */

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/acl.h"
+
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+
+#include "format/bytes.h"
+
+#define HEAD_NBYTES 4
+#define ENTRY_NBYTES 8
+#define MAX_NEW_ENTRIES 3 /* the old owner, the old group, the mask */
+#define ALL 7u
+#define READ_AND_WRITE 6u
+#define NO_ID ((uint32_t)ACL_UNDEFINED_ID)
+
+typedef struct entry {
+    unsigned tag, rights;
+    uint32_t id;
+} entry;
+
+/* ---- the attribute ---- */
+
+static size_t count(const berth_acl *acl)
+{
+    return (acl->nbytes - HEAD_NBYTES) / ENTRY_NBYTES;
+}
+
+static entry get(const berth_acl *acl, size_t i)
+{
+    berth_cursor at = berth_cursor_over(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
+    entry read = {.tag = berth_cursor_u16(&at)};
+
+    read.rights = berth_cursor_u16(&at);
+    read.id = berth_cursor_u32(&at);
+    return read;
+}
+
+static void begin(berth_acl *acl)
+{
+    (void)berth_put_u32(acl->bytes, POSIX_ACL_XATTR_VERSION);
+    acl->nbytes = HEAD_NBYTES;
+}
+
+static void add(berth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
+{
+    uint8_t *at = acl->bytes + acl->nbytes;
+
+    at = berth_put_u16(at, tag);
+    at = berth_put_u16(at, rights);
+    (void)berth_put_u32(at, id);
+    acl->nbytes += ENTRY_NBYTES;
+}
+
+size_t berth_acl_room(size_t nbytes)
+{
+    size_t least = HEAD_NBYTES + 3 * ENTRY_NBYTES;
+
+    return (nbytes < least ? least : nbytes) + MAX_NEW_ENTRIES * ENTRY_NBYTES;
+}
+
+bool berth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
+{
+    const berth_acl acl = {.bytes = (uint8_t *)(uintptr_t)bytes, .nbytes = nbytes};
+    berth_cursor head = berth_cursor_over(bytes, nbytes);
+    unsigned seen = 0, last = 0;
+
+    if (berth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
+        berth_cursor_left(&head) % ENTRY_NBYTES != 0)
+        return false;
+    for (size_t i = 0; i < count(&acl); i++) {
+        entry each = get(&acl, i);
+        if (each.tag < last || each.rights > ALL || (each.tag & (each.tag - 1)) != 0 ||
+            each.tag == 0 || each.tag > ACL_OTHER)
+            return false;
+        last = each.tag;
+        seen |= each.tag;
+    }
+    return (seen & ACL_USER_OBJ) && (seen & ACL_GROUP_OBJ) && (seen & ACL_OTHER);
+}
+
+void berth_acl_of_mode(mode_t mode, berth_acl *acl)
+{
+    begin(acl);
+    add(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
+    add(acl, ACL_GROUP_OBJ, mode >> 3 & ALL, NO_ID);
+    add(acl, ACL_OTHER, mode & ALL, NO_ID);
+}
+
+/* ---- what the entries come to ---- */
+
+/* The rights of each class after the mask, and what all named entries have in common. */
+typedef struct rights {
+    unsigned mask, user, group, other;
+    unsigned common_user, common_group; /* ALL if nobody is named */
+} rights;
+
+static rights sum_up(const berth_acl *acl)
+{
+    rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
+
+    for (size_t i = 0; i < count(acl); i++)
+        if (get(acl, i).tag == ACL_MASK)
+            sum.mask = get(acl, i).rights;
+    for (size_t i = 0; i < count(acl); i++) {
+        entry each = get(acl, i);
+        if (each.tag == ACL_USER_OBJ)
+            sum.user = each.rights;
+        else if (each.tag == ACL_GROUP_OBJ)
+            sum.group = each.rights & sum.mask;
+        else if (each.tag == ACL_OTHER)
+            sum.other = each.rights;
+        else if (each.tag == ACL_USER)
+            sum.common_user &= each.rights & sum.mask;
+        else if (each.tag == ACL_GROUP)
+            sum.common_group &= each.rights & sum.mask;
+    }
+    return sum;
+}
+
+/* The owner can always take these, and what is in the file is the owner's own. */
+static unsigned owner_rights(const rights *old, const berth_acl_change *change)
+{
+    return change->owner ? old->user | READ_AND_WRITE : old->user;
+}
+
+/* ---- passing on ---- */
+
+/* Named entries of one tag, and who was the owner, or the group, as one more. */
+static unsigned add_named(const berth_acl *old, unsigned tag, unsigned mask, bool has_former,
+                          uint32_t former, unsigned former_rights, berth_acl *made)
+{
+    unsigned all = 0;
+
+    for (size_t i = 0; i < count(old); i++) {
+        entry each = get(old, i);
+        if (each.tag != tag)
+            continue;
+        each.rights &= mask;
+        if (has_former && each.id == former)
+            continue; /* by owner or group it had its rights; see below */
+        add(made, tag, each.rights, each.id);
+        all |= each.rights;
+    }
+    if (has_former)
+        add(made, tag, former_rights, former);
+    return has_former ? all | former_rights : all;
+}
+
+void berth_acl_pass_on(const berth_acl *old, const berth_acl_change *change, berth_acl *made)
+{
+    rights was = sum_up(old);
+    unsigned group = was.group;
+
+    /* Who is in the new group was anything before: one of the others, or of any group. */
+    if (change->group)
+        group &= was.other & was.common_group;
+    begin(made);
+    add(made, ACL_USER_OBJ, owner_rights(&was, change), NO_ID);
+    unsigned mask = group | add_named(old, ACL_USER, was.mask, change->owner, change->old_owner,
+                                      was.user, made);
+    add(made, ACL_GROUP_OBJ, group, NO_ID);
+    mask |= add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
+    if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
+        add(made, ACL_MASK, mask, NO_ID);
+    add(made, ACL_OTHER, was.other, NO_ID);
+}
+
+bool berth_acl_narrow(const berth_acl *old, const berth_acl_change *change, mode_t *mode)
+{
+    rights was = sum_up(old);
+    unsigned group = was.group & was.common_user;
+    unsigned other = was.other & was.common_user & was.common_group;
+
+    if (change->group) {
+        other &= was.group;
+        group &= other;
+    }
+    unsigned needed = change->owner ? was.user & READ_AND_WRITE : 0;
+    if (change->owner) {
+        group &= was.user;
+        other &= was.user;
+    }
+    *mode = (mode_t)(owner_rights(&was, change) << 6 | group << 3 | other);
+    return (needed & ~group) == 0 && (needed & ~other) == 0;
+}

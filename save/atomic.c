@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Files of any format that appear whole or not at all: what a save does, without a plan (X7). */
+#include "config/error.h"
+#include "config/memory.h"
+#include "config/options.h"
+#include "io/clock.h"
+#include "save/commit.h"
+#include "save/output_file.h"
+
+#include <string.h>
+
+struct berth_atomic_file {
+    char *path;
+    uint64_t nbytes;
+    berth_commit commit;
+    berth_output_file output_file;
+    berth_output output;
+    berth_call call; /* its config is not looked at any more */
+    double begin_seconds;
+    _Atomic uint64_t n_requests, written_nbytes;
+};
+
+static void release(berth_atomic_file *file)
+{
+    berth_output_file_end(&file->output_file);
+    berth_commit_abort(&file->commit);
+    berth_release(file->path);
+    berth_release(file);
+}
+
+static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_call *call,
+                               berth_error *error)
+{
+    berth_atomic_file *file = berth_allocate_zeroed(sizeof *file);
+
+    if (!file) {
+        berth_fail_memory(error, sizeof *file);
+        return NULL;
+    }
+    file->commit = (berth_commit){.fd = -1, .target = BERTH_NO_TARGET};
+    file->output_file = (berth_output_file){.fd = -1, .direct = {.fd = -1}};
+    file->nbytes = nbytes;
+    if (call)
+        file->call = *call;
+    file->begin_seconds = berth_seconds();
+    file->path = berth_duplicate(path, strlen(path));
+    if (!file->path) {
+        berth_fail_memory(error, strlen(path));
+        release(file);
+        return NULL;
+    }
+    return file;
+}
+
+/* Through the page cache: who writes in pieces of any size has no blocks to write directly. */
+static int start(berth_atomic_file *file, const struct berth_config *config, berth_error *error)
+{
+    const berth_method method = {.is_durable = config->save_durability != BERTH_DURABILITY_NONE,
+                                 .reason = "it is written in pieces of any size"};
+
+    if (berth_commit_begin(&file->commit, file->path, file->nbytes, config->save_durability,
+                           error) < 0)
+        return berth_error_prefix(error, file->path);
+    file->output =
+        berth_output_file_begin(&file->output_file, file->commit.fd, file->nbytes, &method);
+    return 0;
+}
+
+int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call,
+                       berth_atomic_file **file, berth_error *error)
+{
+    struct berth_config config;
+
+    BERTH_ERROR_BEGIN(error);
+    if (!file || !path)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
+                          path ? "place for the file" : "path");
+    *file = NULL;
+    if (berth_config_resolve(call, &config, error) < 0)
+        return error->code;
+    berth_atomic_file *made = make(path, nbytes, call, error);
+    if (!made)
+        return error->code;
+    if (start(made, &config, error) < 0) {
+        release(made);
+        return error->code;
+    }
+    *file = made;
+    return 0;
+}
+
+int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes, uint64_t offset,
+                       berth_error *error)
+{
+    BERTH_ERROR_BEGIN(error);
+    if (!file)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
+    if (offset > file->nbytes || nbytes > file->nbytes - offset) {
+        berth_fail(error, BERTH_E_ARGUMENT, NULL, offset,
+                   "%zu bytes do not fit into a file of %llu bytes", nbytes,
+                   (unsigned long long)file->nbytes);
+        return berth_error_prefix(error, file->path);
+    }
+    if (file->output.write(file->output.context, bytes, nbytes, offset, error) < 0)
+        return berth_error_prefix(error, file->path);
+    atomic_fetch_add(&file->n_requests, 1);
+    atomic_fetch_add(&file->written_nbytes, nbytes);
+    return 0;
+}
+
+static void report(const berth_atomic_file *file, double sync_begin)
+{
+    berth_stats stats = {.asked_nbytes = file->nbytes,
+                         .moved_nbytes = atomic_load(&file->written_nbytes),
+                         .n_requests = atomic_load(&file->n_requests)};
+    double now = berth_seconds();
+
+    stats.method = berth_output_file_method(&file->output_file, &stats.reason);
+    stats.transfer_seconds = sync_begin - file->begin_seconds;
+    stats.sync_seconds = now - sync_begin;
+    stats.total_seconds = now - file->begin_seconds;
+    if (file->call.stats)
+        *file->call.stats = stats;
+}
+
+/* Until the rename it can be cancelled, as any save. */
+static int check_cancelled(const berth_atomic_file *file, berth_error *error)
+{
+    const berth_call *call = &file->call;
+
+    if (call->progress && call->progress(call->progress_context, file->nbytes, file->nbytes) != 0)
+        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    return 0;
+}
+
+int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
+{
+    double sync_begin = berth_seconds();
+
+    BERTH_ERROR_BEGIN(error);
+    if (!file)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
+    if (berth_commit_sync(&file->commit, error) == 0 && check_cancelled(file, error) == 0)
+        (void)berth_commit_replace(&file->commit, error);
+    report(file, sync_begin);
+    (void)berth_error_prefix(error, file->path);
+    release(file);
+    return error->code;
+}
+
+void berth_atomic_abort(berth_atomic_file *file)
+{
+    if (file)
+        release(file);
+}

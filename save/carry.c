@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/carry.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "io/file.h"
+#include "io/syscalls.h"
+#include "io/xattr.h"
+#include "save/acl.h"
+
+#define POSIX_ACL "system.posix_acl_access"
+#define NFS4_ACL "system.nfs4_acl"
+#define USER_PREFIX "user."
+
+/* Labels of security modules that say who may use the file. */
+static const char *const labels[] = {"security.selinux", "security.SMACK64"};
+
+typedef struct carry {
+    const char *name; /* of the target, for messages */
+    int from;         /* the old file, with O_PATH; -1: another process removed it meanwhile */
+    int to;
+    struct stat old;
+    berth_acl_change change;
+} carry;
+
+/* The value of an attribute; bytes NULL if there is none. */
+typedef struct value {
+    uint8_t *bytes;
+    size_t nbytes;
+} value;
+
+/* What a file system or the kernel forbids; anything else is trouble, and ends the save. */
+static bool is_forbidden(int system_errno)
+{
+    return system_errno == EPERM || system_errno == EACCES || system_errno == EINVAL ||
+           system_errno == EOPNOTSUPP || system_errno == ENOSYS;
+}
+
+/* 0, or an errno value if it cannot be known. */
+static int read_value(int fd, const char *attribute, value *read)
+{
+    *read = (value){0};
+    ssize_t n = berth_xattr_get(fd, attribute, NULL, 0);
+    if (n < 0)
+        return berth_xattr_is_absent(errno) ? 0 : errno;
+    uint8_t *bytes = berth_allocate((size_t)n + 1); /* also of an empty value */
+    if (!bytes)
+        return ENOMEM;
+    n = berth_xattr_get(fd, attribute, bytes, (size_t)n);
+    if (n < 0) {
+        int failure = errno;
+        berth_release(bytes);
+        return berth_xattr_is_absent(failure) ? 0 : failure;
+    }
+    *read = (value){.bytes = bytes, .nbytes = (size_t)n};
+    return 0;
+}
+
+static bool is_equal(const value *a, const value *b)
+{
+    return a->bytes && b->bytes && a->nbytes == b->nbytes &&
+           memcmp(a->bytes, b->bytes, a->nbytes) == 0;
+}
+
+/* Whether the new file has this value already: what is equal is not set again. */
+static bool has_value(int fd, const char *attribute, const value *wanted)
+{
+    value present;
+    bool has = read_value(fd, attribute, &present) == 0 && is_equal(&present, wanted);
+
+    berth_release(present.bytes);
+    return has;
+}
+
+/* ---- labels ---- */
+
+/*
+ * A file that has no label of its own after it was made is on a system that does not use them:
+ * there the old one's has no force, and may be lost. Else another label could let others in.
+ */
+static int carry_label(const carry *c, const char *attribute, berth_error *error)
+{
+    value old, present = {0};
+    int failure = read_value(c->from, attribute, &old);
+
+    if (failure == 0 && old.bytes && !has_value(c->to, attribute, &old) &&
+        berth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0) {
+        failure = errno;
+        if (read_value(c->to, attribute, &present) == 0 && !present.bytes)
+            failure = 0;
+    }
+    berth_release(old.bytes);
+    berth_release(present.bytes);
+    if (failure != 0 && failure != ENOENT)
+        return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
+                                "cannot be replaced: its label %s cannot be given to a new file",
+                                attribute);
+    return 0;
+}
+
+/* ---- attributes of users ---- */
+
+/* They speak of the old bytes. Words as they are found in names: user.shatag.sha256, user.md5. */
+static bool is_of_bytes(const char *attribute)
+{
+    static const char *const words[] = {"sha1",   "sha2",   "sha3", "sha5",     "shatag",   "md5",
+                                        "crc",    "xxh",    "hash", "b2sum",    "b3sum",    "blake",
+                                        "digest", "chksum", "etag", "checksum", "signature"};
+    char lower[256];
+    size_t n = 0;
+
+    for (; attribute[n] && n < sizeof lower - 1; n++)
+        lower[n] = (char)tolower((unsigned char)attribute[n]);
+    lower[n] = '\0';
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(lower, words[i]))
+            return true;
+    return strncmp(lower, USER_PREFIX "berth.", strlen(USER_PREFIX "berth.")) == 0;
+}
+
+static void carry_attribute(const carry *c, const char *attribute)
+{
+    value old;
+    int failure = read_value(c->from, attribute, &old);
+
+    if (failure == 0 && old.bytes && !has_value(c->to, attribute, &old) &&
+        berth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0)
+        failure = errno;
+    berth_release(old.bytes);
+    if (failure != 0)
+        berth_log("%s: the attribute %s is not kept: %s", c->name, attribute,
+                  strerrordesc_np(failure));
+}
+
+/* Their loss lets nobody in, and so it never ends a save. */
+static int carry_attributes(const carry *c, berth_error *error)
+{
+    ssize_t n = berth_xattr_list(c->from, NULL, 0);
+
+    if (n <= 0)
+        return 0;
+    char *names = berth_allocate((size_t)n);
+    if (!names)
+        return berth_fail_memory(error, (uint64_t)n);
+    n = berth_xattr_list(c->from, names, (size_t)n);
+    for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
+        if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !is_of_bytes(at))
+            carry_attribute(c, at);
+    berth_release(names);
+    return 0;
+}
+
+/* ---- owner and group ---- */
+
+/* The group first: nobody of another group can ever open it. Only its owner can, until it has its
+ * mode. */
+static int carry_owner(carry *c, berth_error *error)
+{
+    struct stat status;
+
+    if (berth_system.fstat(c->to, &status) < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    if (status.st_gid != c->old.st_gid &&
+        berth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) < 0) {
+        if (!is_forbidden(errno))
+            return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
+                                    "its group cannot be kept");
+        c->change.group = true;
+        berth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name,
+                  (long)status.st_gid, (long)c->old.st_gid);
+    }
+    if (status.st_uid != c->old.st_uid &&
+        berth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) < 0) {
+        if (!is_forbidden(errno))
+            return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
+                                    "its owner cannot be kept");
+        c->change.owner = true;
+        berth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
+                  (long)status.st_uid, (long)c->old.st_uid);
+    }
+    return 0;
+}
+
+/* ---- rights ---- */
+
+static int fail_lock_out(const carry *c, berth_error *error)
+{
+    return berth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
+                            "cannot be replaced: it belongs to user %ld, who could not use the new "
+                            "file; save as that user, or remove the file first",
+                            (long)c->old.st_uid);
+}
+
+/* Some file systems refuse every chmod (CIFS, WSL, FUSE): what is right already is not set again.
+ */
+static int set_mode(const carry *c, mode_t mode, berth_error *error)
+{
+    struct stat status;
+
+    if (berth_system.fstat(c->to, &status) < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    mode_t present = status.st_mode & 0777;
+    if (present == mode || berth_system.fchmod(c->to, mode) == 0)
+        return 0;
+    if (!is_forbidden(errno) || (present & ~mode) != 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
+    berth_log("%s: its mode becomes %03o: it cannot be set to %03o", c->name, (unsigned)present,
+              (unsigned)mode);
+    return 0;
+}
+
+/* No ACL: neither the old one nor one that the folder gives to new files. */
+static int set_mode_alone(const carry *c, mode_t mode, berth_error *error)
+{
+    if (berth_xattr_remove(c->to, POSIX_ACL) < 0 && !berth_xattr_is_absent(errno) &&
+        errno != ENOENT)
+        mode &= (mode_t)~070; /* where one stays, these are its mask: nobody named in it gets in */
+    return set_mode(c, mode, error);
+}
+
+/* As POSIX ACLs cannot be had here. */
+static int narrow(const carry *c, const berth_acl *old, berth_error *error)
+{
+    mode_t mode;
+
+    if (!berth_acl_narrow(old, &c->change, &mode))
+        return fail_lock_out(c, error);
+    if (mode != (c->old.st_mode & 0777))
+        berth_log("%s: its rights become narrower: mode %03o", c->name, (unsigned)mode);
+    return set_mode_alone(c, mode, error);
+}
+
+static int set_acl(const carry *c, const berth_acl *old, const value *wanted, berth_error *error)
+{
+    if (has_value(c->to, POSIX_ACL, wanted) ||
+        berth_xattr_set(c->to, POSIX_ACL, wanted->bytes, wanted->nbytes, 0) == 0)
+        return 0;
+    if (!is_forbidden(errno) && errno != ENOENT)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its ACL cannot be kept");
+    return narrow(c, old, error);
+}
+
+/* `old`: the ACL's bytes, or NULL: the mode says it all. */
+static int carry_posix(const carry *c, const value *old, berth_error *error)
+{
+    size_t room = berth_acl_room(old->nbytes);
+    uint8_t *bytes = berth_allocate(2 * room);
+    berth_acl was = {.bytes = bytes}, made = {.bytes = bytes + room};
+
+    if (!bytes)
+        return berth_fail_memory(error, 2 * room);
+    if (old->bytes)
+        was = (berth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
+    else
+        berth_acl_of_mode(c->old.st_mode & 0777, &was);
+    if (c->change.owner || c->change.group) {
+        berth_acl_pass_on(&was, &c->change, &made);
+        (void)set_acl(c, &was, &(value){.bytes = made.bytes, .nbytes = made.nbytes}, error);
+    } else if (old->bytes)
+        (void)set_acl(c, &was, old, error);
+    else
+        (void)set_mode_alone(c, c->old.st_mode & 0777, error);
+    berth_release(bytes);
+    return error->code;
+}
+
+/* What is not known to be allowed is not allowed: the owner alone. */
+static int leave_to_owner(const carry *c, berth_error *error)
+{
+    if (c->change.owner)
+        return fail_lock_out(c, error);
+    berth_log("%s: only its owner keeps access: its ACL cannot be read or kept", c->name);
+    return set_mode_alone(c, c->old.st_mode & 0700, error);
+}
+
+/* An ACL of NFS 4 is kept as it is, or not at all. Every file there has one, mostly the same. */
+static int carry_nfs4(const carry *c, const value *old, berth_error *error)
+{
+    if (!c->change.owner && !c->change.group &&
+        (has_value(c->to, NFS4_ACL, old) ||
+         berth_xattr_set(c->to, NFS4_ACL, old->bytes, old->nbytes, 0) == 0))
+        return 0;
+    return leave_to_owner(c, error);
+}
+
+static int carry_rights(const carry *c, berth_error *error)
+{
+    value nfs4, posix = {0};
+    int failure = read_value(c->from, NFS4_ACL, &nfs4);
+
+    if (failure == 0)
+        failure = read_value(c->from, POSIX_ACL, &posix);
+    if (failure == ENOMEM)
+        (void)berth_fail_memory(error, BERTH_MAX_XATTR_NBYTES);
+    else if (failure != 0 || (posix.bytes && !berth_acl_is_valid(posix.bytes, posix.nbytes)))
+        (void)leave_to_owner(c, error);
+    else if (nfs4.bytes)
+        (void)carry_nfs4(c, &nfs4, error);
+    else
+        (void)carry_posix(c, &posix, error);
+    berth_release(nfs4.bytes);
+    berth_release(posix.bytes);
+    return error->code;
+}
+
+int berth_carry_over(const berth_target *target, int fd, berth_error *error)
+{
+    carry c = {.name = target->name, .to = fd, .old = target->status};
+
+    c.from = berth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if ((c.from < 0 && errno != ENOENT) ||
+        (c.from >= 0 && berth_system.fstat(c.from, &c.old) < 0)) {
+        (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        berth_file_close(c.from);
+        return error->code;
+    }
+    c.change.old_owner = c.old.st_uid;
+    c.change.old_group = c.old.st_gid;
+    for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)
+        (void)carry_label(&c, labels[i], error);
+    if (error->code == BERTH_OK && carry_attributes(&c, error) == 0 && carry_owner(&c, error) == 0)
+        (void)carry_rights(&c, error);
+    berth_file_close(c.from);
+    return error->code;
+}

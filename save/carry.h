@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a new file takes over from the one that it replaces (X1): owner, group, mode, ACL, security
+ * label and the attributes that users gave it.
+ *
+ * Nobody can read or write the new file who could not read or write the old one, but the process
+ * that saves. Where the process may not give the file away, the rights are passed on by an ACL, or
+ * are narrower, which the log says. A save that would lock out the old owner is refused.
+ */
+#ifndef BERTH_SAVE_CARRY_H
+#define BERTH_SAVE_CARRY_H
+
+#include "save/target.h"
+
+/*
+ * `fd`: a new, empty file that only its owner can open yet. When this returns 0, it has the rights
+ * that it will have. The target must exist.
+ */
+int berth_carry_over(const berth_target *target, int fd, berth_error *error);
+
+#endif

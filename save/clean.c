@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What killed saves left in a folder (X5): listed, and removed where nobody can be writing it. */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "config/error.h"
+#include "io/file.h"
+#include "io/syscalls.h"
+#include "save/temporary.h"
+
+typedef struct cleaning {
+    int folder;
+    double now; /* seconds since 1970 */
+    bool remove;
+    double min_age_seconds;
+    berth_temporary_function report;
+    void *context;
+} cleaning;
+
+static double seconds_of(const struct timespec *time)
+{
+    return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
+}
+
+static berth_temporary_state state_of(const berth_temporary_file *file)
+{
+    switch (file->state) {
+    case BERTH_OWNER_ALIVE:
+        return BERTH_TEMPORARY_ALIVE;
+    case BERTH_OWNER_DEAD:
+        return BERTH_TEMPORARY_DEAD;
+    case BERTH_OWNER_UNKNOWN:
+        break;
+    }
+    return BERTH_TEMPORARY_UNKNOWN;
+}
+
+/* One whose owner nobody here can look for: who still writes to it changes its time. */
+static bool may_remove(const cleaning *clean, const berth_temporary *found)
+{
+    if (found->state == BERTH_TEMPORARY_DEAD)
+        return true;
+    return found->state == BERTH_TEMPORARY_UNKNOWN && found->age_seconds >= clean->min_age_seconds;
+}
+
+/* Removing one that is gone is no failure. */
+static void remove_file(const cleaning *clean, const char *name, berth_temporary_file *file,
+                        berth_temporary *found, berth_error *why)
+{
+    found->removed = berth_temporary_remove(clean->folder, name, file);
+    if (found->removed || errno == 0 || errno == ENOENT)
+        return;
+    (void)berth_fail_errno(why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
+    found->error = why;
+}
+
+static void look_at(const cleaning *clean, const char *name)
+{
+    berth_temporary_file file;
+    berth_error why;
+
+    if (!berth_temporary_is_name(name) || !berth_temporary_open(clean->folder, name, &file))
+        return;
+    double changed = seconds_of(&file.status.st_mtim), age = clean->now - changed;
+    berth_temporary found = {.name = name,
+                             .nbytes = (uint64_t)file.status.st_size,
+                             .age_seconds = age > 0 ? age : 0,
+                             .state = state_of(&file),
+                             .owner = file.owner};
+    berth_error_clear(&why);
+    if (clean->remove && may_remove(clean, &found))
+        remove_file(clean, name, &file, &found, &why);
+    clean->report(clean->context, &found);
+    berth_temporary_close(&file);
+}
+
+static int look_at_all(const cleaning *clean, berth_error *error)
+{
+    /* As getdents64 fills it: entries of their own length, aligned. */
+    _Alignas(struct dirent64) char entries[8192];
+    ssize_t n;
+
+    while ((n = berth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
+        for (ssize_t at = 0; at < n;) {
+            const struct dirent64 *entry = (const void *)(entries + at);
+            look_at(clean, entry->d_name);
+            at += entry->d_reclen;
+        }
+    }
+    if (n < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be listed");
+    return 0;
+}
+
+int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
+                berth_temporary_function report, void *context, berth_error *error)
+{
+    cleaning clean = {.remove = flags & BERTH_CLEAN_REMOVE,
+                      .min_age_seconds = min_age_seconds,
+                      .report = report,
+                      .context = context};
+    struct timespec now = {0};
+
+    BERTH_ERROR_BEGIN(error);
+    if (!folder || !report || (flags & ~BERTH_CLEAN_REMOVE))
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
+                          !folder   ? "the folder is NULL"
+                          : !report ? "the function is NULL"
+                                    : "there are no such flags");
+    do
+        clean.folder = berth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    while (clean.folder < 0 && errno == EINTR);
+    if (clean.folder < 0)
+        (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+    else {
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        clean.now = seconds_of(&now);
+        (void)look_at_all(&clean, error);
+        berth_file_close(clean.folder);
+    }
+    return berth_error_prefix(error, folder);
+}

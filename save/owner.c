@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/owner.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/syscalls.h"
+
+#define STAT_NBYTES 1024
+#define LINK_NBYTES 64
+/* Of the fields in /proc/PID/stat. The second is the program's name, in parentheses. */
+#define START_FIELD 22
+
+/* The number in a namespace's link, "pid:[4026531836]". */
+static bool read_namespace(const char *path, unsigned long long *number)
+{
+    char text[LINK_NBYTES];
+    ssize_t n = berth_system.readlinkat(AT_FDCWD, path, text, sizeof text - 1);
+
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    const char *open = strchr(text, '[');
+    return open && sscanf(open, "[%llu]", number) == 1;
+}
+
+/* "1 <boot id> <pid namespace> <time namespace> ". Kernels before 5.6 have no time namespaces. */
+static bool describe_host(char text[BERTH_OWNER_NBYTES])
+{
+    char boot[LINK_NBYTES];
+    unsigned long long processes, time = 0;
+
+    if (!berth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
+        !read_namespace("/proc/self/ns/pid", &processes))
+        return false;
+    boot[strcspn(boot, " \n")] = '\0';
+    (void)read_namespace("/proc/self/ns/time", &time);
+    (void)snprintf(text, BERTH_OWNER_NBYTES, "1 %s %llu %llu ", boot, processes, time);
+    return true;
+}
+
+/* When a process started, in clock ticks since the boot. `process`: "self", or a number. */
+static bool read_start(const char *process, unsigned long long *start)
+{
+    char path[LINK_NBYTES], text[STAT_NBYTES];
+
+    (void)snprintf(path, sizeof path, "/proc/%.20s/stat", process);
+    if (!berth_file_read_text(path, text, sizeof text))
+        return false;
+    const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
+    for (int field = 2; at && field < START_FIELD; field++)
+        at = strchr(at + 1, ' ');
+    return at && sscanf(at, " %llu", start) == 1;
+}
+
+/* Whether /proc counts processes as this one does: it may be another pid namespace's. */
+static bool is_own_proc(void)
+{
+    char text[LINK_NBYTES];
+    ssize_t n = berth_system.readlinkat(AT_FDCWD, "/proc/self", text, sizeof text - 1);
+
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    return strtol(text, NULL, 10) == (long)getpid();
+}
+
+bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
+{
+    unsigned long long start;
+
+    if (!describe_host(text) || !read_start("self", &start))
+        return false;
+    size_t n = strlen(text);
+    (void)snprintf(text + n, BERTH_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
+    return true;
+}
+
+/* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
+static berth_owner_state look_for(long process, unsigned long long start)
+{
+    unsigned long long now;
+    char number[LINK_NBYTES];
+
+    if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
+        return BERTH_OWNER_DEAD;
+    (void)snprintf(number, sizeof number, "%ld", process);
+    if (is_own_proc() && read_start(number, &now) && now != start)
+        return BERTH_OWNER_DEAD;
+    return BERTH_OWNER_ALIVE;
+}
+
+berth_owner_state berth_owner_look(const char *text)
+{
+    char host[BERTH_OWNER_NBYTES];
+    unsigned long long start;
+    long process;
+
+    if (!describe_host(host) || strncmp(text, host, strlen(host)) != 0)
+        return BERTH_OWNER_UNKNOWN;
+    /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
+    if (sscanf(text + strlen(host), "%ld %llu", &process, &start) != 2 || process <= 0 ||
+        process > INT32_MAX)
+        return BERTH_OWNER_UNKNOWN;
+    return look_for(process, start);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Which process a temporary belongs to, as text (X5): "1 <boot id> <pid namespace> <time namespace>
+ * <pid> <start>". Two hosts have two boot ids; two containers of one host have two pid namespaces;
+ * a number that was given out again has another start, which is counted in clock ticks since the
+ * boot, as the time namespace sees it.
+ */
+#ifndef BERTH_SAVE_OWNER_H
+#define BERTH_SAVE_OWNER_H
+
+#include <stdbool.h>
+
+#define BERTH_OWNER_NBYTES 160
+
+typedef enum berth_owner_state {
+    BERTH_OWNER_UNKNOWN, /* of another host or container, or the text is none */
+    BERTH_OWNER_ALIVE,
+    BERTH_OWNER_DEAD /* certainly: this kernel says so */
+} berth_owner_state;
+
+/* This process. False where /proc does not tell: then nobody can ever know. */
+bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES]);
+
+/* Whether the process that a text names is there. `text` may hold anything. */
+berth_owner_state berth_owner_look(const char *text);
+
+#endif

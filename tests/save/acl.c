@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Rights that are passed on to a file of another owner or group (X1): all ACLs of a small world are
+ * tried, and what each of its people could do before is compared with what they can do afterwards.
+ */
+#include <criterion/criterion.h>
+#include <linux/posix_acl.h>
+#include <string.h>
+
+#include "format/bytes.h"
+#include "save/acl.h"
+
+/* Users and groups. The new owner is the one who saves; the new group is the saver's. */
+enum { OWNER = 1, SAVER = 2, NAMED = 3, STRANGER = 4 };
+enum { TEAM = 1, SAVERS = 2, NAMED_GROUP = 3 };
+
+typedef struct access_list {
+    uint8_t bytes[128];
+    berth_acl acl;
+} access_list;
+
+static void add(access_list *list, unsigned tag, unsigned rights, uint32_t id)
+{
+    uint8_t *at = list->bytes + list->acl.nbytes;
+
+    at = berth_put_u16(at, tag);
+    at = berth_put_u16(at, rights);
+    (void)berth_put_u32(at, id);
+    list->acl.nbytes += 8;
+}
+
+/* What POSIX.1e says: the first class that somebody is in decides; of groups any will do. */
+static bool may(const berth_acl *acl, unsigned owner, unsigned group, unsigned user,
+                unsigned groups, unsigned wanted)
+{
+    unsigned mask = 7, named = 8, other = 0, user_obj = 0;
+    bool in_group = false, by_group = false;
+
+    for (size_t at = 4; at < acl->nbytes; at += 8)
+        if (acl->bytes[at] == ACL_MASK)
+            mask = acl->bytes[at + 2];
+    for (size_t at = 4; at < acl->nbytes; at += 8) {
+        unsigned tag = acl->bytes[at], rights = acl->bytes[at + 2], id = acl->bytes[at + 4];
+        if (tag == ACL_USER_OBJ)
+            user_obj = rights;
+        if (tag == ACL_OTHER)
+            other = rights;
+        if (tag == ACL_USER && id == user)
+            named = rights & mask;
+        unsigned which = tag == ACL_GROUP_OBJ ? group : id;
+        if ((tag == ACL_GROUP_OBJ || tag == ACL_GROUP) && (groups & 1u << which)) {
+            in_group = true;
+            by_group |= (rights & mask & wanted) == wanted;
+        }
+    }
+    if (user == owner)
+        return (user_obj & wanted) == wanted;
+    if (named < 8)
+        return (named & wanted) == wanted;
+    return in_group ? by_group : (other & wanted) == wanted;
+}
+
+typedef struct world {
+    const berth_acl *old;
+    berth_acl_change change;
+    unsigned owner, group; /* of the new file */
+} world;
+
+/* Nobody but the saver can do more. With an ACL, old owner and old group can do no less. */
+static void compare(const world *w, const berth_acl *new, bool is_acl)
+{
+    static const unsigned asked[] = {4, 2, 6};
+
+    for (unsigned user = OWNER; user <= STRANGER; user++)
+        for (unsigned groups = 0; groups < 16; groups += 2)
+            for (size_t i = 0; i < 3; i++) {
+                bool before = may(w->old, OWNER, TEAM, user, groups, asked[i]);
+                bool after = may(new, w->owner, w->group, user, groups, asked[i]);
+                if (user == w->owner && w->change.owner)
+                    continue;
+                cr_assert(before || !after, "user %u of groups %x may do %u now", user, groups,
+                          asked[i]);
+                if (is_acl && user == OWNER)
+                    cr_assert_eq(before, after, "the old owner of groups %x, %u", groups, asked[i]);
+                if (is_acl && user == STRANGER && groups == 1u << TEAM)
+                    cr_assert_eq(before, after, "the old group, %u", asked[i]);
+            }
+}
+
+static size_t n_worlds;
+
+static void check_world(const berth_acl *old, bool change_owner, bool change_group)
+{
+    access_list made = {0}, plain = {0};
+    world w = {.old = old,
+               .change = {.owner = change_owner,
+                          .group = change_group,
+                          .old_owner = OWNER,
+                          .old_group = TEAM},
+               .owner = change_owner ? SAVER : OWNER,
+               .group = change_group ? SAVERS : TEAM};
+    mode_t mode;
+
+    cr_assert_leq(berth_acl_room(old->nbytes), sizeof made.bytes);
+    made.acl.bytes = made.bytes;
+    plain.acl.bytes = plain.bytes;
+    berth_acl_pass_on(old, &w.change, &made.acl);
+    cr_assert(berth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
+    compare(&w, &made.acl, true);
+    bool keeps_owner = berth_acl_narrow(old, &w.change, &mode);
+    berth_acl_of_mode(mode, &plain.acl);
+    compare(&w, &plain.acl, false);
+    for (unsigned groups = 0; keeps_owner && groups < 16; groups += 2)
+        for (unsigned wanted = 2; wanted <= 6; wanted += 2)
+            cr_assert(!may(old, OWNER, TEAM, OWNER, groups, wanted) ||
+                      may(&plain.acl, w.owner, w.group, OWNER, groups, wanted));
+    n_worlds++;
+}
+
+/* `n` counts through all rights of all entries, two bits each. */
+static void make_acl(access_list *list, unsigned n, bool is_extended)
+{
+    unsigned rights[6];
+
+    for (size_t i = 0; i < 6; i++)
+        rights[i] = (n >> (2 * i) & 3) * 2;
+    *list = (access_list){.acl = {.nbytes = 4}};
+    list->acl.bytes = list->bytes;
+    (void)berth_put_u32(list->bytes, 2);
+    add(list, ACL_USER_OBJ, rights[0], UINT32_MAX);
+    if (is_extended)
+        add(list, ACL_USER, rights[3], NAMED);
+    add(list, ACL_GROUP_OBJ, rights[1], UINT32_MAX);
+    if (is_extended) {
+        add(list, ACL_GROUP, rights[4], NAMED_GROUP);
+        add(list, ACL_MASK, rights[5], UINT32_MAX);
+    }
+    add(list, ACL_OTHER, rights[2], UINT32_MAX);
+}
+
+/* X1 */
+Test(acl, nobody_can_do_more_by_rights_that_were_passed_on)
+{
+    for (unsigned extended = 0; extended < 2; extended++)
+        for (unsigned n = 0; n < (extended ? 4096u : 64u); n++)
+            for (unsigned change = 0; change < 4; change++) {
+                access_list list;
+                make_acl(&list, n, extended);
+                cr_assert(berth_acl_is_valid(list.acl.bytes, list.acl.nbytes));
+                check_world(&list.acl, change & 1, change & 2);
+            }
+    cr_assert_eq(n_worlds, 4 * (4096 + 64));
+}
+
+/* X1 */
+Test(acl, what_is_no_acl_is_told)
+{
+    access_list good;
+
+    make_acl(&good, 1234, true);
+    for (size_t n = 0; n < good.acl.nbytes; n++)
+        cr_assert_not(berth_acl_is_valid(good.bytes, n), "%zu bytes", n);
+    static const struct {
+        size_t at;
+        uint8_t byte;
+    } changes[] = {{0, 3}, {4, 0}, {4, 3}, {4, 64}, {4, 4}, {6, 8}, {12, 1}, {44, 16}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        make_acl(&good, 1234, true);
+        good.bytes[changes[i].at] = changes[i].byte;
+        cr_assert_not(berth_acl_is_valid(good.bytes, good.acl.nbytes), "change %zu", i);
+    }
+}

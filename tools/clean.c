@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth clean: what killed saves left in a folder. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/command.h"
+
+#define DAY_SECONDS 86400.0
+
+typedef struct clean_options {
+    common common;
+    positional words;
+    bool remove;
+    double min_age_seconds;
+} clean_options;
+
+static const struct argp_option own_options[] = {
+    {"remove", 'r', NULL, 0, "remove those that are dead, and old ones that may be", 1},
+    {"older-than", 'o', "AGE", 0,
+     "how long nobody must have written to one that may be dead: 90s, 30m, 12h, 1d (default), 0",
+     1},
+    {0}};
+
+/* "90", "90s", "30m", "12h", "1d". */
+static bool parse_age(const char *text, double *seconds)
+{
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", DAY_SECONDS}};
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    double number = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0) {
+            *seconds = number * units[i].seconds;
+            return true;
+        }
+    return false;
+}
+
+static error_t parse(int key, char *word, struct argp_state *state)
+{
+    clean_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 'r':
+        options->remove = true;
+        return 0;
+    case 'o':
+        if (!parse_age(word, &options->min_age_seconds))
+            usage_error(state, "--older-than: '%s' is no age; such are: 90s, 30m, 12h, 1d", word);
+        return 0;
+    default:
+        return take_positional(key, word, state, &options->words);
+    }
+}
+
+/* ---- what was found ---- */
+
+typedef struct findings {
+    const clean_options *options;
+    json_t *list; /* with --json */
+    size_t n, n_removed;
+    uint64_t nbytes, removed_nbytes;
+    int code;
+} findings;
+
+static const char *state_name(berth_temporary_state state)
+{
+    switch (state) {
+    case BERTH_TEMPORARY_ALIVE:
+        return "alive";
+    case BERTH_TEMPORARY_DEAD:
+        return "dead";
+    case BERTH_TEMPORARY_UNKNOWN:
+        break;
+    }
+    return "unknown";
+}
+
+/* "3.5 h": the largest unit of which there is one. */
+static const char *age_text(double seconds, char text[32])
+{
+    const char *unit = seconds >= DAY_SECONDS ? "d"
+                       : seconds >= 3600      ? "h"
+                       : seconds >= 60        ? "m"
+                                              : "s";
+    double one = *unit == 'd' ? DAY_SECONDS : *unit == 'h' ? 3600 : *unit == 'm' ? 60 : 1;
+
+    snprintf(text, 32, "%.1f %s", seconds / one, unit);
+    return text;
+}
+
+static void print_one(const berth_temporary *found)
+{
+    char nbytes[32], age[32];
+
+    printf("%-50s %10s  %8s  %s%s\n", found->name, human_nbytes(found->nbytes, nbytes),
+           age_text(found->age_seconds, age), state_name(found->state),
+           found->removed ? ", removed" : "");
+}
+
+static json_t *to_json(const berth_temporary *found)
+{
+    return json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
+                     (json_int_t)found->nbytes, "age_seconds", found->age_seconds, "state",
+                     state_name(found->state), "owner", json_text(found->owner), "removed",
+                     found->removed);
+}
+
+static void add(void *context, const berth_temporary *found)
+{
+    findings *all = context;
+
+    all->n++;
+    all->nbytes += found->nbytes;
+    if (found->removed) {
+        all->n_removed++;
+        all->removed_nbytes += found->nbytes;
+    }
+    if (all->list)
+        json_array_append_new(all->list, to_json(found));
+    else if (!all->options->common.quiet)
+        print_one(found);
+    if (found->error)
+        all->code = trouble("%s: %s", all->options->words.words[0], found->error->message);
+}
+
+static int report(findings *all)
+{
+    char nbytes[32], removed[32];
+
+    if (all->list)
+        return print_json(json_pack("{s:o}", "temporaries", all->list));
+    if (!all->options->common.quiet)
+        printf("%zu temporaries, %s; %zu removed, %s\n", all->n, human_nbytes(all->nbytes, nbytes),
+               all->n_removed, human_nbytes(all->removed_nbytes, removed));
+    return finish_output(EXIT_YES);
+}
+
+int run_clean(int argc, char **argv)
+{
+    static const struct argp argp = {
+        own_options,
+        parse,
+        "FOLDER",
+        "List the temporary files that saves have in a folder: name, size, since when nobody has "
+        "written to it, and whether its save is alive, dead, or unknown, as one of another host or "
+        "container is. With --remove, remove those that are dead, and unknown ones that are old. "
+        "One whose save is alive is never removed.",
+        common_children,
+        NULL,
+        NULL};
+    clean_options options = {.words = {.least = 1, .most = 1}, .min_age_seconds = DAY_SECONDS};
+    findings all = {.options = &options};
+    berth_error error;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.common.json && !(all.list = json_array()))
+        return trouble("out of memory");
+    if (berth_clean(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
+                    options.min_age_seconds, add, &all, &error) < 0) {
+        json_decref(all.list);
+        return fail(&error);
+    }
+    int code = report(&all);
+    return all.code ? all.code : code;
+}
