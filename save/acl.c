@@ -70,11 +70,14 @@ bool berth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
     for (size_t i = 0; i < count(&acl); i++) {
         entry each = get(&acl, i);
         if (each.tag < last || each.rights > ALL || (each.tag & (each.tag - 1)) != 0 ||
-            each.tag == 0 || each.tag > ACL_OTHER)
+            each.tag == 0 || each.tag > ACL_OTHER ||
+            (seen & each.tag & ~(unsigned)(ACL_USER | ACL_GROUP)) != 0)
             return false;
         last = each.tag;
         seen |= each.tag;
     }
+    if ((seen & (ACL_USER | ACL_GROUP)) && !(seen & ACL_MASK))
+        return false;
     return (seen & ACL_USER_OBJ) && (seen & ACL_GROUP_OBJ) && (seen & ACL_OTHER);
 }
 

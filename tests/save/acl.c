@@ -163,7 +163,7 @@ Test(acl, what_is_no_acl_is_told)
     static const struct {
         size_t at;
         uint8_t byte;
-    } changes[] = {{0, 3}, {4, 0}, {4, 3}, {4, 64}, {4, 4}, {6, 8}, {12, 1}, {44, 16}};
+    } changes[] = {{0, 3}, {4, 0}, {4, 3}, {4, 64}, {4, 4}, {6, 8}, {12, 1}, {36, 8}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         make_acl(&good, 1234, true);
         good.bytes[changes[i].at] = changes[i].byte;
