@@ -45,3 +45,20 @@ berth_file_system berth_file_system_of(int fd)
         return BERTH_ELSEWHERE;
     }
 }
+
+bool berth_file_system_obeys_acls(int fd)
+{
+    struct statfs system;
+
+    if (berth_system.fstatfs(fd, &system) < 0)
+        return false;
+    switch ((unsigned long)system.f_type) {
+    case FUSE:
+    case CIFS:
+    case SMB2:
+    case V9FS_MAGIC:
+        return false;
+    default:
+        return true;
+    }
+}

@@ -3,6 +3,8 @@
 #ifndef BERTH_IO_FILE_SYSTEM_H
 #define BERTH_IO_FILE_SYSTEM_H
 
+#include <stdbool.h>
+
 typedef enum berth_file_system {
     BERTH_ON_DISK,   /* ext2 to ext4, XFS: here direct I/O is measured */
     BERTH_IN_MEMORY, /* tmpfs and friends */
@@ -11,5 +13,11 @@ typedef enum berth_file_system {
 } berth_file_system;
 
 berth_file_system berth_file_system_of(int fd);
+
+/*
+ * Whether an ACL that can be set decides who may open the file. FUSE, SMB and 9P may hand it on to
+ * what lies below, and go by the mode alone.
+ */
+bool berth_file_system_obeys_acls(int fd);
 
 #endif

@@ -163,8 +163,11 @@ void berth_acl_pass_on(const berth_acl *old, const berth_acl_change *change, ber
                                       was.user, made);
     add(made, ACL_GROUP_OBJ, group, NO_ID);
     mask |= add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
+    /* Linux looks at no entry where the mask is 0: who is named, to have nothing, would be one of
+     * the others. So it never is: the right to execute, which no entry gets by that, stands there.
+     */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
-        add(made, ACL_MASK, mask, NO_ID);
+        add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
     add(made, ACL_OTHER, was.other, NO_ID);
 }
 

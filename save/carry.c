@@ -8,6 +8,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/file.h"
+#include "io/file_system.h"
 #include "io/syscalls.h"
 #include "io/xattr.h"
 #include "save/acl.h"
@@ -216,8 +217,10 @@ static int set_mode(const carry *c, mode_t mode, berth_error *error)
 /* No ACL: neither the old one nor one that the folder gives to new files. */
 static int set_mode_alone(const carry *c, mode_t mode, berth_error *error)
 {
-    if (berth_xattr_remove(c->to, POSIX_ACL) < 0 && !berth_xattr_is_absent(errno) &&
-        errno != ENOENT)
+    bool has_acl = berth_xattr_get(c->to, POSIX_ACL, NULL, 0) >= 0 ||
+                   !(berth_xattr_is_absent(errno) || errno == ENOENT);
+
+    if (has_acl && berth_xattr_remove(c->to, POSIX_ACL) < 0)
         mode &= (mode_t)~070; /* where one stays, these are its mask: nobody named in it gets in */
     return set_mode(c, mode, error);
 }
@@ -257,7 +260,9 @@ static int carry_posix(const carry *c, const value *old, berth_error *error)
         was = (berth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
     else
         berth_acl_of_mode(c->old.st_mode & 0777, &was);
-    if (c->change.owner || c->change.group) {
+    if ((c->change.owner || c->change.group) && !berth_file_system_obeys_acls(c->to))
+        (void)narrow(c, &was, error);
+    else if (c->change.owner || c->change.group) {
         berth_acl_pass_on(&was, &c->change, &made);
         (void)set_acl(c, &was, &(value){.bytes = made.bytes, .nbytes = made.nbytes}, error);
     } else if (old->bytes)

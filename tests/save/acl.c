@@ -66,6 +66,15 @@ typedef struct world {
     unsigned owner, group; /* of the new file */
 } world;
 
+/* Linux looks at named entries only where the mask, which is the mode's group bits, is not 0. */
+static bool is_looked_at(const berth_acl *acl)
+{
+    for (size_t at = 4; at < acl->nbytes; at += 8)
+        if (acl->bytes[at] == ACL_MASK)
+            return acl->bytes[at + 2] != 0;
+    return true;
+}
+
 /* Nobody but the saver can do more. With an ACL, old owner and old group can do no less. */
 static void compare(const world *w, const berth_acl *new, bool is_acl)
 {
@@ -106,6 +115,7 @@ static void check_world(const berth_acl *old, bool change_owner, bool change_gro
     plain.acl.bytes = plain.bytes;
     berth_acl_pass_on(old, &w.change, &made.acl);
     cr_assert(berth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
+    cr_assert((!change_owner && !change_group) || is_looked_at(&made.acl));
     compare(&w, &made.acl, true);
     bool keeps_owner = berth_acl_narrow(old, &w.change, &mode);
     berth_acl_of_mode(mode, &plain.acl);
