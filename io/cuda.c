@@ -136,31 +136,58 @@ static int count(unsigned *n)
     return (int)result;
 }
 
-/*
- * The primary context is the one that PyTorch and the run-time library use: memory of theirs is
- * memory here. Never given back: that could reset the device under a library that came later.
- */
-static int open_device(berth_device_handle *device)
-{
-    CUdevice number;
-    CUcontext context = NULL;
-    CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
+/* ---- every call is made in the device's context, and leaves the thread the one it had ---- */
 
-    if (result == CUDA_SUCCESS)
-        result = cuda.DevicePrimaryCtxRetain(&context, number);
-    device->native = context;
-    return (int)result;
+/*
+ * While another thread captures a graph in the mode CU_STREAM_CAPTURE_MODE_GLOBAL, most calls that
+ * allocate, free, pin or wait would invalidate the capture: unless the thread that makes them is
+ * relaxed (X16). So is one that captures by itself; its own work is no part of ours.
+ */
+struct visit {
+    CUstreamCaptureMode mode; /* that the thread was in */
+    bool is_relaxed;
+};
+
+static void relax(struct visit *visit)
+{
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode &&
+                        cuda.ThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
 }
 
-/* ---- every call is made in the device's context, and leaves the thread the one it had ---- */
+static void unrelax(struct visit *visit)
+{
+    if (visit->is_relaxed)
+        visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
+}
+
+static CUresult enter(const berth_device_handle *device, struct visit *visit)
+{
+    CUresult result = cuda.CtxPushCurrent((CUcontext)device->native);
+
+    if (result == CUDA_SUCCESS)
+        relax(visit);
+    return result;
+}
+
+/* A context that died meanwhile may refuse to change the mode: then the thread's own one does it.
+ */
+static void leave(struct visit *visit)
+{
+    CUcontext popped;
+
+    unrelax(visit);
+    (void)cuda.CtxPopCurrent(&popped);
+    unrelax(visit);
+}
 
 #define IN_CONTEXT(device, result, call)                                                           \
     do {                                                                                           \
-        CUcontext popped_;                                                                         \
-        (result) = cuda.CtxPushCurrent((CUcontext)(device)->native);                               \
+        struct visit visit_;                                                                       \
+        (result) = enter(device, &visit_);                                                         \
         if ((result) == CUDA_SUCCESS) {                                                            \
             (result) = (call);                                                                     \
-            (void)cuda.CtxPopCurrent(&popped_);                                                    \
+            leave(&visit_);                                                                        \
         }                                                                                          \
     } while (0)
 
@@ -170,6 +197,25 @@ static int open_device(berth_device_handle *device)
         IN_CONTEXT(device, result_, call);                                                         \
         return (int)result_;                                                                       \
     } while (0)
+
+/*
+ * The primary context is the one that PyTorch and the run-time library use: memory of theirs is
+ * memory here. Never given back: that could reset the device under a library that came later.
+ */
+static int open_device(berth_device_handle *device)
+{
+    CUdevice number;
+    CUcontext context = NULL;
+    struct visit visit;
+    CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
+
+    relax(&visit);
+    if (result == CUDA_SUCCESS)
+        result = cuda.DevicePrimaryCtxRetain(&context, number);
+    unrelax(&visit);
+    device->native = context;
+    return (int)result;
+}
 
 /* ---- memory ---- */
 
