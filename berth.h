@@ -1497,6 +1497,8 @@ typedef struct berth_placement {
     uintptr_t address; /* memory of the caller's on that device, which stays so and must be there
                           until berth_close; 0: berth_fetch makes some, berth_close frees it */
     uint64_t nbytes;   /* of that memory: at least the storage's */
+    void *ready;       /* an event of that device, behind what else uses the memory; NULL: nothing
+                          does. Without an address of the caller's nobody looks at it */
 } berth_placement;
 
 /* Fills *placement: 0 or an errno value. */
@@ -1507,6 +1509,14 @@ typedef int (*berth_placement_function)(void *context, const berth_storage *stor
  * The same by a function, asked once a storage, on the caller's thread. BERTH_E_ARGUMENT also: the
  * memory given is too small, or not that device's; BERTH_E_CALLBACK: the function failed. Memory
  * that the function made is the caller's to free, after failures too.
+ *
+ * `ready`: an event (CUevent, cudaEvent_t), recorded behind the last kernel or copy that reads or
+ * writes the memory, and in no capture of a graph. Its bytes are copied behind it: the device waits
+ * and the host does not, but for free staging buffers; berth_fetch comes back when they have been
+ * copied. Many storages may have the same event, or each its own. The event is the caller's and must
+ * live, and not be recorded again, until whatever brings the storage (berth_fetch,
+ * berth_tensor_device_address) has come back with 0, or berth_close: after a failure the next one
+ * waits for it again.
  */
 BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_function choose,
                                      void *context, berth_error *error);

@@ -134,6 +134,7 @@ static int take_placement(const berth_storage *storage, const berth_placement *s
                           berth_device_name(placed->device), (unsigned long long)said->nbytes,
                           (unsigned long long)storage->nbytes);
     placed->address = said->address;
+    placed->ready = said->ready;
     return berth_device_check(placed->device, said->address, (size_t)storage->nbytes, error);
 }
 

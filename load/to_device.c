@@ -28,9 +28,15 @@ struct slot {
     berth_device_event *pending; /* recorded behind the copies from it */
 };
 
+/* A stream, and the last event that it was told to wait for. */
+struct track {
+    berth_device_stream stream;
+    void *waits_for;
+};
+
 /* One worker's. */
 struct lane {
-    berth_device_stream *streams; /* one a device, opened when first needed */
+    struct track *tracks; /* one a device, opened when first needed */
     struct slot *slots;
     unsigned next;
     double wait_seconds;
@@ -46,7 +52,7 @@ struct run {
     unsigned n_lanes, n_slots; /* slots of each lane */
     struct lane *lanes;
     struct slot *slots;
-    berth_device_stream *streams;
+    struct track *tracks;
     berth_device_event *events;
 };
 
@@ -206,17 +212,17 @@ static int open_ring(struct run *run, berth_error *error)
 static int open_lanes(struct run *run, berth_error *error)
 {
     size_t n_slots = (size_t)run->n_lanes * run->n_slots;
-    size_t n_streams = (size_t)run->n_lanes * run->n_devices;
+    size_t n_tracks = (size_t)run->n_lanes * run->n_devices;
     size_t n_events = n_slots * run->n_devices;
 
     run->lanes = berth_allocate_zeroed(run->n_lanes * sizeof *run->lanes);
     run->slots = berth_allocate_zeroed(n_slots * sizeof *run->slots);
-    run->streams = berth_allocate_zeroed(n_streams * sizeof *run->streams);
+    run->tracks = berth_allocate_zeroed(n_tracks * sizeof *run->tracks);
     run->events = berth_allocate_zeroed(n_events * sizeof *run->events);
-    if (!run->lanes || !run->slots || !run->streams || !run->events)
+    if (!run->lanes || !run->slots || !run->tracks || !run->events)
         return berth_fail_memory(error, n_events * sizeof *run->events);
     for (unsigned i = 0; i < run->n_lanes; i++)
-        run->lanes[i] = (struct lane){.streams = run->streams + (size_t)i * run->n_devices,
+        run->lanes[i] = (struct lane){.tracks = run->tracks + (size_t)i * run->n_devices,
                                       .slots = run->slots + (size_t)i * run->n_slots};
     for (size_t i = 0; i < n_slots; i++)
         run->slots[i] = (struct slot){.buffer = berth_staging_try(&run->ring),
@@ -229,8 +235,8 @@ static void close_all(struct run *run)
 {
     size_t n_slots = (size_t)run->n_lanes * run->n_slots;
 
-    for (size_t i = 0; run->streams && i < (size_t)run->n_lanes * run->n_devices; i++)
-        berth_device_stream_close(&run->streams[i]);
+    for (size_t i = 0; run->tracks && i < (size_t)run->n_lanes * run->n_devices; i++)
+        berth_device_stream_close(&run->tracks[i].stream);
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         berth_device_event_close(&run->events[i]);
     for (size_t i = 0; run->slots && i < n_slots; i++)
@@ -238,7 +244,7 @@ static void close_all(struct run *run)
             berth_staging_give(&run->ring, run->slots[i].buffer);
     berth_staging_close(&run->ring);
     berth_release(run->events);
-    berth_release(run->streams);
+    berth_release(run->tracks);
     berth_release(run->slots);
     berth_release(run->lanes);
 }
@@ -274,10 +280,24 @@ static struct share share_of(const berth_item *item, const berth_chunk *chunk)
 }
 
 /*
+ * X17: kernels may use memory of the caller's still; the device waits for them, nobody else. A
+ * worker's chunks come in order, so that a storage is waited for once a stream.
+ */
+static int wait_until_ready(const berth_item *item, struct track *track, berth_error *error)
+{
+    if (!item->ready || item->ready == track->waits_for)
+        return 0;
+    if (berth_device_stream_wait_for(&track->stream, item->ready, error) < 0)
+        return error->code;
+    track->waits_for = item->ready;
+    return 0;
+}
+
+/*
  * Asks for copies of all that the chunk has of its items. What lies between two is copied along
  * only where both are in memory of ours: there it is between them, too, and nobody's.
  */
-static int copy_items(const struct run *run, const berth_chunk *chunk, berth_device_stream *stream,
+static int copy_items(const struct run *run, const berth_chunk *chunk, struct track *track,
                       berth_error *error)
 {
     const berth_item *items = run->to->work.spans->items;
@@ -290,7 +310,8 @@ static int copy_items(const struct run *run, const berth_chunk *chunk, berth_dev
                 break;
             share.to = more.to;
         }
-        if (berth_device_copy_to_device(stream, share.address,
+        if (wait_until_ready(&items[i], track, error) < 0 ||
+            berth_device_copy_to_device(&track->stream, share.address,
                                         chunk->memory + (share.from - chunk->offset),
                                         (size_t)(share.to - share.from), error) < 0)
             return berth_error_in_storage(run->to->work.checkpoint, items[i].storage, error);
@@ -303,13 +324,13 @@ static int send(struct run *run, struct lane *lane, struct slot *slot, const ber
 {
     berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
     unsigned number = number_of(run, device);
-    berth_device_stream *stream = &lane->streams[number];
+    struct track *track = &lane->tracks[number];
     berth_device_event *event = &slot->events[number];
 
     if (!event->native && berth_device_event_open(device, event, error) < 0)
         return error->code;
-    if (copy_items(run, chunk, stream, error) < 0 ||
-        berth_device_event_record(event, stream, error) < 0)
+    if (copy_items(run, chunk, track, error) < 0 ||
+        berth_device_event_record(event, &track->stream, error) < 0)
         return error->code;
     slot->pending = event;
     return 0;
@@ -319,7 +340,7 @@ static int open_stream(struct run *run, struct lane *lane, const berth_chunk *ch
                        berth_error *error)
 {
     berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
-    berth_device_stream *stream = &lane->streams[number_of(run, device)];
+    berth_device_stream *stream = &lane->tracks[number_of(run, device)].stream;
 
     return stream->native ? 0 : berth_device_stream_open(device, stream, error);
 }
@@ -355,8 +376,8 @@ static int wait_for_all(struct run *run, berth_error *error)
     double begin_seconds = berth_seconds();
 
     for (size_t i = 0; i < (size_t)run->n_lanes * run->n_devices && error->code == 0; i++)
-        if (run->streams[i].native)
-            (void)berth_device_stream_wait(&run->streams[i], error);
+        if (run->tracks[i].stream.native)
+            (void)berth_device_stream_wait(&run->tracks[i].stream, error);
     run->to->device_seconds += berth_seconds() - begin_seconds;
     return error->code;
 }
