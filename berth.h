@@ -1382,13 +1382,20 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * Memory that is not the host's: a GPU's, through CUDA's driver, which is looked for when it is
  * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
  * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
- * calling thread keeps the context it has. "simulated:0" and "simulated:1" are there everywhere:
+ * calling thread keeps the context it has, and whoever captures a graph meanwhile, on any thread, goes
+ * on with it (since CUDA 10.1). "simulated:0" and "simulated:1" are there everywhere:
  * memory that the host cannot touch and copies that come late, for tests. Device addresses are
  * numbers: what CUdeviceptr and a tensor's data_ptr() are.
  *
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
  * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ *
+ * A device's context can die: somebody resets it (cudaDeviceReset), or a kernel goes wrong. What is
+ * under way fails; what opens the device next (all that gets its name, and fetches) does so anew.
+ * Whatever lay there before is gone: BERTH_E_DEVICE is what a save of it gets, and who asks for a
+ * tensor that a checkpoint has there; berth_close does not touch it. Where only a new process helps,
+ * the message says that it must be started again.
  *
  * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
  * device.staging_buffers), which the first operation pins and the next ones use again. An operation
@@ -1431,7 +1438,8 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
  * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
  * aligned for anything (256 bytes at least), what is in them is not told; 0 bytes are at address 0.
  * They are the caller's until berth_device_memory_free, which takes their first address (0:
- * nothing). BERTH_E_MEMORY: the device has no room. Any thread may call all of these.
+ * nothing); when the context died they are gone, and not to be freed. BERTH_E_MEMORY: the device has
+ * no room. Any thread may call all of these.
  */
 BERTH_API int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                                       berth_error *error);

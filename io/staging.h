@@ -29,6 +29,8 @@ typedef struct berth_staging_buffer {
     uint8_t *bytes;
     size_t nbytes;
     berth_region region;               /* of zeros: the driver made it */
+    berth_device_handle *device;       /* by which it was pinned; NULL: it is not */
+    unsigned life;                     /* of that device */
     struct berth_staging_buffer *next; /* free ones of a ring */
 } berth_staging_buffer;
 

@@ -62,7 +62,8 @@ void berth_device_memory_list_free(berth_device_memory_list *list)
 {
     for (berth_device_memory_list *next; list; list = next) {
         next = list->next;
-        berth_device_release(list->device, list->address);
+        if (!berth_device_is_gone(list->device, list->life))
+            berth_device_release(list->device, list->address);
         berth_release(list);
     }
 }
@@ -123,17 +124,26 @@ static int make_memory(struct run *run, unsigned number, berth_error *error)
     made = berth_allocate_zeroed(sizeof *made);
     if (!made)
         return berth_fail_memory(error, sizeof *made);
-    *made = (berth_device_memory_list){.device = run->devices[number], .next = run->to->memory};
+    *made = (berth_device_memory_list){.device = run->devices[number],
+                                       .life = berth_device_life(run->devices[number]),
+                                       .next = run->to->memory};
     run->to->memory = made;
     run->to->memory_nbytes += run->nbytes[number];
     return berth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 
-static uintptr_t address_of(const berth_device_memory_list *list, const berth_device_handle *device)
+static const berth_device_memory_list *memory_of(const berth_device_memory_list *list,
+                                                 const berth_device_handle *device)
 {
     while (list->device != device)
         list = list->next;
-    return list->address;
+    return list;
+}
+
+static void place_ours(const berth_device_memory_list *made, berth_item *item)
+{
+    item->address = made->address + (uintptr_t)item->region_at;
+    item->life = made->life;
 }
 
 /* What the caller gave was looked at when it was given, but may be freed since. */
@@ -145,12 +155,21 @@ static int place_items(struct run *run, berth_error *error)
         berth_item *item = &spans->items[i];
         item->is_ours = item->address == 0;
         if (item->is_ours)
-            item->address = address_of(run->to->memory, item->device) + (uintptr_t)item->region_at;
-        else if (berth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
+            place_ours(memory_of(run->to->memory, item->device), item);
+        else if (berth_device_check_life(item->device, item->life, error) < 0 ||
+                 berth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
                                     error) < 0)
             return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
     }
     return 0;
+}
+
+/* X18: its context may have died since it was opened. */
+static int reopen(const berth_device_handle *device, berth_error *error)
+{
+    berth_device_handle *same;
+
+    return berth_device_open(berth_device_name(device), &same, error);
 }
 
 static int make_room(struct run *run, berth_error *error)
@@ -158,7 +177,7 @@ static int make_room(struct run *run, berth_error *error)
     if (!measure(run))
         return berth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
-        if (make_memory(run, i, error) < 0)
+        if (reopen(run->devices[i], error) < 0 || make_memory(run, i, error) < 0)
             return error->code;
     return place_items(run, error);
 }

@@ -22,11 +22,16 @@ static berth_device_handle *device;
 
 /* ---- the driver ---- */
 
-static char contexts[N_DEVICES + 1]; /* the last is the program's own */
+/* Primary contexts, and as the last one the program's own. */
+static struct context {
+    bool is_active;
+    unsigned long long id; /* another one whenever it is made anew */
+    CUresult sick;         /* what all calls give since a kernel went wrong */
+} contexts[N_DEVICES + 1];
+static unsigned long long n_contexts;
 static _Thread_local void *stack[STACK_DEPTH];
 static _Thread_local size_t depth;
-/* What the thread is in, and what it was in before a call; a graph is captured somewhere, always.
- */
+/* What the thread is in, and was in before a call; a graph is captured somewhere, always. */
 static _Thread_local CUstreamCaptureMode mode, own_mode;
 static bool has_modes = true;
 static int n_devices = N_DEVICES, n_retained[N_DEVICES], n_calls;
@@ -35,7 +40,15 @@ static CUresult start_result, next_result;
 static unsigned last_flags;
 static void *last_stream, *last_event;
 static size_t last_nbytes;
-static char made; /* whose address stands for streams and events */
+static char made;   /* whose address stands for memory of the host */
+static int kill_at; /* the call that finds device 1 reset in its middle; 0: none */
+
+/* X18: what was made in a context must not be used in another one. */
+static struct object {
+    unsigned long long id; /* of the context; 0: not there, or not made by us */
+    const void *bytes;     /* that are pinned */
+} objects[4096], pinned[64], memory, host_memory;
+static size_t n_objects;
 
 /* X16: else the captures of all threads end here. */
 static void expect_relaxed(void)
@@ -43,14 +56,47 @@ static void expect_relaxed(void)
     cr_assert(!has_modes || mode == CU_STREAM_CAPTURE_MODE_RELAXED, "a capture is broken");
 }
 
+/* As cuDevicePrimaryCtxReset. */
+static void kill_context(size_t i)
+{
+    contexts[i].is_active = false;
+    contexts[i].sick = CUDA_SUCCESS;
+}
+
+static void make_context(size_t i)
+{
+    contexts[i].is_active = true;
+    contexts[i].id = ++n_contexts;
+}
+
 /* Every call into a context. */
 static CUresult called(void)
 {
     cr_assert_gt(depth, 0, "no context is current");
     cr_assert_eq(stack[depth - 1], needed, "another context is current");
+    const struct context *context = stack[depth - 1];
+    if (!context->is_active)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (context->sick != CUDA_SUCCESS)
+        return context->sick;
     expect_relaxed();
-    n_calls++;
+    if (++n_calls == kill_at)
+        kill_context(1);
     return next_result;
+}
+
+static void expect_current(const void *object)
+{
+    const struct context *context = stack[depth - 1];
+    unsigned long long id = ((const struct object *)object)->id;
+
+    cr_assert(!context->is_active || id == 0 || id == context->id, "it is another context's");
+}
+
+static CUresult called_for(const void *object)
+{
+    expect_current(object);
+    return called();
 }
 
 static CUresult fake_init(unsigned flags)
@@ -82,12 +128,30 @@ static CUresult fake_retain(CUcontext *context, CUdevice number)
     expect_relaxed();
     n_retained[number - 40]++;
     *context = (CUcontext)(void *)&contexts[number - 40];
+    if (next_result == CUDA_SUCCESS && !contexts[number - 40].is_active)
+        make_context((size_t)number - 40);
     return next_result;
+}
+
+static CUresult fake_state(CUdevice number, unsigned *flags, int *is_active)
+{
+    *flags = 0;
+    *is_active = contexts[number - 40].is_active;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_id(CUcontext context, unsigned long long *id)
+{
+    const struct context *asked = (const void *)context;
+
+    *id = asked->id;
+    return asked->is_active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult fake_push(CUcontext context)
 {
     cr_assert_lt(depth, STACK_DEPTH);
+    cr_assert_eq(mode, own_mode, "the thread was left in another mode");
     stack[depth++] = context;
     return CUDA_SUCCESS;
 }
@@ -95,7 +159,6 @@ static CUresult fake_push(CUcontext context)
 static CUresult fake_pop(CUcontext *context)
 {
     cr_assert_gt(depth, 0);
-    cr_assert_eq(mode, own_mode, "the thread is left in another mode");
     *context = stack[--depth];
     return CUDA_SUCCESS;
 }
@@ -103,15 +166,24 @@ static CUresult fake_pop(CUcontext *context)
 static CUresult fake_exchange(CUstreamCaptureMode *other)
 {
     CUstreamCaptureMode before = mode;
+    const struct context *context = depth > 0 ? stack[depth - 1] : NULL;
 
+    if (context && !context->is_active)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     mode = *other;
     *other = before;
     return CUDA_SUCCESS;
 }
 
+static unsigned long long id_now(void)
+{
+    return depth > 0 ? ((const struct context *)stack[depth - 1])->id : 0;
+}
+
 static CUresult fake_allocate(CUdeviceptr *address, size_t nbytes)
 {
     *address = 0xD000;
+    memory.id = id_now();
     last_nbytes = nbytes;
     return called();
 }
@@ -119,12 +191,13 @@ static CUresult fake_allocate(CUdeviceptr *address, size_t nbytes)
 static CUresult fake_free(CUdeviceptr address)
 {
     cr_assert_eq(address, 0xD000);
-    return called();
+    return called_for(&memory);
 }
 
 static CUresult fake_host_allocate(void **bytes, size_t nbytes, unsigned flags)
 {
     *bytes = &made;
+    host_memory.id = id_now();
     last_nbytes = nbytes;
     last_flags = flags;
     return called();
@@ -133,33 +206,55 @@ static CUresult fake_host_allocate(void **bytes, size_t nbytes, unsigned flags)
 static CUresult fake_host_free(void *bytes)
 {
     cr_assert_eq(bytes, &made);
-    return called();
+    return called_for(&host_memory);
 }
 
+static struct object *pinned_at(const void *bytes)
+{
+    size_t i = 0;
+
+    while (i < sizeof pinned / sizeof *pinned - 1 && pinned[i].bytes != bytes)
+        i++;
+    return &pinned[i];
+}
+
+/* As addresses may come back, what is pinned in an old context is forgotten here. */
 static CUresult fake_register(void *bytes, size_t nbytes, unsigned flags)
 {
-    (void)bytes;
+    CUresult result = called();
+    struct object *found = pinned_at(bytes);
+
+    if (!found->bytes)
+        found = pinned_at(NULL);
     last_nbytes = nbytes;
     last_flags = flags;
-    return called();
+    if (result == CUDA_SUCCESS)
+        *found = (struct object){.id = id_now(), .bytes = bytes};
+    return result;
 }
 
 static CUresult fake_unregister(void *bytes)
 {
-    (void)bytes;
-    return called();
+    struct object *found = pinned_at(bytes);
+    CUresult result = called_for(found);
+
+    cr_assert_eq(found->bytes, bytes);
+    *found = (struct object){0};
+    return result;
 }
 
-/* 0xD000: memory of device 1; 0xA000: pinned; else unknown. */
+/* 0xD000 and on: memory of device 1; 0xA000: pinned; else unknown. */
 static CUresult fake_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    (void)called();
-    if (next_result != CUDA_SUCCESS)
-        return next_result;
-    if (address != 0xD000 && address != 0xA000)
+    CUresult result = called();
+    bool is_device = address >= 0xD000 && address < 0xE000;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if ((!is_device || (memory.id != 0 && memory.id != id_now())) && address != 0xA000)
         return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-        *(CUmemorytype *)value = address == 0xD000 ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        *(CUmemorytype *)value = is_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         *(int *)value = 1;
     else
@@ -167,25 +262,44 @@ static CUresult fake_attribute(void *value, CUpointer_attribute attribute, CUdev
     return CUDA_SUCCESS;
 }
 
+/* What was asked of streams, in order: a letter each. */
+static char asked[256];
+
+static void note(char letter)
+{
+    size_t length = strlen(asked);
+
+    if (length < sizeof asked - 1)
+        asked[length] = letter;
+}
+
 static CUresult fake_to_host(void *to, CUdeviceptr from, size_t nbytes, CUstream stream)
 {
-    cr_assert(to == &made && from == 0xD000);
+    cr_assert(to && from == 0xD000);
     last_nbytes = nbytes;
     last_stream = stream;
-    return called();
+    return called_for(stream);
 }
 
 static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t nbytes, CUstream stream)
 {
-    cr_assert(from == &made && to == 0xD000);
+    cr_assert(from && to == 0xD000);
+    note('c');
     last_nbytes = nbytes;
     last_stream = stream;
-    return called();
+    return called_for(stream);
+}
+
+static struct object *new_object(void)
+{
+    objects[n_objects].id = id_now();
+    cr_assert_lt(n_objects, sizeof objects / sizeof *objects - 1);
+    return &objects[n_objects++];
 }
 
 static CUresult fake_stream_create(CUstream *stream, unsigned flags)
 {
-    *stream = (CUstream)(void *)&made;
+    *stream = (CUstream)(void *)new_object();
     last_flags = flags;
     return called();
 }
@@ -193,20 +307,22 @@ static CUresult fake_stream_create(CUstream *stream, unsigned flags)
 static CUresult fake_stream(CUstream stream)
 {
     last_stream = stream;
-    return called();
+    return called_for(stream);
 }
 
 static CUresult fake_stream_wait(CUstream stream, CUevent event, unsigned flags)
 {
+    note('w');
     last_stream = stream;
     last_event = event;
     cr_assert_eq(flags, 0);
-    return called();
+    expect_current(event);
+    return called_for(stream);
 }
 
 static CUresult fake_event_create(CUevent *event, unsigned flags)
 {
-    *event = (CUevent)(void *)&made;
+    *event = (CUevent)(void *)new_object();
     last_flags = flags;
     return called();
 }
@@ -214,25 +330,37 @@ static CUresult fake_event_create(CUevent *event, unsigned flags)
 static CUresult fake_event(CUevent event)
 {
     last_event = event;
-    return called();
+    return called_for(event);
+}
+
+static CUresult fake_event_wait(CUevent event)
+{
+    note(((const struct object *)(void *)event)->id ? 'h' : 'H');
+    return fake_event(event);
 }
 
 static CUresult fake_record(CUevent event, CUstream stream)
 {
+    note('r');
     last_event = event;
     last_stream = stream;
-    return called();
+    expect_current(event);
+    return called_for(stream);
 }
 
 static CUresult fake_name(CUresult result, const char **name)
 {
-    *name = result == CUDA_ERROR_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_FAKE";
+    *name = result == CUDA_ERROR_NO_DEVICE              ? "CUDA_ERROR_NO_DEVICE"
+            : result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? "CUDA_ERROR_CONTEXT_IS_DESTROYED"
+                                                        : "CUDA_ERROR_FAKE";
     return CUDA_SUCCESS;
 }
 
 static CUresult fake_text(CUresult result, const char **text)
 {
-    *text = result == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "a fake";
+    *text = result == CUDA_ERROR_NO_DEVICE              ? "no CUDA-capable device is detected"
+            : result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? "context is destroyed"
+                                                        : "a fake";
     return CUDA_SUCCESS;
 }
 
@@ -247,6 +375,7 @@ static const struct {
                  FUNCTION("cuDeviceGetCount", fake_count),
                  FUNCTION("cuDeviceGet", fake_get),
                  FUNCTION("cuDevicePrimaryCtxRetain", fake_retain),
+                 FUNCTION("cuDevicePrimaryCtxGetState", fake_state),
                  FUNCTION("cuCtxPushCurrent_v2", fake_push),
                  FUNCTION("cuCtxPopCurrent_v2", fake_pop),
                  FUNCTION("cuMemAlloc_v2", fake_allocate),
@@ -263,17 +392,18 @@ static const struct {
                  FUNCTION("cuEventCreate", fake_event_create),
                  FUNCTION("cuEventDestroy_v2", fake_event),
                  FUNCTION("cuEventRecord", fake_record),
-                 FUNCTION("cuEventSynchronize", fake_event),
+                 FUNCTION("cuEventSynchronize", fake_event_wait),
                  FUNCTION("cuEventQuery", fake_event),
                  FUNCTION("cuMemHostRegister_v2", fake_register),
                  FUNCTION("cuMemHostUnregister", fake_unregister),
                  FUNCTION("cuThreadExchangeStreamCaptureMode", fake_exchange),
+                 FUNCTION("cuCtxGetId", fake_id),
                  FUNCTION("cuGetErrorName", fake_name),
                  FUNCTION("cuGetErrorString", fake_text),
                  FUNCTION("cuDriverGetVersion", fake_version)};
 
 #define N_FUNCTIONS (sizeof functions / sizeof *functions)
-#define N_REQUIRED 22 /* the first ones */
+#define N_REQUIRED 23 /* the first ones */
 
 static const char *missing = "", *also_missing = "";
 
@@ -302,10 +432,11 @@ static void set_up(void)
 {
     berth_system.dlopen = open_library;
     berth_system.dlsym = find_function;
+    make_context(N_DEVICES);
     stack[depth++] = needed = &contexts[N_DEVICES];
 }
 
-TestSuite(cuda, .init = set_up, .fini = berth_system_restore);
+TestSuite(cuda, .timeout = 60, .init = set_up, .fini = berth_system_restore);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 #define CUDA_TEST(name)                                                                            \
@@ -321,8 +452,8 @@ TestSuite(cuda, .init = set_up, .fini = berth_system_restore);
 
 static inline void open_device(const char *name, size_t ordinal)
 {
-    expect_good(berth_device_open(name, &device, &error));
     needed = &contexts[ordinal];
+    expect_good(berth_device_open(name, &device, &error));
 }
 
 static inline void expect_failure(int code, const char *sentence)
