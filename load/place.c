@@ -198,12 +198,12 @@ static int find_address(berth_checkpoint *checkpoint, const berth_storage *stora
 
     if (placed.device && !placed.is_there && berth_bring(checkpoint, &how, &root, 1, error) < 0)
         return error->code;
-    else if (check_placed(checkpoint, root, &placed, error) < 0)
-        return error->code;
     placed = berth_storage_placed(checkpoint, root);
     if (!placed.is_there)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "its place is the host's memory: berth_tensor_data tells the address");
+    if (check_placed(checkpoint, root, &placed, error) < 0)
+        return error->code;
     if (placed.address != 0)
         *address = placed.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
     return 0;

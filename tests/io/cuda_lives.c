@@ -126,6 +126,30 @@ CUDA_TEST(streams_and_events_of_a_dead_context_are_errors_and_never_used)
     }
 }
 
+/* At the end of a process the driver may be gone already. */
+CUDA_TEST(a_driver_that_tells_no_state_is_asked_for_nothing_else)
+{
+    berth_device_stream stream;
+
+    open_device("cuda:1", 1);
+    expect_good(berth_device_stream_open(device, &stream, &error));
+    int n_before = n_calls;
+    state_result = CUDA_ERROR_DEINITIALIZED;
+    (void)berth_device_stream_wait(&stream, &error);
+    expect_failure(BERTH_E_DEVICE, "cuda:1: its context died: a fake (CUDA_ERROR_FAKE)");
+    berth_device_stream_close(&stream);
+    cr_expect_eq(n_calls, n_before);
+}
+
+CUDA_TEST(a_context_that_cannot_be_made_current_is_not_opened)
+{
+    push_result = CUDA_ERROR_INVALID_CONTEXT;
+    cr_expect_eq(berth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
+    expect_failure(BERTH_E_DEVICE, "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
+    push_result = CUDA_SUCCESS;
+    open_device("cuda:1", 1);
+}
+
 /* ---- kernels that went wrong ---- */
 
 /* Until the process, or whoever it is, resets the device, there is nothing to be opened. */

@@ -36,7 +36,7 @@ static _Thread_local CUstreamCaptureMode mode, own_mode;
 static bool has_modes = true;
 static int n_devices = N_DEVICES, n_retained[N_DEVICES], n_calls;
 static void *needed; /* what calls must find current */
-static CUresult start_result, next_result;
+static CUresult start_result, next_result, push_result, state_result;
 static unsigned last_flags;
 static void *last_stream, *last_event;
 static size_t last_nbytes;
@@ -137,7 +137,7 @@ static CUresult fake_state(CUdevice number, unsigned *flags, int *is_active)
 {
     *flags = 0;
     *is_active = contexts[number - 40].is_active;
-    return CUDA_SUCCESS;
+    return state_result;
 }
 
 static CUresult fake_id(CUcontext context, unsigned long long *id)
@@ -152,8 +152,9 @@ static CUresult fake_push(CUcontext context)
 {
     cr_assert_lt(depth, STACK_DEPTH);
     cr_assert_eq(mode, own_mode, "the thread was left in another mode");
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
+    if (push_result == CUDA_SUCCESS)
+        stack[depth++] = context;
+    return push_result;
 }
 
 static CUresult fake_pop(CUcontext *context)
