@@ -190,17 +190,21 @@ static void unrelax(struct visit *visit)
         visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
 }
 
+/*
+ * The mode is the thread's, but to change it a driver may want a current context that lives: the
+ * thread's own, or this one.
+ */
 static CUresult enter(CUcontext context, struct visit *visit)
 {
+    relax(visit);
     CUresult result = cuda.CtxPushCurrent(context);
-
-    if (result == CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS)
+        unrelax(visit);
+    else if (!visit->is_relaxed)
         relax(visit);
     return result;
 }
 
-/* A context that died meanwhile may refuse to change the mode: then the thread's own one does it.
- */
 static void leave(struct visit *visit)
 {
     CUcontext popped;

@@ -4,6 +4,7 @@
  * are left as they were found, what is said about a driver that is old or does not start.
  */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -157,6 +158,29 @@ CUDA_TEST(a_thread_that_captures_a_graph_itself_keeps_its_mode)
     cr_expect_eq(berth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
     next_result = CUDA_SUCCESS;
     berth_error_clear(&error);
+}
+
+static void *use_from_a_thread(void *name)
+{
+    expect_good(berth_device_open(name, &device, &error));
+    use_all();
+    cr_expect_eq(depth, 0);
+    cr_expect_eq(mode, own_mode);
+    return NULL;
+}
+
+/* Which of both a driver does is not said. */
+CUDA_TEST(a_thread_without_a_context_is_relaxed_too)
+{
+    static char names[2][8] = {"cuda:0", "cuda:1"};
+    pthread_t thread;
+
+    for (size_t i = 0; i < 2; i++) {
+        modes_need_context = i == 1;
+        needed = &contexts[i];
+        cr_assert_eq(pthread_create(&thread, NULL, use_from_a_thread, names[i]), 0);
+        pthread_join(thread, NULL);
+    }
 }
 
 CUDA_TEST(a_driver_that_knows_no_modes_is_used_without)
