@@ -449,6 +449,21 @@ CUDA_TEST(memory_of_a_checkpoint_in_a_dead_context_has_no_address_and_is_not_fre
     }
 }
 
+/* It was given in the old context; what lies there now is not the caller's. */
+CUDA_TEST(memory_that_was_given_in_a_dead_context_is_not_written)
+{
+    is_given = true;
+    needed = &contexts[1];
+    save();
+    expect_good(open_and_place(NULL));
+    reset_and_go_on(1);
+    asked[0] = '\0';
+    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
+    expect_failure(BERTH_E_DEVICE, "memory: data/0: " GONE);
+    cr_expect_null(strchr(asked, 'c'));
+    close_file();
+}
+
 CUDA_TEST(memory_in_a_context_that_a_kernel_broke_has_no_address)
 {
     needed = &contexts[1];
