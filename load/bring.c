@@ -135,7 +135,11 @@ static void claim_placed(struct round *round, const berth_storage *root, berth_p
         stored->reason = "it is empty";
         return;
     }
-    berth_item item = {.storage = root, .device = placed->device, .address = placed->address};
+    berth_item item = {.storage = root,
+                       .device = placed->device,
+                       .address = placed->address,
+                       .life = placed->life,
+                       .ready = placed->ready};
     round->facts.to_device = true;
     item.way = berth_storage_way(round->checkpoint, round->how->config, &round->facts, root);
     round->facts.to_device = false;
@@ -433,6 +437,8 @@ static void publish(const struct round *round, const berth_item *item)
         return;
     }
     round->checkpoint->placed[index].address = item->address;
+    round->checkpoint->placed[index].life = item->life;
+    round->checkpoint->placed[index].ready = NULL; /* the caller may have destroyed it */
     round->checkpoint->placed[index].is_there = true;
 }
 
