@@ -499,7 +499,8 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  *   5. the default.
  * Aliases stand for their target at every level ("debug" is also called
  * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
- * TORCH_SERIALIZATION_DEBUG too. Of several variables for one option, its own name's wins.
+ * TORCH_SERIALIZATION_DEBUG too, of which only "1" counts, as in PyTorch. Of several variables for
+ * one option, its own name's wins.
  * The environment is read once, at first use; a bad variable, or one that
  * begins like an option's and is none, fails every operation, by name. A value that is known but
  * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
