@@ -653,7 +653,8 @@ typedef struct berth_call {
     void *progress_context;
     berth_stats *stats; /* filled on success and on failure */
     /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
-       function's own archive_name says goes first. */
+       function's own archive_name says goes first. PyTorch opens no file where it has more than 510
+       bytes: BERTH_E_ARGUMENT. */
     const char *archive_name;
     /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
        tell how many there are. */

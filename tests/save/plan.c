@@ -210,7 +210,7 @@ Test(plan, a_name_of_more_than_65535_bytes_is_refused)
     free(name);
 }
 
-/* What PyTorch opens, tests/peers/names.py shows. */
+/* What PyTorch opens, tests/peers/unusual.py shows. */
 Test(plan, names_that_are_too_long_for_pytorch_are_refused)
 {
     static const struct {
