@@ -186,6 +186,9 @@ char *leaf_text(const berth_value *value);
 
 /* ---- safetensors_read.c, safetensors_write.c ---- */
 
+/* The format's own limit: no reader takes a longer header. */
+enum { SAFETENSORS_HEADER_LIMIT = 100000000 };
+
 /*
  * Puts the tensors of a safetensors file into a dict of the tree: they view its bytes, which must
  * live as long as the tree. `name` is for what is told on stderr. Returns an exit code.
