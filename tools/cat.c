@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth cat: one tensor's elements, raw, to standard output. */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,9 +117,11 @@ int run_cat(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.common.json)
+        return trouble("--json: elements are written as raw bytes; `berth ls --json` tells what "
+                       "they are");
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
-    (void)signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
     progress_show(&bar, "cat", &options.common, &call, &stats);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return fail(&error);
