@@ -105,6 +105,8 @@ json_t *stats_json(const berth_stats *stats);
 const char *human_nbytes(uint64_t nbytes, char *buffer);
 /* "[2, 3]"; cut if it does not fit. */
 void shape_text(const berth_tensor *tensor, char *text, size_t nbytes);
+/* Cuts a long text, which is then told by its beginning. */
+void shorten(char *text);
 /* Whether name ends in an extension such as ".safetensors". */
 bool has_extension(const char *name, const char *extension);
 

@@ -323,6 +323,18 @@ bool has_extension(const char *name, const char *extension)
     return n > m && !strcmp(name + n - m, extension);
 }
 
+void shorten(char *text)
+{
+    enum { SHOWN_NBYTES = 400 };
+    size_t n = strlen(text), at = SHOWN_NBYTES;
+
+    if (n <= SHOWN_NBYTES)
+        return;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+        at--; /* not within a character */
+    memcpy(text + at, "...", 4);
+}
+
 int count_long_name(size_t *counted, size_t nbytes)
 {
     enum { LONG_NBYTES = 1024, MOST_NBYTES = 16 << 20 };

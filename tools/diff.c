@@ -233,19 +233,6 @@ static int same_storage(const comparison *c, const berth_storage *a, const berth
     return !memcmp(ours, theirs, berth_storage_nbytes(a));
 }
 
-/* Long texts are told by their beginning. */
-static void shorten(char *text)
-{
-    enum { SHOWN_NBYTES = 400 };
-    size_t n = strlen(text), at = SHOWN_NBYTES;
-
-    if (n <= SHOWN_NBYTES)
-        return;
-    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
-        at--; /* not within a character */
-    memcpy(text + at, "...", 4);
-}
-
 static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
                           const berth_value *b)
 {
