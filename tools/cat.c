@@ -55,10 +55,10 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
             code = trouble("standard output: %s", strerror(errno));
         done += nbytes;
-        call->stats->n_requests++;
         call->progress(call->progress_context, done, total);
     }
-    call->stats->asked_nbytes = call->stats->moved_nbytes = done;
+    call->stats->asked_nbytes = done;
+    call->stats->method = NULL; /* what opening was like is no more asked for */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }

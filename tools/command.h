@@ -92,7 +92,11 @@ int finish_output(int code);
 json_t *json_text(const char *text);
 /* Prints a JSON value and a newline to stdout; takes the reference. Returns EXIT_YES or trouble. */
 int print_json(json_t *value);
-/* Prints what an operation did to stderr, a line a fact. */
+/*
+ * Prints what an operation did to stderr, a line a fact, and no fact that is not known: `method`
+ * NULL stands for work of the command's own, of which the library does not tell what it read for it
+ * in how many requests.
+ */
 void print_stats(const berth_stats *stats);
 /*
  * With --stats, tells what an operation did: on stderr, a line a fact, or with --json on stdout as
