@@ -292,6 +292,13 @@ Test(plan, the_archive_is_named_after_the_path_as_pytorch_does)
         cr_assert_str_eq(name, cases[i][1], "%s gives %s", cases[i][0], name);
         berth_release(name);
     }
+    for (size_t n = 510; n <= 511; n++) { /* some file systems have such names */
+        char path[600] = "";
+        memset(path, 'n', n);
+        char *name = berth_archive_name_of_path(strcat(path, ".pt"));
+        cr_assert_eq(strlen(name), n == 510 ? n : strlen("archive"));
+        berth_release(name);
+    }
 }
 
 Test(plan, finding_by_offset_agrees_with_a_walk)
