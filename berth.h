@@ -499,7 +499,8 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  *   5. the default.
  * Aliases stand for their target at every level ("debug" is also called
  * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
- * TORCH_SERIALIZATION_DEBUG too. Of several variables for one option, its own name's wins.
+ * TORCH_SERIALIZATION_DEBUG too, of which only "1" counts, as in PyTorch. Of several variables for
+ * one option, its own name's wins.
  * The environment is read once, at first use; a bad variable, or one that
  * begins like an option's and is none, fails every operation, by name. A value that is known but
  * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
@@ -652,7 +653,8 @@ typedef struct berth_call {
     void *progress_context;
     berth_stats *stats; /* filled on success and on failure */
     /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
-       function's own archive_name says goes first. */
+       function's own archive_name says goes first. PyTorch opens no file where it has more than 510
+       bytes: BERTH_E_ARGUMENT. */
     const char *archive_name;
     /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
        tell how many there are. */

@@ -278,7 +278,11 @@ static void name_of(const berth_checkpoint *checkpoint, const berth_storage *roo
     }
 }
 
-/* Before anything is read: names the first that does not fit, and what is missing. */
+/*
+ * Before anything is read: names the first that does not fit, and what is missing. X15: only what
+ * exceeds all that could be reclaimed is refused. The allocation itself cannot decide: Linux grants
+ * it, and kills who then fills it.
+ */
 static int check_memory(const struct round *round, berth_error *error)
 {
     const berth_spans *spans = &round->spans;
