@@ -32,8 +32,8 @@ static const struct {
  * its libraries; to open and give back one with every operation costs seconds.
  */
 static struct {
-    berth_lock lock;      /* taken to open one */
-    atomic_int process;   /* who has some open, or opens the first; 0: nobody */
+    berth_lock lock;    /* taken to open one */
+    atomic_int process; /* who has some open, or opens the first; 0: nobody */
     unsigned n;
     berth_device_handle devices[N_KINDS][MOST_DEVICES];
 } opened;

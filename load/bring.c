@@ -208,7 +208,7 @@ static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *c
             i++;
             continue;
         }
-        (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->mutex);
+        (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->lock.mutex);
         i = 0; /* it was unlocked meanwhile */
     }
 }
@@ -234,7 +234,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
 {
     berth_checkpoint *checkpoint = round->checkpoint;
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (round->is_second)
         wait_for_others(checkpoint, roots, n);
     berth_know_source(checkpoint, &round->facts);
@@ -245,7 +245,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
     set_coming(round, &round->spans, true);
     set_coming(round, &round->staged, true);
     set_waiting(round, 1);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
@@ -323,9 +323,9 @@ static int check_crc32s(const struct round *round, const berth_spans *spans, ber
         berth_crc_verdict verdict;
         (void)berth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
                                         error);
-        (void)pthread_mutex_lock(&round->checkpoint->mutex);
+        berth_checkpoint_lock(round->checkpoint);
         round->checkpoint->stored[item->storage->index].crc32 = (uint8_t)verdict;
-        (void)pthread_mutex_unlock(&round->checkpoint->mutex);
+        berth_checkpoint_unlock(round->checkpoint);
     }
     return error->code;
 }
@@ -478,11 +478,11 @@ static void settle(struct round *first, struct round *second, bool is_good)
 
     if (first->spans.n_items + first->staged.n_items + first->n_rest == 0)
         return;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     settle_round(first, is_good);
     settle_round(second, is_good);
     (void)pthread_cond_broadcast(&checkpoint->settled);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
 }
 
 static void prepare(const struct round *round, berth_spans *spans, uint64_t chunk_nbytes)

@@ -109,9 +109,9 @@ struct berth_checkpoint {
     berth_prefetches prefetches;
 
     /* Under the mutex: */
-    pthread_mutex_t mutex;
+    berth_lock lock;        /* taken by berth_checkpoint_lock */
     pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
-    bool has_mutex;         /* both */
+    bool has_lock;          /* both */
     berth_names *names;     /* made when first asked for */
     berth_map map;          /* of the whole file, made when first asked for */
     bool map_is_refused;    /* the system would not map it */
@@ -127,6 +127,12 @@ struct berth_checkpoint {
     berth_name_text shown_name; /* what berth_tensor_at handed out last */
     berth_name_text shown_path;
 };
+
+/* ---- lock.c ---- */
+
+/* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
+void berth_checkpoint_lock(berth_checkpoint *checkpoint);
+void berth_checkpoint_unlock(berth_checkpoint *checkpoint);
 
 /* ---- open.c: everything but the values' names ---- */
 

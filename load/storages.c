@@ -109,10 +109,10 @@ static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, u
     if (!berth_range_is_long(&checkpoint->config, nbytes))
         return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
     struct berth_config config = checkpoint->config;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (stored->chosen_by)
         config.load_method = stored->chosen;
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return berth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL,
                             buffer, nbytes, root->offset + offset, error);
 }
@@ -313,9 +313,9 @@ void berth_storages_method(berth_checkpoint *checkpoint, const char **method, co
     static const char *const texts[] = {"", "map", "read", "direct"};
     berth_facts facts = {0};
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     berth_way way = berth_way_choose(&checkpoint->config, &facts,
                                      (berth_load_method)checkpoint->config.load_method, NULL);
     *method = facts.is_memory ? "memory" : texts[way.method];
@@ -411,10 +411,10 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
         return true;
     if (berth_storage_placed(checkpoint, root).device)
         return false;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return way.method == BERTH_LOAD_MAP;
 }
 
@@ -454,7 +454,7 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
     const berth_storage *root = storage->root ? storage->root : storage;
     const berth_stored *stored = &checkpoint->stored[root->index];
     const berth_device_handle *device = berth_storage_placed(checkpoint, root).device;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     stats->place = device ? berth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
@@ -463,7 +463,7 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
         stats->method = stored->method;
         stats->reason = stored->reason;
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return 0;
 }
 
