@@ -21,15 +21,28 @@
 static _Atomic uint64_t *here;
 static _Atomic uint64_t n_processes; /* numbers given so far, here and in the parents */
 
+static _Atomic uint64_t n_forks;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&n_forks, 1);
+}
+
+uint64_t berth_forks(void)
+{
+    return atomic_load(&n_forks);
+}
+
 /*
  * Before anybody can fork. These calls are in no table: tests could not replace them in time, and
  * a failure needs no more than the process's id instead.
  */
-__attribute__((constructor)) static void make_page(void)
+__attribute__((constructor)) static void begin(void)
 {
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+    (void)pthread_atfork(count_fork, NULL, NULL);
     if (page == MAP_FAILED)
         return;
     if (madvise(page, nbytes, MADV_WIPEONFORK) == 0)

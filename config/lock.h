@@ -15,6 +15,13 @@
 
 /* A number of this process, never 0: each child that is forked gets another one. */
 uint64_t berth_process(void);
+/*
+ * How many forks have begun, here and in the parents: of what a child finds, it came to be during
+ * the fork if it was noted with this number. Then it may be older than what says that it is there,
+ * if a device wrote it: the kernel copies pages that are written past the processor at once, and
+ * the others some time later, when they are changed next.
+ */
+uint64_t berth_forks(void);
 
 /* What is known of the state that a lock protects. */
 typedef enum berth_lock_state {

@@ -447,6 +447,8 @@ static void settle_memory(struct round *round, bool is_good)
         berth_device_memory_list_free(round->device_memory);
     } else {
         if (round->region) {
+            round->region->nbytes = round->spans.region_nbytes;
+            round->region->n_forks = berth_forks();
             round->region->next = checkpoint->regions;
             checkpoint->regions = round->region;
             round->how->memory_nbytes += round->spans.region_nbytes;
@@ -465,11 +467,11 @@ static void settle_round(struct round *round, bool is_good)
     set_coming(round, &round->spans, false);
     set_coming(round, &round->staged, false);
     set_waiting(round, -1);
+    settle_memory(round, is_good); /* first: a child looks at memory to see what it cannot trust */
     for (size_t i = 0; i < round->spans.n_items && is_good; i++)
         publish(round, &round->spans.items[i]);
     for (size_t i = 0; i < round->staged.n_items && is_good; i++)
         publish(round, &round->staged.items[i]);
-    settle_memory(round, is_good);
 }
 
 static void settle(struct round *first, struct round *second, bool is_good)

@@ -54,7 +54,9 @@ typedef struct berth_stored {
 /* Memory that storages lie in, as long as the checkpoint lives. */
 typedef struct berth_kept_region {
     berth_region region;
-    struct berth_kept_region *next;
+    uint64_t nbytes;
+    uint64_t n_forks;               /* when all was there: berth_forks */
+    struct berth_kept_region *next; /* an earlier one */
 } berth_kept_region;
 
 /* Where a storage that is no view goes, and is. */
@@ -107,6 +109,7 @@ struct berth_checkpoint {
     double begin_seconds;          /* of a clock: when opening began */
     double open_seconds;           /* how long it took */
     berth_prefetches prefetches;
+    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
 
     /* Under the mutex: */
     berth_lock lock;        /* taken by berth_checkpoint_lock */
@@ -133,6 +136,8 @@ struct berth_checkpoint {
 /* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
 void berth_checkpoint_lock(berth_checkpoint *checkpoint);
 void berth_checkpoint_unlock(berth_checkpoint *checkpoint);
+/* Where a storage's bytes are; NULL: not in memory yet. Takes the lock once in a child. */
+const uint8_t *berth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* ---- open.c: everything but the values' names ---- */
 

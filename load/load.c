@@ -40,6 +40,7 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
                        berth_checkpoint **opened, berth_error *error)
 {
     berth_lock_begin(&checkpoint->lock);
+    atomic_init(&checkpoint->process, berth_process());
     (void)pthread_cond_init(&checkpoint->settled, NULL);
     checkpoint->has_lock = true;
     berth_prefetches_begin(&checkpoint->prefetches);

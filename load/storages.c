@@ -184,7 +184,7 @@ static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, v
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
     /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
+    const uint8_t *memory = berth_storage_found(checkpoint, root->index);
 
     if (memory && berth_range_is_long(&checkpoint->config, nbytes))
         return berth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
@@ -390,7 +390,7 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
     berth_bringing how = {.config = &checkpoint->config,
                           .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
 
-    *memory = atomic_load(&stored->memory);
+    *memory = berth_storage_found(checkpoint, storage->index);
     if (*memory)
         return 0;
     if (berth_bring(checkpoint, &how, &root, 1, error) < 0)
@@ -407,7 +407,7 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
     const berth_storage *root = storage->root ? storage->root : storage;
     berth_facts facts = {0};
 
-    if (atomic_load(&checkpoint->stored[root->index].memory))
+    if (berth_storage_found(checkpoint, root->index))
         return true;
     if (berth_storage_placed(checkpoint, root).device)
         return false;
