@@ -131,6 +131,7 @@ static void *run(void *argument)
 {
     struct stream *stream = argument;
 
+    berth_thread_begin();
     (void)berth_lock_take(&berth_simulated.lock);
     for (;;) {
         while (!can_begin(stream) && !(stream->is_closing && !stream->first))

@@ -404,6 +404,7 @@ static int bring_items(struct round *round, berth_error *error)
 {
     double begin_seconds = berth_seconds();
 
+    BERTH_HOLD_CANCEL(true);
     if (!berth_spans_measure(&round->spans) || !berth_spans_measure(&round->staged))
         return berth_fail_memory(error, UINT64_MAX);
     if (bring_to_host(round, error) == 0)
@@ -516,6 +517,7 @@ static void bring(struct round *first, berth_item *items, const berth_storage **
     first->staged.items = items + n;
     first->rest = rest;
     if (bring_round(first, roots, n, error) == 0 && first->n_rest > 0) {
+        BERTH_HOLD_CANCEL(true);
         second.spans.items = first->spans.items + first->spans.n_items;
         second.staged.items = first->staged.items + first->staged.n_items;
         (void)bring_round(&second, rest, first->n_rest, error);

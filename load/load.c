@@ -155,6 +155,7 @@ int berth_open_source(const berth_source *source, const berth_call *call,
 
 void berth_close(berth_checkpoint *checkpoint)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
     berth_prefetches_end(&checkpoint->prefetches);
@@ -216,6 +217,7 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
 size_t berth_tensor_count(const berth_checkpoint *checkpoint)
 {
+    BERTH_HOLD_CANCEL(true);
     berth_error error;
 
     if (!checkpoint)
@@ -259,7 +261,7 @@ static int show(berth_checkpoint *checkpoint, const berth_names *names, size_t i
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BERTH_ERROR_BEGIN_QUICKLY(error);
     if (!checkpoint || !named)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "berth_tensor_at needs a checkpoint and a place for the tensor");

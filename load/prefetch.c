@@ -119,6 +119,7 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
 
 void berth_prefetch_cancel(berth_prefetch *prefetch)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!prefetch || !berth_prefetch_is_ours(prefetch))
         return;
     berth_prefetches *all = &prefetch->checkpoint->prefetches;

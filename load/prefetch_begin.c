@@ -398,6 +398,7 @@ int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
 
 void berth_prefetch_free(berth_prefetch *prefetch)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!prefetch)
         return;
     if (!berth_prefetch_is_ours(prefetch)) { /* X11: its locked pages are not locked here, either */

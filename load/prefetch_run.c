@@ -332,6 +332,7 @@ static void *help(void *argument)
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_error error;
 
+    berth_thread_begin();
     berth_error_clear(&error);
     berth_prefetches_lock(all);
     while (claim(helper)) {

@@ -339,6 +339,7 @@ static void free_lists(berth_rows *rows)
 
 void berth_rows_free(berth_rows *rows)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!rows)
         return;
     bool is_ours = berth_lock_is_ours(&rows->lock);

@@ -245,6 +245,7 @@ static void *work(void *argument)
 {
     berth_rows *rows = argument;
 
+    berth_thread_begin();
     (void)berth_lock_take(&rows->lock);
     while (!rows->stop)
         if (!do_task(rows))

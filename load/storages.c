@@ -262,6 +262,7 @@ void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts)
 static const char *why_not_direct(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->direct_is_tried) {
+        BERTH_HOLD_CANCEL(true);
         checkpoint->direct_is_tried = true;
         checkpoint->direct.fd = -1;
         if (checkpoint->file_system == BERTH_IN_MEMORY) /* some take it, and copy as ever */
@@ -390,6 +391,7 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
     berth_bringing how = {.config = &checkpoint->config,
                           .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
 
+    BERTH_HOLD_CANCEL(how.with_crc32); /* the directory may be read */
     *memory = berth_storage_found(checkpoint, storage->index);
     if (*memory)
         return 0;

@@ -5,6 +5,7 @@
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/memory.h"
+#include "io/file_limit.h"
 #include "io/thread.h"
 #include "save/operation.h"
 
@@ -48,6 +49,7 @@ static void *carry_out(void *argument)
     berth_job *job = argument;
     berth_error error;
 
+    berth_thread_begin();
     berth_error_clear(&error);
     job->operation.staged = set_staged;
     job->operation.staged_context = job;
@@ -101,6 +103,7 @@ static berth_job *make(const berth_request *request, berth_error *error)
 
 static int start(berth_job *job, berth_error *error)
 {
+    BERTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
     if (berth_operation_begin(&job->operation, &job->request, error) < 0)
         return error->code;
     job->total_nbytes = job->operation.plan->nbytes;
@@ -232,6 +235,7 @@ int berth_job_wait(berth_job *job, berth_error *error)
 
 bool berth_job_is_staged(berth_job *job)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!job || is_lost(job))
         return job != NULL;
     (void)berth_lock_take(&job->lock);
@@ -242,6 +246,7 @@ bool berth_job_is_staged(berth_job *job)
 
 bool berth_job_is_done(berth_job *job)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!job || is_lost(job))
         return job != NULL;
     (void)berth_lock_take(&job->lock);
@@ -265,6 +270,7 @@ bool berth_job_cancel(berth_job *job)
 
 void berth_job_free(berth_job *job)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!job)
         return;
     if (is_lost(job)) { /* What the thread was at stays: plan, copies, the parent's temporary. */
