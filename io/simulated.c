@@ -146,6 +146,8 @@ static int open_device(berth_device_handle *device)
     *is_destroyed = false;
     int result = berth_simulated_begin(BERTH_SIMULATED_OPEN, device->ordinal);
     *is_destroyed = was_destroyed && result != SIMULATED_OK;
+    if (result == SIMULATED_OK)
+        atomic_fetch_add(&device->life, 1);
     pthread_mutex_unlock(&berth_simulated.lock);
     return result;
 }
