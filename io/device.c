@@ -112,7 +112,6 @@ static int open_locked(berth_device_handle *device, berth_error *error)
         return 0;
     if (report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
-    atomic_fetch_add(&device->life, 1);
     opened.n += !device->is_open;
     device->is_open = true;
     return 0;

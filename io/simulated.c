@@ -109,19 +109,19 @@ static int load(berth_error *error)
     return 0;
 }
 
+#define KNOWN(result, its_text, its_code)                                                          \
+    [SIMULATED_##result] = {.name = "SIMULATED_" #result, .text = (its_text), .code = (its_code)}
+
 static void describe(int result, berth_driver_result *told)
 {
     static const berth_driver_result known[SIMULATED_N_RESULTS] = {
-        [SIMULATED_OUT_OF_MEMORY] = {"SIMULATED_OUT_OF_MEMORY", "out of memory", BERTH_E_MEMORY},
-        [SIMULATED_INVALID_VALUE] = {"SIMULATED_INVALID_VALUE", "invalid argument", BERTH_E_DEVICE},
-        [SIMULATED_NOT_SUPPORTED] = {"SIMULATED_NOT_SUPPORTED", "operation not supported",
-                                     BERTH_E_UNSUPPORTED},
-        [SIMULATED_NO_THREAD] = {"SIMULATED_NO_THREAD", "no thread can be started", BERTH_E_SYSTEM},
-        [SIMULATED_FAILED] = {"SIMULATED_FAILED", "unspecified failure", BERTH_E_DEVICE},
-        [SIMULATED_ILLEGAL_ADDRESS] = {"SIMULATED_ILLEGAL_ADDRESS",
-                                       "an illegal memory access was encountered", BERTH_E_DEVICE},
-        [SIMULATED_CONTEXT_IS_DESTROYED] = {"SIMULATED_CONTEXT_IS_DESTROYED",
-                                            "context is destroyed", BERTH_E_DEVICE}};
+        KNOWN(OUT_OF_MEMORY, "out of memory", BERTH_E_MEMORY),
+        KNOWN(INVALID_VALUE, "invalid argument", BERTH_E_DEVICE),
+        KNOWN(NOT_SUPPORTED, "operation not supported", BERTH_E_UNSUPPORTED),
+        KNOWN(NO_THREAD, "no thread can be started", BERTH_E_SYSTEM),
+        KNOWN(FAILED, "unspecified failure", BERTH_E_DEVICE),
+        KNOWN(ILLEGAL_ADDRESS, "an illegal memory access was encountered", BERTH_E_DEVICE),
+        KNOWN(CONTEXT_IS_DESTROYED, "context is destroyed", BERTH_E_DEVICE)};
 
     *told = (berth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
@@ -145,6 +145,8 @@ static int open_device(berth_device_handle *device)
     *is_destroyed = false;
     int result = berth_simulated_begin(BERTH_SIMULATED_OPEN, device->ordinal);
     *is_destroyed = was_destroyed && result != SIMULATED_OK;
+    if (result == SIMULATED_OK)
+        atomic_fetch_add(&device->life, 1);
     berth_lock_give(&berth_simulated.lock);
     return result;
 }
