@@ -212,3 +212,27 @@ Test(cancel, of_a_thread_waits_for_the_end_of_a_call)
     }
     cr_assert_eq(n_cancelled, n_rounds * N_THREADS);
 }
+
+/* What a worker calls cancels it: then, too, it goes on. */
+static int cancel_worker(void *caller, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)buffer, (void)nbytes, (void)offset;
+    if (!pthread_equal(pthread_self(), *(const pthread_t *)caller)) {
+        (void)pthread_cancel(pthread_self());
+        n_cancelled++;
+    }
+    return wait_a_little(NULL, 0, 0);
+}
+
+Test(cancel, of_a_worker_by_what_it_calls_is_held_off)
+{
+    const berth_new_record record = {.name = "data.pkl", .nbytes = N_BYTES, .data = bytes};
+    pthread_t caller = pthread_self();
+    const berth_sink sink = {.write = cancel_worker, .context = &caller};
+    berth_error error;
+
+    (void)alarm(20);
+    cr_assert_eq(berth_config_load("io.threads=2\nio.chunk_nbytes=4096", NULL), 0);
+    expect(berth_save_records_sink(&sink, "a", &record, 1, 0, NULL, &error) == 0, "sink", &error);
+    cr_assert_gt(n_cancelled, 0);
+}
