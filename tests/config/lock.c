@@ -56,6 +56,11 @@ static int finds_it_torn(void)
     return takes_as(BERTH_LOCK_TORN) && takes_as(BERTH_LOCK_OURS) ? 0 : 2;
 }
 
+static int is_told_still(void)
+{
+    return takes_as(BERTH_LOCK_TORN) ? 0 : 1;
+}
+
 static int has_a_child_that_finds_it_free(void)
 {
     if (!takes_as(BERTH_LOCK_INHERITED))
@@ -83,6 +88,8 @@ static void try_all(bool by_id)
     in_child(finds_it_torn);
     in_child(has_a_child_that_finds_it_torn);
     berth_lock_give(&lock);
+    lock.state = BERTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
+    in_child(is_told_still);
     berth_lock_end(&lock);
 }
 

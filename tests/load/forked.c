@@ -93,6 +93,14 @@ static int read_all(void)
     return 0;
 }
 
+/* What is half changed must not be freed. */
+static int close_at_once(void)
+{
+    (void)alarm(10);
+    berth_close(checkpoint);
+    return 0;
+}
+
 static void in_child(int (*try)(void))
 {
     int status;
@@ -155,6 +163,7 @@ Test(forked, what_was_half_changed_is_made_anew)
         berth_checkpoint before = *checkpoint;
         leave_half_changed(checkpoint);
         in_child(read_all);
+        in_child(close_at_once);
         make_good(checkpoint, &before);
         in_child(read_all);
         cr_assert_eq(read_all(), 0);
