@@ -26,6 +26,7 @@ import berth_ctypes as b
 import cases
 import convert
 import devices
+import forks
 import huge
 import readings
 import shipped
@@ -361,7 +362,7 @@ def main():
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
-                      readings.pickles_by_chance, attributes.all_cases):
+                      readings.pickles_by_chance, attributes.all_cases, forks.all_cases):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
