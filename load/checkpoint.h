@@ -139,7 +139,9 @@ struct berth_checkpoint {
 /* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
 void berth_checkpoint_lock(berth_checkpoint *checkpoint);
 void berth_checkpoint_unlock(berth_checkpoint *checkpoint);
-/* Where a storage's bytes are; NULL: not in memory yet. Takes the lock once in a child. */
+/* For who looks at something without the lock, or frees it: takes it once in a child. */
+void berth_checkpoint_make_good(berth_checkpoint *checkpoint);
+/* Where a storage's bytes are; NULL: not in memory yet. */
 const uint8_t *berth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* ---- open.c: everything but the values' names ---- */

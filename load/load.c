@@ -158,6 +158,8 @@ void berth_close(berth_checkpoint *checkpoint)
     BERTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
+    if (checkpoint->has_lock)
+        berth_checkpoint_make_good(checkpoint);
     berth_prefetches_end(&checkpoint->prefetches);
     berth_names_free(checkpoint->names);
     berth_storages_end(checkpoint);
@@ -168,8 +170,7 @@ void berth_close(berth_checkpoint *checkpoint)
     berth_release(checkpoint->shown_name.text);
     berth_release(checkpoint->shown_path.text);
     berth_reader_close(&checkpoint->reader);
-    /* A condition that threads of a parent wait for would be waited for, too. */
-    if (checkpoint->has_lock && berth_lock_is_ours(&checkpoint->lock)) {
+    if (checkpoint->has_lock) {
         (void)pthread_cond_destroy(&checkpoint->settled);
         berth_lock_end(&checkpoint->lock);
     }

@@ -67,12 +67,17 @@ void berth_checkpoint_unlock(berth_checkpoint *checkpoint)
     berth_lock_give(&checkpoint->lock);
 }
 
+void berth_checkpoint_make_good(berth_checkpoint *checkpoint)
+{
+    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) == berth_process())
+        return;
+    berth_checkpoint_lock(checkpoint);
+    berth_checkpoint_unlock(checkpoint);
+}
+
 const uint8_t *berth_storage_found(berth_checkpoint *checkpoint, size_t index)
 {
-    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) != berth_process()) {
-        berth_checkpoint_lock(checkpoint);
-        berth_checkpoint_unlock(checkpoint);
-    }
+    berth_checkpoint_make_good(checkpoint);
     return atomic_load(&checkpoint->stored[index].memory);
 }
 

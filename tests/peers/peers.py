@@ -26,6 +26,7 @@ import berth_ctypes as b
 import cases
 import convert
 import devices
+import forks
 import huge
 import readings
 import shipped
@@ -363,7 +364,7 @@ def main():
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names):
+                      unusual.names, forks.all_cases):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * X11: a checkpoint in a child that was forked while a thread of the parent had its lock. What that
+ * thread left half changed is set here as it could be: pointers to nowhere, numbers of nothing.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "load/bring.h"
+#include "tests/support/support.h"
+
+static char *folder, *path;
+static berth_checkpoint *checkpoint;
+static uint8_t bytes[3][5000];
+static const char *const names[] = {"a", "b", "c"};
+
+static void set_up(void)
+{
+    const int64_t shape[] = {5000};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_dict(tree);
+
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    for (int i = 0; i < 3; i++) {
+        memset(bytes[i], 17 * i + 1, sizeof bytes[i]);
+        berth_dict_set(
+            root, names[i],
+            berth_tensor_value(
+                tree,
+                &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape, .data = bytes[i]}));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
+    berth_tree_free(tree);
+}
+
+static void tear_down(void)
+{
+    free(path);
+    test_folder_remove(folder);
+}
+
+TestSuite(forked, .init = set_up, .fini = tear_down, .timeout = 60);
+
+static void open_with(const char *options)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
+static const uint8_t *data_of(int i)
+{
+    berth_error error;
+    const uint8_t *data =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i]), &error);
+
+    if (!data)
+        (void)fprintf(stderr, "%s\n", error.message);
+    return data;
+}
+
+static bool is_right(int i)
+{
+    const uint8_t *data = data_of(i);
+
+    return data && memcmp(data, bytes[i], sizeof bytes[i]) == 0;
+}
+
+static int read_all(void)
+{
+    berth_named_tensor named;
+    berth_info info;
+    berth_error error;
+
+    (void)alarm(10);
+    for (size_t i = 0; i < 3; i++)
+        if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || strcmp(named.name, names[i]) != 0)
+            return 1;
+    if (berth_checkpoint_info(checkpoint, &info, &error) < 0 || info.n_tensors != 3 ||
+        info.n_records != 9)
+        return 2;
+    for (int i = 0; i < 3; i++)
+        if (!is_right(i))
+            return 3 + i;
+    if (berth_fetch(checkpoint, NULL, NULL, &error) < 0)
+        return 6;
+    berth_close(checkpoint);
+    return 0;
+}
+
+/* What is half changed must not be freed. */
+static int close_at_once(void)
+{
+    (void)alarm(10);
+    berth_close(checkpoint);
+    return 0;
+}
+
+static void in_child(int (*try)(void))
+{
+    int status;
+
+    (void)fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(try());
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "ended with %x", (unsigned)status);
+}
+
+/* By a thread that the child has not. */
+static void leave_half_changed(berth_checkpoint *with)
+{
+    static char freed[8];
+
+    berth_checkpoint_lock(with);
+    with->shown_name.text = with->shown_path.text = freed;
+    with->shown_name.capacity = with->shown_path.capacity = 1000000;
+    with->map.base = freed;
+    with->map.address = freed;
+    with->listing = (berth_listing){.known = true, .n_records = 77};
+    with->direct_is_tried = true;
+    with->direct.fd = 999;
+    with->direct.block_nbytes = 4096;
+    if (!with->container.known)
+        with->container.directory.entries = (berth_zip_entry *)(void *)freed;
+    for (size_t i = 0; i < with->n_storages; i++)
+        with->stored[i].is_coming = true;
+    with->stored[0].n_waiting = 3;
+}
+
+static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
+{
+    with->shown_name = before->shown_name;
+    with->shown_path = before->shown_path;
+    with->map = before->map;
+    with->listing = before->listing;
+    with->direct_is_tried = before->direct_is_tried;
+    with->direct = before->direct;
+    with->container = before->container;
+    for (size_t i = 0; i < with->n_storages; i++)
+        with->stored[i].is_coming = false;
+    with->stored[0].n_waiting = 0;
+    berth_checkpoint_unlock(with);
+}
+
+/* X11 */
+Test(forked, what_was_half_changed_is_made_anew)
+{
+    static const char *const ways[] = {"load.method=map", "load.method=read",
+                                       "load.method=direct load.check=none",
+                                       "load.check=data load.mmap=off"};
+
+    for (int i = 0; i < 4; i++) {
+        open_with(ways[i]);
+        if (i % 2)
+            cr_assert(is_right(1));
+        berth_checkpoint before = *checkpoint;
+        leave_half_changed(checkpoint);
+        in_child(read_all);
+        in_child(close_at_once);
+        make_good(checkpoint, &before);
+        in_child(read_all);
+        cr_assert_eq(read_all(), 0);
+    }
+}
+
+static const uint8_t *before[3];
+
+static int finds_the_latest_anew(void)
+{
+    return data_of(0) == before[0] && is_right(0) && is_right(1) && is_right(2) ? 0 : 1;
+}
+
+/*
+ * A device may write to the parent's page when the child's copy was made already: what was there
+ * only after the fork had begun is not trusted; what was there before is where it was.
+ */
+Test(forked, memory_that_came_meanwhile_is_brought_again)
+{
+    berth_kept_region *kept;
+
+    open_with("load.method=read");
+    for (int i = 0; i < 3; i++)
+        before[i] = data_of(i);
+    for (kept = checkpoint->regions; kept && kept->region.bytes != before[2]; kept = kept->next)
+        ;
+    cr_assert(kept);
+    cr_assert_eq(kept, checkpoint->regions);
+    kept->n_forks = berth_forks() + 1;
+    memset(kept->region.bytes, 0, sizeof bytes[2]);
+    in_child(finds_the_latest_anew);
+    berth_close(checkpoint);
+}
