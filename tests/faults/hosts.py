@@ -20,11 +20,11 @@ import threading
 import time
 import unittest
 
-from commands import BERTH, LONG, berth, read, run_killed
-from machine import TEMPORARY, Place, need, need_root, need_tool, run, traced
+from commands import BERTH, LONG, OWNER, TEMPORARY, berth, read, run_killed
+from machine import Place, need, need_root, need_tool, run, traced
 from owners import sources_in, temporaries
 
-OWNER, CLAIM = "user.berth.owner", "user.berth.claim0"
+CLAIM = "user.berth.claim0"
 HERE = os.path.abspath(__file__)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -196,8 +196,7 @@ class OwnerTest(Scene):
         "another pid namespace": ["unshare", "-p", "-f", "--mount-proc", "--kill-child"],
         "another, with our /proc": ["unshare", "-p", "-f", "--kill-child"],
         "another time namespace": ["unshare", "-T", "-f", "--kill-child"],
-        "no /proc": ["unshare", "-m", "sh", "-c",
-                     'mount -t tmpfs none /proc && shift 0 && exec "$@"', "sh"],
+        "no /proc": ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"],
     }
 
     def world(self, name):
@@ -215,7 +214,12 @@ class OwnerTest(Scene):
         need_root()
         need_tool("strace", "unshare")
         for name in self.WORLDS:
-            for there, here in ((self.world(name), []), ([], self.world(name))):
+            try:
+                world = self.world(name)
+            except unittest.SkipTest as why:
+                print(f"left out: {why}")
+                continue
+            for there, here in ((world, []), ([], world)):
                 with self.subTest(world=name, saves_from="there" if there else "here"):
                     with self.held(prefix=there, seconds=0.6):
                         self.wait_for_one()
@@ -293,7 +297,7 @@ class OwnerTest(Scene):
                         os.removexattr(os.path.join(self.folder, name), OWNER)
                 with self.subTest(file=round_, target=target):
                     code, said, lines = traced(self.save(path))
-                    self.assertEqual((code, said), (0, ""))
+                    self.assertEqual(code, 0, said)
                     self.assertEqual([line for line in lines if re.search(
                         r"\b(getdents|flock|F_(OFD_)?SETLK|F_SETLEASE|lockf)", line)], [])
                 for name in temporaries(self.folder):
@@ -305,7 +309,7 @@ class OwnerTest(Scene):
                                      ("another boot", lambda text: change(1, text), True),
                                      ("nonsense", lambda text: "x", True)):
             for of_owner in (lambda text: text, lambda text: change(1, text)):
-                with self.subTest(claim=what, owner=of_owner("1 2 3 4")[:3]):
+                with self.subTest(claim=what, owner=of_owner("1 2 3 4")):
                     path = self.killed()
                     text = os.getxattr(path, OWNER).decode()
                     os.setxattr(path, CLAIM, changed(text).encode())
@@ -381,8 +385,9 @@ def on_host(folder, sources, paths, n_saves, seed):
     chance = random.Random(seed)
     told = collections.Counter()
     wrong = []
-    turns = [(chance.choice(paths), chance.random(), chance.uniform(0.001, 0.03),
-              chance.uniform(0.01, 0.1)) for _ in range(n_saves)]
+    # A save takes some 5 ms, through FUSE some 30.
+    turns = [(chance.choice(paths), chance.random(), chance.uniform(0.001, i % 2 * 0.02 + 0.01),
+              chance.uniform(0.01, 0.1)) for i in range(n_saves)]
     lock = threading.Lock()
 
     def one(turn):
@@ -401,6 +406,7 @@ def on_host(folder, sources, paths, n_saves, seed):
         said = process.communicate()[1].decode(errors="replace")
         with lock:
             told[what] += 1
+            told["killed in time"] += process.returncode == -signal.SIGKILL
             if process.returncode not in ((0, -signal.SIGKILL) if what == "killed" else (0,)):
                 wrong.append(f"{what}, to {path}: {process.returncode}: {said}")
 
@@ -485,8 +491,13 @@ class HostsTest(Scene):
             if path.endswith(".safetensors"):
                 words = ["convert", words[1], self.place.path("look.pt"), "--set",
                          "save.durability=none"]
-            done = subprocess.run([BERTH, *words], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, check=False)
+            for _ in range(20):
+                done = subprocess.run([BERTH, *words], stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, check=False)
+                # libfuse: to open what was renamed over after it was looked up gives ENOENT, where
+                # other file systems open the old file or look it up again.
+                if folder == self.folder or b"No such file" not in done.stderr:
+                    break
             if done.returncode:
                 wrong.append(f"{words}: {done.returncode}: {done.stderr.decode()}")
         return wrong

@@ -19,7 +19,6 @@ import unittest
 from commands import BERTH, QUIET
 
 STRICT = os.environ.get("CI") == "true" and os.geteuid() == 0
-TEMPORARY = re.compile(r"^\.berth-[0-9a-f]{16}-(?:[0-9]|1[0-5]|[0-9a-f]{16})\.tmp$")
 
 # Groups, and users with theirs: the first is the one that their files get.
 TEAM, STAFF, EXTRA = 4200, 4300, 4400
