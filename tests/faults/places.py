@@ -252,10 +252,12 @@ class DescriptorTest(Scene):
                               cwd=self.folder, timeout=60)
 
     def around(self):
-        """Every folder where something could be left."""
-        return {folder: set(os.listdir(folder)) for folder in
-                (self.folder, self.place.folder, "/dev", "/dev/shm")} | {
-                    "/": {name for name in os.listdir("/") if "berth" in name or "(" in name}}
+        """Every folder where something could be left; in those of all, by names that it would have."""
+        found = {folder: set(os.listdir(folder)) for folder in (self.folder, self.place.folder)}
+        for folder in ("/", "/dev", "/dev/shm", "/proc/self/fd"):
+            found[folder] = {name for name in os.listdir(folder)
+                             if name.startswith((".berth-", "memfd:", "#")) or "(" in name}
+        return found
 
     def test_x4_what_has_no_name_is_written_in_place(self):
         n_cases = 0
@@ -293,6 +295,28 @@ class DescriptorTest(Scene):
                     self.assertEqual(self.around(), before, "a stray file")
                     if given != fd:
                         os.close(given)
+
+    def test_x4_what_is_read_is_not_written_in_place(self):
+        """X4: the old bytes would be gone before the new ones are there."""
+        content = read(self.sources[0])
+        link = self.place.path("source.pt")
+        for kind, spelling in ((kind, path) for kind in IN_PLACE for path in SPELLINGS):
+            for words in (["copy"], ["copy", "--set", "save.byteorder=big"], ["convert"]):
+                with self.subTest(kind=kind, path=spelling, command=words), \
+                        descriptor(kind, self.folder) as (fd, _, _):
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, content, 0)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(link)
+                    os.symlink(spelling.format(fd), link)
+                    before = self.around()
+                    done = self.run_with(fd, [self.command, *words, f"/dev/fd/{fd}", link])
+                    self.assertEqual(done.returncode, 2, done.stdout)
+                    self.assertIn(link, done.stdout.decode())
+                    self.assertEqual(os.pread(fd, os.fstat(fd).st_size, 0), content)
+                    self.assertEqual(self.around(), before, "a stray file")
+        run(self.command, "copy", self.sources[0], self.sources[0])  # which has a name
+        berth("verify", self.sources[0])
 
     def test_x4_what_has_a_name_is_replaced(self):
         for spelling in SPELLINGS:
