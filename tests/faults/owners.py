@@ -6,6 +6,7 @@ every temporary while saves run.
 """
 
 import contextlib
+import ctypes
 import itertools
 import os
 import re
@@ -41,7 +42,7 @@ def ways(command, sources, folder):
              [command, "convert", lone, plain, *FAST])]
 
 
-def make_file(path, owner=0, group=0, mode=0o644, entries=None):
+def make_file(path, owner=-1, group=-1, mode=0o644, entries=None):
     """An old file, with exactly these rights."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
@@ -413,6 +414,79 @@ class MatrixTest(Scene):
             # Through FUSE the kernel looks at no ACL: files with one are no fair start.
             self.tried(name, folder, "plain", has_acl(folder) and "fuse" not in name, step)
         self.told("elsewhere")
+
+
+# ---- in a user namespace ----
+
+class NamespaceTest(Scene):
+    """Rootless containers: owners and groups from outside are all shown as 65534, which is also
+    somebody's number inside."""
+
+    # Root inside is bob outside; all others inside are numbers that nobody has outside.
+    MAPS = f"0 {BOB} 1\n1 100000 65535\n"
+    INSIDE = 100000 + 65534 - 1
+
+    def in_namespace(self, command):
+        """Runs it as root of a namespace of bob's, in bob's groups."""
+        end, begin = os.pipe()
+        ready, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setgroups([BOB, TEAM])
+                os.setresgid(BOB, BOB, BOB)
+                os.setresuid(BOB, BOB, BOB)
+                if ctypes.CDLL(None).unshare(0x10000000):  # CLONE_NEWUSER
+                    os._exit(77)
+                os.write(told, b"+")
+                os.read(end, 1)
+                os.dup2(told, 2)
+                os.execv(command[0], command)
+            finally:
+                os._exit(76)
+        os.close(told)
+        allowed = os.read(ready, 1)
+        if allowed:
+            for name in ("uid_map", "gid_map"):
+                with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                    file.write(self.MAPS)
+        os.write(begin, b"+")
+        with os.fdopen(ready) as file:
+            said = file.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(begin)
+        os.close(end)
+        need(allowed, "no user namespaces")
+        return code, said
+
+    def test_x1_nobody_inside_is_nobody_from_outside(self):
+        folder = make_folder(self.place.folder, "plain")
+        n_cases = 0
+        for owner, mode in itertools.product((ALICE, BOB), (0o660, 0o664, 0o666, 0o640, 0o646)):
+            for way, target, command in self.ways(folder):
+                make_file(target, owner, TEAM, mode)
+                before, was = self.users.rights(target), state(target)
+                code, said = self.in_namespace(command)
+                after = self.users.rights(target)
+                with self.case(old=(owner, oct(mode)), way=way):
+                    for name in USERS:
+                        if name not in ("bob", "root"):
+                            self.assertLessEqual(after[name], before[name], (was, state(target)))
+                    self.assertGreaterEqual(after[owned_by(owner)], before[owned_by(owner)],
+                                            (was, state(target), said))
+                    owners, group, mode_now, entries = state(target)
+                    self.assertNotIn(self.INSIDE, (owners, group), "given to nobody of inside")
+                    self.assertNotIn(("u", self.INSIDE), entries or {})
+                    self.assertNotIn(("g", self.INSIDE), entries or {})
+                    if after != before:
+                        self.assertTrue(said, "narrower, and nothing is said")
+                    if code:
+                        self.assertIn(target, said)
+                        self.assertEqual((read(target), state(target)), (b"old", was))
+                    elif "w" not in before["bob"]:
+                        self.fail("replaced by one who may not write it")
+                n_cases += 1
+        print(f"files from outside a user namespace (X1): {n_cases} cases")
 
 
 # ---- while it is being saved ----
