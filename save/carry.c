@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -13,6 +12,7 @@
 #include "io/syscalls.h"
 #include "io/xattr.h"
 #include "save/acl.h"
+#include "save/outside.h"
 
 #define POSIX_ACL "system.posix_acl_access"
 #define NFS4_ACL "system.nfs4_acl"
@@ -159,26 +159,9 @@ static int carry_attributes(const carry *c, berth_error *error)
 
 /* ---- owner and group ---- */
 
-/*
- * In a user namespace (rootless containers) all owners from outside are shown as one number, which
- * is somebody's inside, too: that one is not who had the old file.
- */
-static bool is_from_outside(uint32_t id, const char *map_path)
-{
-    enum { SHOWN = 65534 }; /* DEFAULT_OVERFLOWUID of linux/highuid.h, and of groups */
-    unsigned long first, outside, n;
-    char map[64];
-
-    if (id != SHOWN)
-        return false;
-    return !berth_file_read_text(map_path, map, sizeof map) ||
-           sscanf(map, "%lu %lu %lu", &first, &outside, &n) != 3 || first != 0 || outside != 0 ||
-           n < UINT32_MAX;
-}
-
 static int carry_group(carry *c, gid_t present, berth_error *error)
 {
-    bool outside = is_from_outside(c->old.st_gid, "/proc/self/gid_map");
+    bool outside = berth_group_is_outside(c->old.st_gid);
 
     if (!outside &&
         (present == c->old.st_gid || berth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
@@ -196,7 +179,7 @@ static int carry_group(carry *c, gid_t present, berth_error *error)
  * mode. */
 static int carry_owner(carry *c, berth_error *error)
 {
-    bool outside = is_from_outside(c->old.st_uid, "/proc/self/uid_map");
+    bool outside = berth_user_is_outside(c->old.st_uid);
     struct stat status;
 
     if (berth_system.fstat(c->to, &status) < 0)
