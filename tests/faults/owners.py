@@ -486,6 +486,15 @@ class NamespaceTest(Scene):
                     elif "w" not in before["bob"]:
                         self.fail("replaced by one who may not write it")
                 n_cases += 1
+        sticky = make_folder(self.place.folder, "sticky")
+        for way, target, command in self.ways(sticky):
+            make_file(target, ALICE, TEAM, 0o666)
+            with self.case(folder="sticky", way=way):  # X2: root inside is not root to that file
+                code, said = self.in_namespace(command)
+                self.assertEqual((code, read(target)), (2, b"old"))
+                self.assertIn("folder is sticky", said)
+                self.assertEqual(temporaries(sticky), [])
+            n_cases += 1
         print(f"files from outside a user namespace (X1): {n_cases} cases")
 
 
