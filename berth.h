@@ -499,7 +499,8 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  *   5. the default.
  * Aliases stand for their target at every level ("debug" is also called
  * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
- * TORCH_SERIALIZATION_DEBUG too. Of several variables for one option, its own name's wins.
+ * TORCH_SERIALIZATION_DEBUG too, of which only "1" counts, as in PyTorch. Of several variables for
+ * one option, its own name's wins.
  * The environment is read once, at first use; a bad variable, or one that
  * begins like an option's and is none, fails every operation, by name. A value that is known but
  * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
@@ -652,7 +653,8 @@ typedef struct berth_call {
     void *progress_context;
     berth_stats *stats; /* filled on success and on failure */
     /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
-       function's own archive_name says goes first. */
+       function's own archive_name says goes first. PyTorch opens no file where it has more than 510
+       bytes: BERTH_E_ARGUMENT. */
     const char *archive_name;
     /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
        tell how many there are. */
@@ -1456,13 +1458,20 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * Memory that is not the host's: a GPU's, through CUDA's driver, which is looked for when it is
  * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
  * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
- * calling thread keeps the context it has. "simulated:0" and "simulated:1" are there everywhere:
- * memory that the host cannot touch and copies that come late, for tests. Device addresses are
- * numbers: what CUdeviceptr and a tensor's data_ptr() are.
+ * calling thread keeps the context it has, and whoever captures a graph meanwhile, on any thread,
+ * goes on with it (since CUDA 10.1). "simulated:0" and "simulated:1" are there everywhere: memory
+ * that the host cannot touch and copies that come late, for tests. Device addresses are numbers:
+ * what CUdeviceptr and a tensor's data_ptr() are.
  *
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
  * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ *
+ * A device's context can die: somebody resets it (cudaDeviceReset), or a kernel goes wrong. What is
+ * under way fails; what opens the device next (all that gets its name, and fetches) does so anew.
+ * Whatever lay there before is gone: BERTH_E_DEVICE is what a save of it gets, and who asks for a
+ * tensor that a checkpoint has there; berth_close does not touch it. Where only a new process
+ * helps, the message says that it must be started again.
  *
  * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
  * device.staging_buffers), which the first operation pins and the next ones use again. An operation
@@ -1479,9 +1488,9 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  * Like berth_storage_new, for bytes on a device: nbytes bytes from `address` on, which stay the
  * caller's. `location`: the device, "cuda:0"; "cuda" is the first one, and is saved as "cuda:0".
  * `ready`: an event (CUevent, cudaEvent_t) of that device, recorded behind the kernels that write
- * the bytes: whoever copies them lets the device wait for it. NULL: they are there. The event must
- * live as long as the bytes must. NULL, and berth_tree_error tells, also if the device cannot be
- * opened or the first or last byte is not its memory.
+ * the bytes, and in no capture of a graph: whoever copies them lets the device wait for it. NULL:
+ * they are there. The event must live as long as the bytes must. NULL, and berth_tree_error tells,
+ * also if the device cannot be opened or the first or last byte is not its memory.
  *
  *     berth_storage *storage =
  *         berth_device_storage_new(tree, BERTH_FLOAT32, address, nbytes, "cuda:0", event);
@@ -1505,7 +1514,8 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
  * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
  * aligned for anything (256 bytes at least), what is in them is not told; 0 bytes are at address 0.
  * They are the caller's until berth_device_memory_free, which takes their first address (0:
- * nothing). BERTH_E_MEMORY: the device has no room. Any thread may call all of these.
+ * nothing); when the context died they are gone, and not to be freed. BERTH_E_MEMORY: the device
+ * has no room. Any thread may call all of these.
  */
 BERTH_API int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                                       berth_error *error);
@@ -1571,6 +1581,8 @@ typedef struct berth_placement {
     uintptr_t address; /* memory of the caller's on that device, which stays so and must be there
                           until berth_close; 0: berth_fetch makes some, berth_close frees it */
     uint64_t nbytes;   /* of that memory: at least the storage's */
+    void *ready;       /* an event of that device, behind what else uses the memory; NULL: nothing
+                          does. Without an address of the caller's nobody looks at it */
 } berth_placement;
 
 /* Fills *placement: 0 or an errno value. */
@@ -1581,6 +1593,14 @@ typedef int (*berth_placement_function)(void *context, const berth_storage *stor
  * The same by a function, asked once a storage, on the caller's thread. BERTH_E_ARGUMENT also: the
  * memory given is too small, or not that device's; BERTH_E_CALLBACK: the function failed. Memory
  * that the function made is the caller's to free, after failures too.
+ *
+ * `ready`: an event (CUevent, cudaEvent_t), recorded behind the last kernel or copy that reads or
+ * writes the memory, and in no capture of a graph. Its bytes are copied behind it: the device waits
+ * and the host does not, but for free staging buffers; berth_fetch comes back when they have been
+ * copied. Many storages may have the same event, or each its own. The event is the caller's and
+ * must live, and not be recorded again, until whatever brings the storage (berth_fetch,
+ * berth_tensor_device_address) has come back with 0, or berth_close: after a failure the next one
+ * waits for it again.
  */
 BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_function choose,
                                      void *context, berth_error *error);

@@ -48,7 +48,8 @@ static int identify(const char *entry, variable *found, berth_error *error)
 
     *found = (variable){.name = entry, .name_n = n, .value = entry[n] ? entry + n + 1 : entry + n};
     if (n == strlen(torch_debug) && starts_with(entry, n, torch_debug)) {
-        found->row = berth_option_find("debug", strlen("debug"), false, NULL);
+        if (strcmp(found->value, "1") == 0) /* as PyTorch, to which all else is as not set */
+            found->row = berth_option_find("debug", strlen("debug"), false, NULL);
         found->rank = 100; /* after every name of our own */
         return 0;
     }

@@ -13,6 +13,10 @@
 
 #define LIBRARY "libcuda.so.1"
 
+#if CUDA_VERSION < 12000 /* headers before have none */
+typedef CUresult (*PFN_cuCtxGetId_v12000)(CUcontext, unsigned long long *);
+#endif
+
 struct functions {
 #define CUDA_REQUIRED(name, version, suffix) PFN_cu##name##_v##version name;
 #define CUDA_OPTIONAL CUDA_REQUIRED
@@ -68,9 +72,34 @@ static int fail_missing(const struct functions *found, const char *missing, bert
                       LIBRARY " has no %s: it is too old", missing);
 }
 
+/*
+ * After these, cuda.h says, the process must be terminated and launched again: each call gives the
+ * same error. (Numbers: only newer headers have the names CUDA_ERROR_CONTAINED and
+ * CUDA_ERROR_TENSOR_MEMORY_LEAK.)
+ */
+static bool is_final(int result)
+{
+    static const int final[] = {226,
+                                CUDA_ERROR_ILLEGAL_ADDRESS,
+                                CUDA_ERROR_LAUNCH_TIMEOUT,
+                                CUDA_ERROR_HARDWARE_STACK_ERROR,
+                                CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                                CUDA_ERROR_MISALIGNED_ADDRESS,
+                                CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                                CUDA_ERROR_INVALID_PC,
+                                CUDA_ERROR_LAUNCH_FAILED,
+                                721};
+
+    for (size_t i = 0; i < sizeof final / sizeof *final; i++)
+        if (result == final[i])
+            return true;
+    return false;
+}
+
 static berth_driver_result describe_by(const struct functions *by, int result)
 {
-    berth_driver_result told = {.text = "CUDA error", .code = BERTH_E_DEVICE};
+    berth_driver_result told = {
+        .text = "CUDA error", .code = BERTH_E_DEVICE, .is_final = is_final(result)};
     const char *name, *text;
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
@@ -136,31 +165,62 @@ static int count(unsigned *n)
     return (int)result;
 }
 
-/*
- * The primary context is the one that PyTorch and the run-time library use: memory of theirs is
- * memory here. Never given back: that could reset the device under a library that came later.
- */
-static int open_device(berth_device_handle *device)
-{
-    CUdevice number;
-    CUcontext context = NULL;
-    CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
+/* ---- every call is made in the device's context, and leaves the thread the one it had ---- */
 
-    if (result == CUDA_SUCCESS)
-        result = cuda.DevicePrimaryCtxRetain(&context, number);
-    device->native = context;
-    return (int)result;
+/*
+ * While another thread captures a graph in the mode CU_STREAM_CAPTURE_MODE_GLOBAL, most calls that
+ * allocate, free, pin or wait would invalidate the capture: unless the thread that makes them is
+ * relaxed (X16). So is one that captures by itself; its own work is no part of ours.
+ */
+struct visit {
+    CUstreamCaptureMode mode; /* that the thread was in */
+    bool is_relaxed;
+};
+
+static void relax(struct visit *visit)
+{
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode &&
+                        cuda.ThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
 }
 
-/* ---- every call is made in the device's context, and leaves the thread the one it had ---- */
+static void unrelax(struct visit *visit)
+{
+    if (visit->is_relaxed)
+        visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
+}
+
+/*
+ * The mode is the thread's, but to change it a driver may want a current context that lives: the
+ * thread's own, or this one.
+ */
+static CUresult enter(CUcontext context, struct visit *visit)
+{
+    relax(visit);
+    CUresult result = cuda.CtxPushCurrent(context);
+    if (result != CUDA_SUCCESS)
+        unrelax(visit);
+    else if (!visit->is_relaxed)
+        relax(visit);
+    return result;
+}
+
+static void leave(struct visit *visit)
+{
+    CUcontext popped;
+
+    unrelax(visit);
+    (void)cuda.CtxPopCurrent(&popped);
+    unrelax(visit);
+}
 
 #define IN_CONTEXT(device, result, call)                                                           \
     do {                                                                                           \
-        CUcontext popped_;                                                                         \
-        (result) = cuda.CtxPushCurrent((CUcontext)(device)->native);                               \
+        struct visit visit_;                                                                       \
+        (result) = enter((CUcontext)atomic_load(&(device)->native), &visit_);                      \
         if ((result) == CUDA_SUCCESS) {                                                            \
             (result) = (call);                                                                     \
-            (void)cuda.CtxPopCurrent(&popped_);                                                    \
+            leave(&visit_);                                                                        \
         }                                                                                          \
     } while (0)
 
@@ -170,6 +230,79 @@ static int open_device(berth_device_handle *device)
         IN_CONTEXT(device, result_, call);                                                         \
         return (int)result_;                                                                       \
     } while (0)
+
+/* ---- opening ---- */
+
+/*
+ * After a kernel that went wrong all is refused, so a new event is, too. Where there is no room for
+ * one, that is all that is wrong.
+ */
+static CUresult try_out(CUcontext context)
+{
+    CUevent event = NULL;
+    struct visit visit;
+    CUresult result = enter(context, &visit);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS)
+        result = cuda.EventDestroy(event);
+    leave(&visit);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+/* A context that was reset has another number, if it looks the same otherwise. 0: none. */
+static unsigned long long id_of(CUcontext context)
+{
+    unsigned long long id = 0;
+
+    return cuda.CtxGetId && cuda.CtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/*
+ * The primary context is the one that PyTorch and the run-time library use: memory of theirs is
+ * memory here. Never given back: that could reset the device under a library that came later. One
+ * that died is made anew by this, for all of the process (X18).
+ */
+static int open_device(berth_device_handle *device)
+{
+    CUdevice number;
+    CUcontext context = NULL;
+    struct visit visit;
+    CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
+
+    if (result != CUDA_SUCCESS)
+        return (int)result;
+    relax(&visit);
+    result = cuda.DevicePrimaryCtxRetain(&context, number);
+    unrelax(&visit);
+    if (result == CUDA_SUCCESS)
+        result = try_out(context);
+    if (result == CUDA_SUCCESS) {
+        atomic_store(&device->native_id, id_of(context));
+        atomic_store(&device->native, context);
+    }
+    return (int)result;
+}
+
+/* X18: cuDevicePrimaryCtxReset leaves it inactive, until somebody retains it anew. */
+static int look(const berth_device_handle *device, bool closely)
+{
+    CUcontext context = (CUcontext)atomic_load(&device->native);
+    CUdevice number;
+    unsigned flags;
+    int is_active = 0;
+    CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
+
+    if (result == CUDA_SUCCESS)
+        result = cuda.DevicePrimaryCtxGetState(number, &flags, &is_active);
+    if (result != CUDA_SUCCESS)
+        return (int)result;
+    if (!is_active || id_of(context) != atomic_load(&device->native_id))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return closely ? (int)try_out(context) : 0;
+}
 
 /* ---- memory ---- */
 
@@ -326,6 +459,7 @@ const berth_device_driver berth_cuda_driver = {
     .describe = describe,
     .count = count,
     .open = open_device,
+    .look = look,
     .allocate = allocate,
     .release = release,
     .find = find,

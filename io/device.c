@@ -39,13 +39,13 @@ static struct {
 } opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
-static int report(const berth_device_handle *device, int result, berth_error *error,
-                  const char *format, ...) __attribute__((format(printf, 4, 5)));
+static int report(berth_device_handle *device, int result, berth_error *error, const char *format,
+                  ...) __attribute__((format(printf, 4, 5)));
 
-static int report(const berth_device_handle *device, int result, berth_error *error,
-                  const char *format, ...)
+static int report(berth_device_handle *device, int result, berth_error *error, const char *format,
+                  ...)
 {
-    berth_driver_result told;
+    berth_driver_result told = {0};
     char tried[256];
     va_list arguments;
 
@@ -54,12 +54,14 @@ static int report(const berth_device_handle *device, int result, berth_error *er
     va_start(arguments, format);
     (void)vsnprintf(tried, sizeof tried, format, arguments);
     va_end(arguments);
+    atomic_store(&device->is_doubted, true);
     device->driver->describe(result, &told);
+    const char *what_next = told.is_final ? ", and the process must be started again" : "";
     if (told.name)
-        return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s: %s (%s)", device->name,
-                          tried, told.text, told.name);
-    return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s: %s %d", device->name, tried,
-                      told.text, result);
+        return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)",
+                          device->name, tried, what_next, told.text, told.name);
+    return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name,
+                      tried, what_next, told.text, result);
 }
 
 /* ---- opening ---- */
@@ -105,12 +107,14 @@ static int open_locked(berth_device_handle *device, berth_error *error)
     if (device->ordinal >= n)
         return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                           "%s: there is no such device, the driver has %u", device->name, n);
-    if (device->is_open)
+    if (device->is_open &&
+        device->driver->look(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
     if (report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
+    atomic_fetch_add(&device->life, 1);
+    opened.n += !device->is_open;
     device->is_open = true;
-    opened.n++;
     return 0;
 }
 
@@ -181,6 +185,30 @@ int berth_device_check_usable(const berth_device_handle *device, berth_error *er
                       "%s: this process was forked from one that had opened a device, and devices "
                       "do not survive that",
                       device->name);
+}
+
+/* ---- lives ---- */
+
+unsigned berth_device_life(const berth_device_handle *device)
+{
+    return atomic_load(&device->life);
+}
+
+bool berth_device_is_gone(const berth_device_handle *device, unsigned life)
+{
+    return !berth_device_is_usable(device) || life != berth_device_life(device) ||
+           device->driver->look(device, false) != 0;
+}
+
+int berth_device_check_life(berth_device_handle *device, unsigned life, berth_error *error)
+{
+    if (berth_device_check_usable(device, error) < 0)
+        return error->code;
+    if (life != berth_device_life(device))
+        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                          "%s: its context died and was opened anew: what was in it is gone",
+                          device->name);
+    return report(device, device->driver->look(device, false), error, "its context died");
 }
 
 /* ---- memory ---- */
@@ -281,7 +309,7 @@ void berth_pinned_unregister(berth_device_handle *device, void *bytes)
 int berth_device_stream_open(berth_device_handle *device, berth_device_stream *stream,
                              berth_error *error)
 {
-    *stream = (berth_device_stream){.device = device};
+    *stream = (berth_device_stream){.device = device, .life = berth_device_life(device)};
     if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_stream(device, &stream->native), error,
@@ -290,7 +318,7 @@ int berth_device_stream_open(berth_device_handle *device, berth_device_stream *s
 
 void berth_device_stream_close(berth_device_stream *stream)
 {
-    if (stream->native && berth_device_is_usable(stream->device))
+    if (stream->native && !berth_device_is_gone(stream->device, stream->life))
         (void)stream->device->driver->close_stream(stream->device, stream->native);
     *stream = (berth_device_stream){0};
 }
@@ -302,7 +330,7 @@ int berth_device_copy_to_host(berth_device_stream *stream, void *to, uintptr_t f
 
     if (nbytes == 0)
         return 0;
-    if (berth_device_check_usable(stream->device, error) < 0)
+    if (berth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_host(stream->device, stream->native, to, from, nbytes), error,
@@ -316,7 +344,7 @@ int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const
 
     if (nbytes == 0)
         return 0;
-    if (berth_device_check_usable(stream->device, error) < 0)
+    if (berth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_device(stream->device, stream->native, to, from, nbytes), error,
@@ -325,7 +353,7 @@ int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const
 
 int berth_device_stream_wait(berth_device_stream *stream, berth_error *error)
 {
-    if (berth_device_check_usable(stream->device, error) < 0)
+    if (berth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   stream->device->driver->wait_stream(stream->device, stream->native), error,
@@ -337,7 +365,7 @@ int berth_device_stream_wait_for(berth_device_stream *stream, void *native_event
 {
     const berth_device_driver *driver = stream->device->driver;
 
-    if (berth_device_check_usable(stream->device, error) < 0)
+    if (berth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device, driver->wait_for(stream->device, stream->native, native_event),
                   error, "a stream cannot wait for an event");
@@ -362,7 +390,7 @@ int berth_device_read(berth_device_handle *device, void *to, uintptr_t from, siz
 int berth_device_event_open(berth_device_handle *device, berth_device_event *event,
                             berth_error *error)
 {
-    *event = (berth_device_event){.device = device};
+    *event = (berth_device_event){.device = device, .life = berth_device_life(device)};
     if (berth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_event(device, &event->native), error,
@@ -371,7 +399,7 @@ int berth_device_event_open(berth_device_handle *device, berth_device_event *eve
 
 void berth_device_event_close(berth_device_event *event)
 {
-    if (event->native && berth_device_is_usable(event->device))
+    if (event->native && !berth_device_is_gone(event->device, event->life))
         (void)event->device->driver->close_event(event->device, event->native);
     *event = (berth_device_event){0};
 }
@@ -379,7 +407,7 @@ void berth_device_event_close(berth_device_event *event)
 int berth_device_event_record(berth_device_event *event, berth_device_stream *stream,
                               berth_error *error)
 {
-    if (berth_device_check_usable(event->device, error) < 0)
+    if (berth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->record(event->device, event->native, stream->native),
@@ -388,7 +416,7 @@ int berth_device_event_record(berth_device_event *event, berth_device_stream *st
 
 int berth_device_event_wait(berth_device_event *event, berth_error *error)
 {
-    if (berth_device_check_usable(event->device, error) < 0)
+    if (berth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device, event->device->driver->wait_event(event->device, event->native),
                   error, "copies did not end well");
@@ -397,7 +425,7 @@ int berth_device_event_wait(berth_device_event *event, berth_error *error)
 int berth_device_event_query(berth_device_event *event, bool *has_come, berth_error *error)
 {
     *has_come = false;
-    if (berth_device_check_usable(event->device, error) < 0)
+    if (berth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->query_event(event->device, event->native, has_come), error,

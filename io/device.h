@@ -35,6 +35,18 @@ bool berth_device_is_akin(const berth_device_handle *a, const berth_device_handl
 bool berth_device_is_usable(const berth_device_handle *device);
 int berth_device_check_usable(const berth_device_handle *device, berth_error *error);
 
+/*
+ * A context can die: another library resets it, or a kernel goes wrong. Then calls fail, and the
+ * next berth_device_open opens it anew, by the same handle (X18). All that was made before, memory,
+ * pinned memory, streams and events, is of an earlier life then, and gone: the driver must not be
+ * asked about it, as it may have given the same addresses to others. Who keeps such things keeps
+ * the number of the life, taken before they were made. Streams and events look after it themselves.
+ */
+unsigned berth_device_life(const berth_device_handle *device);
+/* Also where the context is dead and nobody has opened it anew, and in forked processes. */
+bool berth_device_is_gone(const berth_device_handle *device, unsigned life);
+int berth_device_check_life(berth_device_handle *device, unsigned life, berth_error *error);
+
 /* ---- memory ---- */
 
 /* Device addresses are numbers here: the host must not follow them. 0 bytes are at address 0. */
@@ -58,6 +70,7 @@ typedef struct berth_memory_place {
 typedef struct berth_device_memory {
     berth_device_handle *device;
     uintptr_t address;
+    unsigned life;
     void *ready; /* an event as the driver knows it, behind which they are; NULL: they are */
 } berth_device_memory;
 
@@ -88,11 +101,13 @@ void berth_pinned_unregister(berth_device_handle *device, void *bytes);
 typedef struct berth_device_stream {
     berth_device_handle *device;
     void *native; /* NULL: not open */
+    unsigned life;
 } berth_device_stream;
 
 typedef struct berth_device_event {
     berth_device_handle *device;
     void *native;
+    unsigned life;
 } berth_device_event;
 
 /* Of its own: it waits for no other stream, and none (the default one neither) for it. */

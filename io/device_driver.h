@@ -7,12 +7,15 @@
 #ifndef BERTH_IO_DEVICE_DRIVER_H
 #define BERTH_IO_DEVICE_DRIVER_H
 
+#include <stdatomic.h>
+
 #include "io/device.h"
 
 typedef struct berth_driver_result {
     const char *name; /* the driver's name for it, or NULL */
     const char *text; /* one line; static */
     berth_status code;
+    bool is_final; /* the driver works again in another process only */
 } berth_driver_result;
 
 typedef struct berth_device_driver {
@@ -22,7 +25,10 @@ typedef struct berth_device_driver {
     int (*load)(berth_error *error);
     void (*describe)(int result, berth_driver_result *told);
     int (*count)(unsigned *n);
+    /* Sets `native`, whose work is known to go well; else leaves all as it was. */
     int (*open)(berth_device_handle *device);
+    /* 0: the context that was opened is there still; `closely`: and works. Any thread may ask. */
+    int (*look)(const berth_device_handle *device, bool closely);
 
     int (*allocate)(berth_device_handle *device, size_t nbytes, uintptr_t *address);
     int (*release)(berth_device_handle *device, uintptr_t address);
@@ -54,7 +60,11 @@ struct berth_device_handle {
     unsigned ordinal;
     char name[32];
     bool is_open;
-    void *native; /* the driver's own */
+    /* X18: these change when it is opened anew, which operations of other threads may see. */
+    _Atomic(void *) native; /* the driver's own */
+    atomic_ullong native_id;
+    atomic_uint life;       /* how often it was opened */
+    atomic_bool is_doubted; /* a call failed: the next opening looks closely */
 };
 
 #ifdef BERTH_HAS_CUDA

@@ -13,15 +13,39 @@
 #define TEXT_NBYTES 8192
 #define PATH_NBYTES 4096
 
-/* The names of one version of control groups. */
+/*
+ * The names of one version of control groups. `file` and `slab`: in memory.stat, what can be
+ * reclaimed. The lists of file pages hold none of tmpfs and none that are locked; dirty ones go
+ * when they are written. The first version tells nothing of slabs, only `kernel`: all that the
+ * kernel holds for the group. `swap`: what it may still swap out, in the first version with its
+ * memory.
+ */
 struct version {
-    const char *mount, *limit, *used, *inactive, *active;
+    const char *mount, *limit, *used, *file[2], *slab, *kernel, *swap_limit, *swap_used;
+    bool swap_has_memory;
 };
 
 static const struct version versions[] = {
-    {"/sys/fs/cgroup", "memory.max", "memory.current", "\ninactive_file ", "\nactive_file "},
-    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-     "\ntotal_inactive_file ", "\ntotal_active_file "},
+    {.mount = "/sys/fs/cgroup",
+     .limit = "memory.max",
+     .used = "memory.current",
+     .file = {"\ninactive_file ", "\nactive_file "},
+     .slab = "\nslab_reclaimable ",
+     .swap_limit = "memory.swap.max",
+     .swap_used = "memory.swap.current"},
+    {.mount = "/sys/fs/cgroup/memory",
+     .limit = "memory.limit_in_bytes",
+     .used = "memory.usage_in_bytes",
+     .file = {"\ntotal_inactive_file ", "\ntotal_active_file "},
+     .kernel = "memory.kmem.usage_in_bytes",
+     .swap_limit = "memory.memsw.limit_in_bytes",
+     .swap_used = "memory.memsw.usage_in_bytes",
+     .swap_has_memory = true},
+};
+
+/* What the system tells. `slab`: of the kernel's own memory, what can be reclaimed. */
+struct totals {
+    uint64_t available, swap, slab;
 };
 
 /* The beginning of a short file of the kernel's, as text with a newline before it. */
@@ -68,35 +92,80 @@ static bool read_number(const char *folder, const char *name, char text[TEXT_NBY
     return read_text(path, text) && find_number(text, "\n", number);
 }
 
-static uint64_t free_of_system(const char *root, char text[TEXT_NBYTES])
+static uint64_t least_of(uint64_t a, uint64_t b)
 {
-    char path[PATH_NBYTES];
-    uint64_t available, swap = 0;
-
-    (void)snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (!read_text(path, text) || !find_number(text, "\nMemAvailable:", &available))
-        return UINT64_MAX;
-    (void)find_number(text, "\nSwapFree:", &swap);
-    return (available + swap) * 1024;
+    return a < b ? a : b;
 }
 
-/* What one group leaves; UINT64_MAX if it has no limit. */
-static uint64_t free_of_group(const char *folder, const struct version *version,
-                              char text[TEXT_NBYTES])
+static struct totals read_totals(const char *root, char text[TEXT_NBYTES])
 {
-    uint64_t limit, used, inactive = 0, active = 0;
+    struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
+    char path[PATH_NBYTES];
+    uint64_t number;
+
+    (void)snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (!read_text(path, text))
+        return totals;
+    if (find_number(text, "\nSwapFree:", &number))
+        totals.swap = number * 1024;
+    if (find_number(text, "\nMemAvailable:", &number))
+        totals.available = number * 1024 + totals.swap;
+    /* lxcfs shows 0 in containers where it does not know. */
+    if (find_number(text, "\nSReclaimable:", &number) && number > 0)
+        totals.slab = number * 1024;
+    return totals;
+}
+
+/*
+ * X15: the bytes of a group that go when others are wanted. In the first version the group's slabs
+ * are at most all of its kernel memory, and at most all slabs of the system. More is not known, and
+ * only what certainly does not fit may be refused.
+ */
+static uint64_t reclaimable_of(const char *folder, const struct version *version,
+                               const struct totals *totals, char text[TEXT_NBYTES])
+{
+    uint64_t inactive = 0, active = 0, slab = 0;
     char path[PATH_NBYTES + 64];
 
-    if (!read_number(folder, version->limit, text, &limit) ||
-        !read_number(folder, version->used, text, &used))
-        return UINT64_MAX;
     (void)snprintf(path, sizeof path, "%s/memory.stat", folder);
     if (read_text(path, text)) {
-        (void)find_number(text, version->inactive, &inactive);
-        (void)find_number(text, version->active, &active);
+        (void)find_number(text, version->file[0], &inactive);
+        (void)find_number(text, version->file[1], &active);
+        if (version->slab)
+            (void)find_number(text, version->slab, &slab);
     }
-    used = used > inactive + active ? used - inactive - active : 0;
+    if (version->kernel && read_number(folder, version->kernel, text, &slab))
+        slab = least_of(slab, totals->slab);
+    return inactive + active + slab;
+}
+
+/* A limit minus what is used and cannot be reclaimed; UINT64_MAX if there is no limit. */
+static uint64_t left_of(const char *folder, const char *limit_name, const char *used_name,
+                        uint64_t reclaimable, char text[TEXT_NBYTES])
+{
+    uint64_t limit, used;
+
+    if (!read_number(folder, limit_name, text, &limit) ||
+        !read_number(folder, used_name, text, &used))
+        return UINT64_MAX;
+    used = used > reclaimable ? used - reclaimable : 0;
     return limit > used ? limit - used : 0;
+}
+
+/* What one group leaves, with what it may swap out; UINT64_MAX if it has no limit. */
+static uint64_t free_of_group(const char *folder, const struct version *version,
+                              const struct totals *totals, char text[TEXT_NBYTES])
+{
+    uint64_t reclaimable = reclaimable_of(folder, version, totals, text);
+    uint64_t left = left_of(folder, version->limit, version->used, reclaimable, text);
+
+    if (left == UINT64_MAX || totals->swap == 0)
+        return left;
+    uint64_t with_swap = left_of(folder, version->swap_limit, version->swap_used,
+                                 version->swap_has_memory ? reclaimable : 0, text);
+    if (version->swap_has_memory)
+        return least_of(left + totals->swap, with_swap);
+    return left + least_of(totals->swap, with_swap);
 }
 
 /*
@@ -104,7 +173,7 @@ static uint64_t free_of_group(const char *folder, const struct version *version,
  * host's and not be seen: then only what is mounted at the top tells.
  */
 static uint64_t free_of_groups(const char *root, const char *group, const struct version *version,
-                               char text[TEXT_NBYTES])
+                               const struct totals *totals, char text[TEXT_NBYTES])
 {
     char folder[PATH_NBYTES];
     uint64_t least = UINT64_MAX;
@@ -117,8 +186,7 @@ static uint64_t free_of_groups(const char *root, const char *group, const struct
         if (*end != '/' && *end != '\0')
             continue;
         *end = '\0';
-        uint64_t left = free_of_group(folder, version, text);
-        least = left < least ? left : least;
+        least = least_of(least, free_of_group(folder, version, totals, text));
     }
     return least;
 }
@@ -148,14 +216,14 @@ uint64_t berth_free_memory(const char *root)
 {
     static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], path[PATH_NBYTES], group[PATH_NBYTES];
-    uint64_t least = free_of_system(root, text);
+    const struct totals totals = read_totals(root, text);
+    uint64_t least = totals.available;
 
     for (size_t i = 0; i < 2; i++) {
         (void)snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
         if (!read_text(path, text) || !find_group(text, controllers[i], group))
             continue;
-        uint64_t left = free_of_groups(root, group, &versions[i], text);
-        least = left < least ? left : least;
+        least = least_of(least, free_of_groups(root, group, &versions[i], &totals, text));
     }
     return least;
 }

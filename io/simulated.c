@@ -31,6 +31,15 @@ void berth_simulated_set(const berth_simulated_machine *machine)
     pthread_mutex_unlock(&berth_simulated.lock);
 }
 
+void berth_simulated_reset(unsigned ordinal)
+{
+    pthread_mutex_lock(&berth_simulated.lock);
+    berth_simulated_forget(ordinal);
+    berth_simulated.is_destroyed[ordinal] = true;
+    berth_simulated.is_lost[ordinal] = false;
+    pthread_mutex_unlock(&berth_simulated.lock);
+}
+
 void berth_simulated_fail(berth_simulated_call call, uint64_t nth, berth_simulated_fault fault)
 {
     pthread_mutex_lock(&berth_simulated.lock);
@@ -60,6 +69,8 @@ berth_simulated_live berth_simulated_seen(void)
 
 int berth_simulated_state_of(unsigned ordinal)
 {
+    if (berth_simulated.is_destroyed[ordinal])
+        return SIMULATED_CONTEXT_IS_DESTROYED;
     return berth_simulated.is_lost[ordinal] ? SIMULATED_ILLEGAL_ADDRESS : SIMULATED_OK;
 }
 
@@ -73,10 +84,8 @@ int berth_simulated_begin(berth_simulated_call call, unsigned ordinal)
 
     if (is_due && berth_simulated.fault == BERTH_SIMULATED_LOST)
         berth_simulated.is_lost[ordinal] = true;
-    if (berth_simulated.is_lost[ordinal])
-        return SIMULATED_ILLEGAL_ADDRESS;
-    if (!is_due)
-        return SIMULATED_OK;
+    if (!is_due || berth_simulated.is_lost[ordinal] || berth_simulated.is_destroyed[ordinal])
+        return berth_simulated_state_of(ordinal);
     return call == BERTH_SIMULATED_ALLOCATE || call == BERTH_SIMULATED_PIN ? SIMULATED_OUT_OF_MEMORY
                                                                            : SIMULATED_FAILED;
 }
@@ -111,7 +120,9 @@ static void describe(int result, berth_driver_result *told)
         [SIMULATED_NO_THREAD] = {"SIMULATED_NO_THREAD", "no thread can be started", BERTH_E_SYSTEM},
         [SIMULATED_FAILED] = {"SIMULATED_FAILED", "unspecified failure", BERTH_E_DEVICE},
         [SIMULATED_ILLEGAL_ADDRESS] = {"SIMULATED_ILLEGAL_ADDRESS",
-                                       "an illegal memory access was encountered", BERTH_E_DEVICE}};
+                                       "an illegal memory access was encountered", BERTH_E_DEVICE},
+        [SIMULATED_CONTEXT_IS_DESTROYED] = {"SIMULATED_CONTEXT_IS_DESTROYED",
+                                            "context is destroyed", BERTH_E_DEVICE}};
 
     *told = (berth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
@@ -128,8 +139,22 @@ static int count(unsigned *n)
 
 static int open_device(berth_device_handle *device)
 {
+    bool *is_destroyed = &berth_simulated.is_destroyed[device->ordinal];
+
     pthread_mutex_lock(&berth_simulated.lock);
+    bool was_destroyed = *is_destroyed;
+    *is_destroyed = false;
     int result = berth_simulated_begin(BERTH_SIMULATED_OPEN, device->ordinal);
+    *is_destroyed = was_destroyed && result != SIMULATED_OK;
+    pthread_mutex_unlock(&berth_simulated.lock);
+    return result;
+}
+
+static int look(const berth_device_handle *device, bool closely)
+{
+    pthread_mutex_lock(&berth_simulated.lock);
+    bool is_looked_at = closely || berth_simulated.is_destroyed[device->ordinal];
+    int result = is_looked_at ? berth_simulated_state_of(device->ordinal) : SIMULATED_OK;
     pthread_mutex_unlock(&berth_simulated.lock);
     return result;
 }
@@ -177,7 +202,7 @@ static int pin(berth_device_handle *device, size_t nbytes, void **bytes)
     pthread_mutex_lock(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
-        result = berth_simulated_pin(nbytes, bytes);
+        result = berth_simulated_pin(device->ordinal, nbytes, bytes);
     pthread_mutex_unlock(&berth_simulated.lock);
     return result;
 }
@@ -193,7 +218,7 @@ static int enlist(berth_device_handle *device, void *bytes, size_t nbytes)
     pthread_mutex_lock(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
-        result = berth_simulated_register(bytes, nbytes);
+        result = berth_simulated_register(device->ordinal, bytes, nbytes);
     pthread_mutex_unlock(&berth_simulated.lock);
     return result;
 }
@@ -210,6 +235,7 @@ const berth_device_driver berth_simulated_driver = {
     .describe = describe,
     .count = count,
     .open = open_device,
+    .look = look,
     .allocate = allocate,
     .release = release,
     .find = find,

@@ -29,6 +29,13 @@ typedef struct berth_simulated_machine {
  */
 void berth_simulated_set(const berth_simulated_machine *machine);
 
+/*
+ * As another library's cuDevicePrimaryCtxReset does: what the device has, and was pinned by it, is
+ * gone; all calls fail until somebody opens it anew. While streams or events exist, it must not be
+ * called.
+ */
+void berth_simulated_reset(unsigned ordinal);
+
 /* Calls into the driver that can be made to fail. */
 typedef enum berth_simulated_call {
     BERTH_SIMULATED_OPEN,

@@ -18,6 +18,7 @@ enum { /* what calls come back with; texts in io/simulated.c */
        SIMULATED_NO_THREAD,
        SIMULATED_FAILED,
        SIMULATED_ILLEGAL_ADDRESS, /* the device is lost */
+       SIMULATED_CONTEXT_IS_DESTROYED,
        SIMULATED_N_RESULTS
 };
 
@@ -26,7 +27,7 @@ struct simulated_range {
     uintptr_t address;
     size_t nbytes;
     uint8_t *bytes;     /* where the host can touch them */
-    unsigned ordinal;   /* of the device, if it is one's */
+    unsigned ordinal;   /* of the device, or of the one by which it was pinned */
     bool is_pinned;     /* else a device's */
     bool is_registered; /* pinned, and not ours */
     unsigned n_copies;  /* that move bytes in it right now */
@@ -43,6 +44,7 @@ extern struct simulated_state {
     uint64_t n_random;
     uint64_t used_nbytes[SIMULATED_MOST_DEVICES];
     bool is_lost[SIMULATED_MOST_DEVICES];
+    bool is_destroyed[SIMULATED_MOST_DEVICES]; /* until it is opened */
     berth_simulated_live live;
     struct simulated_range *ranges; /* by address, apart; they move in the table */
     size_t n_ranges;
@@ -60,10 +62,12 @@ uint64_t berth_simulated_lateness(void);
 /* The range that holds all of [address, address + nbytes), or NULL. */
 struct simulated_range *berth_simulated_range_at(uintptr_t address, size_t nbytes);
 int berth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address);
-int berth_simulated_pin(size_t nbytes, void **bytes);
-int berth_simulated_register(void *bytes, size_t nbytes);
+int berth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes);
+int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes);
 /* The range that begins there; waits for copies that are under way in it. */
 int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered);
+/* All ranges of the device. */
+void berth_simulated_forget(unsigned ordinal);
 
 /* ---- io/simulated_stream.c; these take the lock ---- */
 

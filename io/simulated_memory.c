@@ -109,11 +109,14 @@ static bool can_pin(size_t nbytes)
            berth_simulated.live.pinned_nbytes <= berth_simulated.machine.pinned_nbytes - nbytes;
 }
 
-int berth_simulated_pin(size_t nbytes, void **bytes)
+int berth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes)
 {
     void *at = can_pin(nbytes) ? map(nbytes, PROT_READ | PROT_WRITE) : NULL;
-    struct simulated_range range = {
-        .address = (uintptr_t)at, .nbytes = nbytes, .bytes = at, .is_pinned = true};
+    struct simulated_range range = {.address = (uintptr_t)at,
+                                    .nbytes = nbytes,
+                                    .bytes = at,
+                                    .ordinal = ordinal,
+                                    .is_pinned = true};
 
     if (!at || add_range(&range) != SIMULATED_OK) {
         unmap(at, nbytes);
@@ -132,11 +135,12 @@ static bool overlaps(uintptr_t address, size_t nbytes)
            berth_simulated.ranges[n - 1].address + berth_simulated.ranges[n - 1].nbytes > address;
 }
 
-int berth_simulated_register(void *bytes, size_t nbytes)
+int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes)
 {
     struct simulated_range range = {.address = (uintptr_t)bytes,
                                     .nbytes = nbytes,
                                     .bytes = bytes,
+                                    .ordinal = ordinal,
                                     .is_pinned = true,
                                     .is_registered = true};
 
@@ -157,6 +161,24 @@ static struct simulated_range *find_start(uintptr_t address, bool is_pinned, boo
                : NULL;
 }
 
+static void give_up(struct simulated_range *range)
+{
+    if (!range->is_registered)
+        unmap(range->bytes, range->nbytes);
+    if (!range->is_pinned) {
+        unmap((void *)range->address, range->nbytes);
+        berth_simulated.used_nbytes[range->ordinal] -= range->nbytes;
+    }
+    drop_range(range);
+}
+
+void berth_simulated_forget(unsigned ordinal)
+{
+    for (size_t i = berth_simulated.n_ranges; i-- > 0;)
+        if (berth_simulated.ranges[i].ordinal == ordinal)
+            give_up(&berth_simulated.ranges[i]);
+}
+
 int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered)
 {
     struct simulated_range *range;
@@ -165,12 +187,6 @@ int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered)
         pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock);
     if (!range)
         return SIMULATED_INVALID_VALUE;
-    if (!is_registered)
-        unmap(range->bytes, range->nbytes);
-    if (!is_pinned) {
-        unmap((void *)address, range->nbytes);
-        berth_simulated.used_nbytes[range->ordinal] -= range->nbytes;
-    }
-    drop_range(range);
+    give_up(range);
     return SIMULATED_OK;
 }

@@ -16,10 +16,7 @@
 static struct {
     pthread_mutex_t lock;
     unsigned n;
-    struct kept {
-        berth_device_handle *device; /* by which it was pinned */
-        berth_staging_buffer buffer;
-    } buffers[MOST_KEPT];
+    berth_staging_buffer buffers[MOST_KEPT];
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- one buffer ---- */
@@ -48,6 +45,8 @@ static int make_buffer(berth_device_handle *device, bool is_pinned, berth_stagin
                          error) < 0)
         return error->code;
     buffer->bytes = buffer->region.bytes;
+    buffer->device = is_pinned ? device : NULL;
+    buffer->life = is_pinned ? berth_device_life(device) : 0;
     if (!is_pinned)
         return 0;
     (void)berth_system.madvise(buffer->bytes, buffer->nbytes, MADV_DONTFORK);
@@ -59,14 +58,20 @@ static int make_buffer(berth_device_handle *device, bool is_pinned, berth_stagin
     return error->code;
 }
 
-static void free_buffer(berth_device_handle *device, bool is_pinned, berth_staging_buffer *buffer)
+/* X18: what was pinned in a context that died is not pinned any more, and the driver's own gone. */
+static bool is_pinned_still(const berth_staging_buffer *buffer)
 {
-    if (!buffer->region.base) {
-        berth_pinned_release(device, buffer->bytes);
-        return;
-    }
-    if (is_pinned)
-        berth_pinned_unregister(device, buffer->bytes);
+    return buffer->device && !berth_device_is_gone(buffer->device, buffer->life);
+}
+
+static void free_buffer(berth_staging_buffer *buffer)
+{
+    bool is_pinned = is_pinned_still(buffer);
+
+    if (is_pinned && !buffer->region.base)
+        berth_pinned_release(buffer->device, buffer->bytes);
+    else if (is_pinned)
+        berth_pinned_unregister(buffer->device, buffer->bytes);
     berth_region_free(&buffer->region);
 }
 
@@ -79,23 +84,23 @@ static bool take_kept(berth_device_handle *device, berth_staging_buffer *buffer)
 
     pthread_mutex_lock(&kept.lock);
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
-        const struct kept *each = &kept.buffers[i];
-        if (!berth_device_is_akin(each->device, device) || each->buffer.nbytes != buffer->nbytes)
+        const berth_staging_buffer *each = &kept.buffers[i];
+        if (!berth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
             continue;
         is_found = true;
-        *buffer = each->buffer;
+        *buffer = *each;
         kept.buffers[i] = kept.buffers[--kept.n];
     }
     pthread_mutex_unlock(&kept.lock);
     return is_found;
 }
 
-static bool keep(berth_device_handle *device, const berth_staging_buffer *buffer)
+static bool keep(const berth_staging_buffer *buffer)
 {
     pthread_mutex_lock(&kept.lock);
     bool is_kept = kept.n < MOST_KEPT;
     if (is_kept)
-        kept.buffers[kept.n++] = (struct kept){.device = device, .buffer = *buffer};
+        kept.buffers[kept.n++] = *buffer;
     pthread_mutex_unlock(&kept.lock);
     return is_kept;
 }
@@ -105,14 +110,14 @@ static void drop_kept(berth_device_handle *device, size_t nbytes)
 {
     pthread_mutex_lock(&kept.lock);
     for (unsigned i = 0; i < kept.n;) {
-        struct kept *each = &kept.buffers[i];
-        if (device &&
-            (!berth_device_is_akin(each->device, device) || each->buffer.nbytes == nbytes)) {
+        berth_staging_buffer *each = &kept.buffers[i];
+        if (device && (!berth_device_is_akin(each->device, device) ||
+                       (each->nbytes == nbytes && is_pinned_still(each)))) {
             i++;
             continue;
         }
         if (berth_device_is_usable(each->device))
-            free_buffer(each->device, true, &each->buffer);
+            free_buffer(each);
         *each = kept.buffers[--kept.n];
     }
     pthread_mutex_unlock(&kept.lock);
@@ -124,7 +129,7 @@ uint64_t berth_staging_kept_nbytes(void)
 
     pthread_mutex_lock(&kept.lock);
     for (unsigned i = 0; i < kept.n; i++)
-        nbytes += kept.buffers[i].buffer.nbytes;
+        nbytes += kept.buffers[i].nbytes;
     pthread_mutex_unlock(&kept.lock);
     return nbytes;
 }
@@ -212,8 +217,8 @@ void berth_staging_close(berth_staging *ring)
     if (!ring->buffers)
         return;
     for (unsigned i = 0; i < ring->n_buffers && is_here; i++)
-        if (!ring->is_pinned || !keep(ring->device, &ring->buffers[i]))
-            free_buffer(ring->device, ring->is_pinned, &ring->buffers[i]);
+        if (!is_pinned_still(&ring->buffers[i]) || !keep(&ring->buffers[i]))
+            free_buffer(&ring->buffers[i]);
     pthread_cond_destroy(&ring->given);
     pthread_mutex_destroy(&ring->lock);
     berth_release(ring->buffers);

@@ -5,7 +5,8 @@
  * any case; a child of the process does not have them.
  *
  * To pin memory takes long, so what was pinned is kept when a ring is closed, for the next one of
- * this process with buffers of the same size. A ring belongs to one operation, which counts all of
+ * this process with buffers of the same size; what was pinned in a context that died since is given
+ * up (X18). A ring belongs to one operation, which counts all of
  * its buffers as its own memory: two operations at once never wait for each other.
  */
 #ifndef BERTH_IO_STAGING_H
@@ -29,6 +30,8 @@ typedef struct berth_staging_buffer {
     uint8_t *bytes;
     size_t nbytes;
     berth_region region;               /* of zeros: the driver made it */
+    berth_device_handle *device;       /* by which it was pinned; NULL: it is not */
+    unsigned life;                     /* of that device */
     struct berth_staging_buffer *next; /* free ones of a ring */
 } berth_staging_buffer;
 

@@ -135,7 +135,11 @@ static void claim_placed(struct round *round, const berth_storage *root, berth_p
         stored->reason = "it is empty";
         return;
     }
-    berth_item item = {.storage = root, .device = placed->device, .address = placed->address};
+    berth_item item = {.storage = root,
+                       .device = placed->device,
+                       .address = placed->address,
+                       .life = placed->life,
+                       .ready = placed->ready};
     round->facts.to_device = true;
     item.way = berth_storage_way(round->checkpoint, round->how->config, &round->facts, root);
     round->facts.to_device = false;
@@ -274,7 +278,11 @@ static void name_of(const berth_checkpoint *checkpoint, const berth_storage *roo
     }
 }
 
-/* Before anything is read: names the first that does not fit, and what is missing. */
+/*
+ * Before anything is read: names the first that does not fit, and what is missing. X15: only what
+ * exceeds all that could be reclaimed is refused. The allocation itself cannot decide: Linux grants
+ * it, and kills who then fills it.
+ */
 static int check_memory(const struct round *round, berth_error *error)
 {
     const berth_spans *spans = &round->spans;
@@ -433,6 +441,8 @@ static void publish(const struct round *round, const berth_item *item)
         return;
     }
     round->checkpoint->placed[index].address = item->address;
+    round->checkpoint->placed[index].life = item->life;
+    round->checkpoint->placed[index].ready = NULL; /* the caller may have destroyed it */
     round->checkpoint->placed[index].is_there = true;
 }
 

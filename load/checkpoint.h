@@ -61,12 +61,15 @@ typedef struct berth_kept_region {
 typedef struct berth_placed {
     berth_device_handle *device; /* NULL: the host; all else is 0 then */
     uintptr_t address;           /* the caller's memory, or ours once it is there; 0: none yet */
+    unsigned life;               /* of the device, in which that is its memory */
+    void *ready;                 /* an event, behind which memory of the caller's may be written */
     bool is_there;               /* its bytes are on the device */
 } berth_placed;
 
 /* Memory of ours on devices, as long as the checkpoint lives. */
 typedef struct berth_device_memory_list {
     berth_device_handle *device;
+    unsigned life; /* of the device, in which it was made */
     uintptr_t address;
     struct berth_device_memory_list *next;
 } berth_device_memory_list;

@@ -284,6 +284,9 @@ int berth_head_read(berth_checkpoint *checkpoint, berth_window *window, uint64_t
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;
         }
+        /* It may be behind the storages (FORMAT.md 1), or nowhere: the directory knows. */
+        if (which == BERTH_BYTEORDER && !found)
+            *reason = "no byteorder lies before the storages";
     }
     return 0;
 }

@@ -134,6 +134,8 @@ static int take_placement(const berth_storage *storage, const berth_placement *s
                           berth_device_name(placed->device), (unsigned long long)said->nbytes,
                           (unsigned long long)storage->nbytes);
     placed->address = said->address;
+    placed->life = berth_device_life(placed->device);
+    placed->ready = said->ready;
     return berth_device_check(placed->device, said->address, (size_t)storage->nbytes, error);
 }
 
@@ -173,6 +175,17 @@ int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_functio
 
 /* ---- addresses ---- */
 
+/* X18: where the context died, the address may be another's memory by now, or nobody's. */
+static int check_placed(berth_checkpoint *checkpoint, const berth_storage *root,
+                        const berth_placed *placed, berth_error *error)
+{
+    if (placed->address == 0 ||
+        (berth_device_check_life(placed->device, placed->life, error) == 0 &&
+         berth_device_check(placed->device, placed->address, 1, error) == 0))
+        return 0;
+    return berth_error_in_storage(checkpoint, root, error);
+}
+
 static int find_address(berth_checkpoint *checkpoint, const berth_storage *storage,
                         uintptr_t *address, berth_error *error)
 {
@@ -189,6 +202,8 @@ static int find_address(berth_checkpoint *checkpoint, const berth_storage *stora
     if (!placed.is_there)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "its place is the host's memory: berth_tensor_data tells the address");
+    if (check_placed(checkpoint, root, &placed, error) < 0)
+        return error->code;
     if (placed.address != 0)
         *address = placed.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
     return 0;

@@ -32,6 +32,8 @@ typedef struct berth_item {
     uint64_t region_at; /* of its first byte, as read; then, in memory made on its device */
     berth_device_handle *device; /* where it goes; NULL: to the host */
     uintptr_t address;           /* there; 0: nobody made room yet */
+    unsigned life;               /* of the device, in which that is its memory */
+    void *ready;                 /* an event that is waited for there (X17); NULL: none */
     bool is_ours;                /* in memory that is made for it */
 } berth_item;
 

@@ -173,7 +173,8 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
 static int read_placed(const berth_placed *placed, const berth_storage *root, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
-    if (berth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
+    if (berth_device_check_life(placed->device, placed->life, error) < 0 ||
+        berth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
         return error->code;
     return berth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
                              NULL, error);

@@ -223,7 +223,7 @@ static int read_direct(berth_supply *supply, uint8_t *buffer, uint64_t begin, ui
         atomic_store(&supply->is_refused, true);
     *done_nbytes = n < before ? 0 : smaller(n - before, end - begin);
     if (*done_nbytes > 0)
-        count(supply, *done_nbytes);
+        count(supply, n); /* whole blocks were read */
     return 0;
 }
 

@@ -28,9 +28,15 @@ struct slot {
     berth_device_event *pending; /* recorded behind the copies from it */
 };
 
+/* A stream, and the last event that it was told to wait for. */
+struct track {
+    berth_device_stream stream;
+    void *waits_for;
+};
+
 /* One worker's. */
 struct lane {
-    berth_device_stream *streams; /* one a device, opened when first needed */
+    struct track *tracks; /* one a device, opened when first needed */
     struct slot *slots;
     unsigned next;
     double wait_seconds;
@@ -46,7 +52,7 @@ struct run {
     unsigned n_lanes, n_slots; /* slots of each lane */
     struct lane *lanes;
     struct slot *slots;
-    berth_device_stream *streams;
+    struct track *tracks;
     berth_device_event *events;
 };
 
@@ -56,7 +62,8 @@ void berth_device_memory_list_free(berth_device_memory_list *list)
 {
     for (berth_device_memory_list *next; list; list = next) {
         next = list->next;
-        berth_device_release(list->device, list->address);
+        if (!berth_device_is_gone(list->device, list->life))
+            berth_device_release(list->device, list->address);
         berth_release(list);
     }
 }
@@ -117,17 +124,26 @@ static int make_memory(struct run *run, unsigned number, berth_error *error)
     made = berth_allocate_zeroed(sizeof *made);
     if (!made)
         return berth_fail_memory(error, sizeof *made);
-    *made = (berth_device_memory_list){.device = run->devices[number], .next = run->to->memory};
+    *made = (berth_device_memory_list){.device = run->devices[number],
+                                       .life = berth_device_life(run->devices[number]),
+                                       .next = run->to->memory};
     run->to->memory = made;
     run->to->memory_nbytes += run->nbytes[number];
     return berth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 
-static uintptr_t address_of(const berth_device_memory_list *list, const berth_device_handle *device)
+static const berth_device_memory_list *memory_of(const berth_device_memory_list *list,
+                                                 const berth_device_handle *device)
 {
     while (list->device != device)
         list = list->next;
-    return list->address;
+    return list;
+}
+
+static void place_ours(const berth_device_memory_list *made, berth_item *item)
+{
+    item->address = made->address + (uintptr_t)item->region_at;
+    item->life = made->life;
 }
 
 /* What the caller gave was looked at when it was given, but may be freed since. */
@@ -139,12 +155,21 @@ static int place_items(struct run *run, berth_error *error)
         berth_item *item = &spans->items[i];
         item->is_ours = item->address == 0;
         if (item->is_ours)
-            item->address = address_of(run->to->memory, item->device) + (uintptr_t)item->region_at;
-        else if (berth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
+            place_ours(memory_of(run->to->memory, item->device), item);
+        else if (berth_device_check_life(item->device, item->life, error) < 0 ||
+                 berth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
                                     error) < 0)
             return berth_error_in_storage(run->to->work.checkpoint, item->storage, error);
     }
     return 0;
+}
+
+/* X18: its context may have died since it was opened. */
+static int reopen(const berth_device_handle *device, berth_error *error)
+{
+    berth_device_handle *same;
+
+    return berth_device_open(berth_device_name(device), &same, error);
 }
 
 static int make_room(struct run *run, berth_error *error)
@@ -152,7 +177,7 @@ static int make_room(struct run *run, berth_error *error)
     if (!measure(run))
         return berth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
-        if (make_memory(run, i, error) < 0)
+        if (reopen(run->devices[i], error) < 0 || make_memory(run, i, error) < 0)
             return error->code;
     return place_items(run, error);
 }
@@ -206,17 +231,17 @@ static int open_ring(struct run *run, berth_error *error)
 static int open_lanes(struct run *run, berth_error *error)
 {
     size_t n_slots = (size_t)run->n_lanes * run->n_slots;
-    size_t n_streams = (size_t)run->n_lanes * run->n_devices;
+    size_t n_tracks = (size_t)run->n_lanes * run->n_devices;
     size_t n_events = n_slots * run->n_devices;
 
     run->lanes = berth_allocate_zeroed(run->n_lanes * sizeof *run->lanes);
     run->slots = berth_allocate_zeroed(n_slots * sizeof *run->slots);
-    run->streams = berth_allocate_zeroed(n_streams * sizeof *run->streams);
+    run->tracks = berth_allocate_zeroed(n_tracks * sizeof *run->tracks);
     run->events = berth_allocate_zeroed(n_events * sizeof *run->events);
-    if (!run->lanes || !run->slots || !run->streams || !run->events)
+    if (!run->lanes || !run->slots || !run->tracks || !run->events)
         return berth_fail_memory(error, n_events * sizeof *run->events);
     for (unsigned i = 0; i < run->n_lanes; i++)
-        run->lanes[i] = (struct lane){.streams = run->streams + (size_t)i * run->n_devices,
+        run->lanes[i] = (struct lane){.tracks = run->tracks + (size_t)i * run->n_devices,
                                       .slots = run->slots + (size_t)i * run->n_slots};
     for (size_t i = 0; i < n_slots; i++)
         run->slots[i] = (struct slot){.buffer = berth_staging_try(&run->ring),
@@ -229,8 +254,8 @@ static void close_all(struct run *run)
 {
     size_t n_slots = (size_t)run->n_lanes * run->n_slots;
 
-    for (size_t i = 0; run->streams && i < (size_t)run->n_lanes * run->n_devices; i++)
-        berth_device_stream_close(&run->streams[i]);
+    for (size_t i = 0; run->tracks && i < (size_t)run->n_lanes * run->n_devices; i++)
+        berth_device_stream_close(&run->tracks[i].stream);
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         berth_device_event_close(&run->events[i]);
     for (size_t i = 0; run->slots && i < n_slots; i++)
@@ -238,7 +263,7 @@ static void close_all(struct run *run)
             berth_staging_give(&run->ring, run->slots[i].buffer);
     berth_staging_close(&run->ring);
     berth_release(run->events);
-    berth_release(run->streams);
+    berth_release(run->tracks);
     berth_release(run->slots);
     berth_release(run->lanes);
 }
@@ -274,10 +299,24 @@ static struct share share_of(const berth_item *item, const berth_chunk *chunk)
 }
 
 /*
+ * X17: kernels may use memory of the caller's still; the device waits for them, nobody else. A
+ * worker's chunks come in order, so that a storage is waited for once a stream.
+ */
+static int wait_until_ready(const berth_item *item, struct track *track, berth_error *error)
+{
+    if (!item->ready || item->ready == track->waits_for)
+        return 0;
+    if (berth_device_stream_wait_for(&track->stream, item->ready, error) < 0)
+        return error->code;
+    track->waits_for = item->ready;
+    return 0;
+}
+
+/*
  * Asks for copies of all that the chunk has of its items. What lies between two is copied along
  * only where both are in memory of ours: there it is between them, too, and nobody's.
  */
-static int copy_items(const struct run *run, const berth_chunk *chunk, berth_device_stream *stream,
+static int copy_items(const struct run *run, const berth_chunk *chunk, struct track *track,
                       berth_error *error)
 {
     const berth_item *items = run->to->work.spans->items;
@@ -290,7 +329,8 @@ static int copy_items(const struct run *run, const berth_chunk *chunk, berth_dev
                 break;
             share.to = more.to;
         }
-        if (berth_device_copy_to_device(stream, share.address,
+        if (wait_until_ready(&items[i], track, error) < 0 ||
+            berth_device_copy_to_device(&track->stream, share.address,
                                         chunk->memory + (share.from - chunk->offset),
                                         (size_t)(share.to - share.from), error) < 0)
             return berth_error_in_storage(run->to->work.checkpoint, items[i].storage, error);
@@ -303,13 +343,13 @@ static int send(struct run *run, struct lane *lane, struct slot *slot, const ber
 {
     berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
     unsigned number = number_of(run, device);
-    berth_device_stream *stream = &lane->streams[number];
+    struct track *track = &lane->tracks[number];
     berth_device_event *event = &slot->events[number];
 
     if (!event->native && berth_device_event_open(device, event, error) < 0)
         return error->code;
-    if (copy_items(run, chunk, stream, error) < 0 ||
-        berth_device_event_record(event, stream, error) < 0)
+    if (copy_items(run, chunk, track, error) < 0 ||
+        berth_device_event_record(event, &track->stream, error) < 0)
         return error->code;
     slot->pending = event;
     return 0;
@@ -319,7 +359,7 @@ static int open_stream(struct run *run, struct lane *lane, const berth_chunk *ch
                        berth_error *error)
 {
     berth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
-    berth_device_stream *stream = &lane->streams[number_of(run, device)];
+    berth_device_stream *stream = &lane->tracks[number_of(run, device)].stream;
 
     return stream->native ? 0 : berth_device_stream_open(device, stream, error);
 }
@@ -355,8 +395,8 @@ static int wait_for_all(struct run *run, berth_error *error)
     double begin_seconds = berth_seconds();
 
     for (size_t i = 0; i < (size_t)run->n_lanes * run->n_devices && error->code == 0; i++)
-        if (run->streams[i].native)
-            (void)berth_device_stream_wait(&run->streams[i], error);
+        if (run->tracks[i].stream.native)
+            (void)berth_device_stream_wait(&run->tracks[i].stream, error);
     run->to->device_seconds += berth_seconds() - begin_seconds;
     return error->code;
 }

@@ -426,7 +426,7 @@ int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root
  * again to look at all headers: they may show something wrong in an earlier record.
  */
 static int open_to_verify(const char *path, struct berth_config *config, const berth_call *call,
-                          berth_checkpoint **checkpoint, berth_error *error)
+                          berth_stats *first, berth_checkpoint **checkpoint, berth_error *error)
 {
     config->load_check = config->debug ? BERTH_CHECK_HEADERS : BERTH_CHECK_DIRECTORY;
     config->load_prefetch = BERTH_PREFETCH_OFF; /* all is read anyway */
@@ -434,8 +434,21 @@ static int open_to_verify(const char *path, struct berth_config *config, const b
         (!is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;
     berth_error_clear(error);
+    if (call && call->stats)
+        *first = *call->stats;
     config->load_check = BERTH_CHECK_HEADERS;
     return berth_checkpoint_open_path(path, config, call, checkpoint, error);
+}
+
+/* What opening it for the first time took, if it was opened twice. */
+static void add_stats(const berth_call *call, const berth_stats *first)
+{
+    if (!call || !call->stats)
+        return;
+    call->stats->total_seconds += first->total_seconds;
+    call->stats->plan_seconds += first->total_seconds;
+    call->stats->moved_nbytes += first->moved_nbytes;
+    call->stats->n_requests += first->n_requests;
 }
 
 int berth_verify_records(const char *path, const berth_call *call, berth_record_function tell,
@@ -444,24 +457,30 @@ int berth_verify_records(const char *path, const berth_call *call, berth_record_
     berth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
     berth_checkpoint *checkpoint = NULL;
     struct berth_config config;
+    berth_stats first = {0};
 
     BERTH_ERROR_BEGIN(error);
     berth_stats_begin(call);
     if (verdict)
         *verdict = asked.verdict;
     if (berth_config_resolve(call, &config, error) < 0 ||
-        open_to_verify(path, &config, call, &checkpoint, error) < 0)
+        open_to_verify(path, &config, call, &first, &checkpoint, error) < 0) {
+        add_stats(call, &first);
         return error->code;
+    }
     asked.sweep.goes_on = !checkpoint->is_stream;
     if (berth_verify_data(checkpoint, &asked, error) < 0)
         (void)berth_error_prefix(error, checkpoint->reader.name);
     if (verdict)
         *verdict = asked.verdict;
     berth_checkpoint_stats(checkpoint, call);
+    if (call && call->stats)
+        call->stats->asked_nbytes = checkpoint->reader.nbytes; /* open's reads come on top */
     if (call && call->stats && asked.sweep.method) {
         call->stats->method = asked.sweep.method;
         call->stats->reason = asked.sweep.reason;
     }
+    add_stats(call, &first);
     berth_close(checkpoint);
     return error->code;
 }

@@ -10,6 +10,8 @@ static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, u
 {
     const berth_device_memory *memory = storage->device;
 
+    if (berth_device_check_life(memory->device, memory->life, error) < 0)
+        return error->code;
     return berth_device_read(memory->device, buffer,
                              memory->address + (size_t)(storage->root_offset + offset), nbytes,
                              memory->ready, error);
@@ -24,6 +26,7 @@ static int find_memory(const char *location, uintptr_t address, uint64_t nbytes,
     if (berth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->address = address;
+    memory->life = berth_device_life(memory->device);
     return berth_device_check(memory->device, address, (size_t)nbytes, error);
 }
 

@@ -7,6 +7,13 @@
 #include "config/memory.h"
 #include "format/zip_read.h"
 
+/*
+ * What PyTorch's reader keeps of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In as much
+ * of the first record's name it looks for the slash behind the archive's; and so much of every
+ * name it lists as text.
+ */
+#define KEPT_NBYTES 511
+
 /* By the reader's own rule, and never the name of a folder. `what`: for the message. */
 static int check_name(const char *what, const char *name, berth_error *error)
 {
@@ -30,12 +37,27 @@ int berth_check_archive_name(const char *name, berth_error *error)
     if (check_name("archive name", name, error) == 0 && strchr(name, '/'))
         berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                    "the archive name: a name with a slash: '%s'", name);
+    if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
+        berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                   "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
+                   "name has more than %d: give a shorter one",
+                   strlen(name), KEPT_NBYTES - 1);
     return error->code;
 }
 
 int berth_check_record_name(const char *name, berth_error *error)
 {
     return check_name("record name", name, error);
+}
+
+int berth_check_full_name(const char *full_name, const char *name, berth_error *error)
+{
+    if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
+        return 0;
+    return berth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                      "with the archive's the name has %zu bytes, of which PyTorch keeps %d; they "
+                      "end within a character, and it opens no such file: give a shorter one",
+                      strlen(full_name), KEPT_NBYTES);
 }
 
 static bool is_archive_name(const char *name)

@@ -8,12 +8,17 @@
 /*
  * The top folder that PyTorch would use for a path (format/FORMAT.md section 1): the base name
  * without its last extension; "archive" for NULL, for a path that is not ASCII, and for a name
- * that could not be read back. Allocated; NULL if there is no memory.
+ * that Berth or PyTorch could not read back. Allocated; NULL if there is no memory.
  */
 char *berth_archive_name_of_path(const char *path);
 
-/* Refuses a top folder, or a record's name without it, that a strict reader would refuse. */
+/*
+ * Refuses a top folder, or a record's name without it, that a strict reader would refuse; and a top
+ * folder that is too long for PyTorch.
+ */
 int berth_check_archive_name(const char *name, berth_error *error);
 int berth_check_record_name(const char *name, berth_error *error);
+/* Refuses a name with its top folder that PyTorch would cut within a character. */
+int berth_check_full_name(const char *full_name, const char *name, berth_error *error);
 
 #endif

@@ -95,7 +95,7 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return 0;
+    return berth_check_full_name(out, name, error);
 }
 
 static int place(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,

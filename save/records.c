@@ -202,7 +202,8 @@ static int find_device(berth_plan *plan, const berth_storage *storage, uint8_t *
     *number = 0;
     if (!bottom->device || storage->nbytes == 0)
         return 0;
-    if (berth_device_check(bottom->device->device,
+    if (berth_device_check_life(bottom->device->device, bottom->device->life, error) < 0 ||
+        berth_device_check(bottom->device->device,
                            bottom->device->address + (uintptr_t)(bottom->root_offset + at),
                            (size_t)storage->nbytes, error) < 0)
         return error->code;

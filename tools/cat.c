@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth cat: one tensor's elements, raw, to standard output. */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,10 +55,10 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
             code = trouble("standard output: %s", strerror(errno));
         done += nbytes;
-        call->stats->n_requests++;
         call->progress(call->progress_context, done, total);
     }
-    call->stats->asked_nbytes = call->stats->moved_nbytes = done;
+    call->stats->asked_nbytes = done;
+    call->stats->method = NULL; /* what opening was like is no more asked for */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }
@@ -118,9 +117,11 @@ int run_cat(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.common.json)
+        return trouble("--json: elements are written as raw bytes; `berth ls --json` tells what "
+                       "they are");
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
-    (void)signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is an error we tell */
     progress_show(&bar, "cat", &options.common, &call, &stats);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return fail(&error);

@@ -95,7 +95,11 @@ json_t *json_text(const char *text);
 int print_json(json_t *value);
 /* From here on, remarks of the library go to stderr: what of a replaced file was not kept. */
 void show_remarks(const common *options);
-/* Prints what an operation did to stderr, a line a fact. */
+/*
+ * Prints what an operation did to stderr, a line a fact, and no fact that is not known: `method`
+ * NULL stands for work of the command's own, of which the library does not tell what it read for it
+ * in how many requests.
+ */
 void print_stats(const berth_stats *stats);
 /*
  * With --stats, tells what an operation did: on stderr, a line a fact, or with --json on stdout as
@@ -108,6 +112,8 @@ json_t *stats_json(const berth_stats *stats);
 const char *human_nbytes(uint64_t nbytes, char *buffer);
 /* "[2, 3]"; cut if it does not fit. */
 void shape_text(const berth_tensor *tensor, char *text, size_t nbytes);
+/* Cuts a long text, which is then told by its beginning. */
+void shorten(char *text);
 /* Whether name ends in an extension such as ".safetensors". */
 bool has_extension(const char *name, const char *extension);
 /*
@@ -193,6 +199,9 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
 char *leaf_text(const berth_value *value);
 
 /* ---- safetensors_read.c, safetensors_write.c ---- */
+
+/* The format's own limit: no reader takes a longer header. */
+enum { SAFETENSORS_HEADER_LIMIT = 100000000 };
 
 /*
  * Puts the tensors of a safetensors file into a dict of the tree: they view its bytes, which must

@@ -256,40 +256,68 @@ static double rate(const berth_stats *stats)
                : 0;
 }
 
+/* Only what is known: `method` is NULL where the library does not tell how bytes were moved. */
 void print_stats(const berth_stats *stats)
 {
     char asked[32], moved[32];
 
-    fprintf(stderr,
-            "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n"
-            "of moving, by all workers: %.6f devices, %.6f rendering (%.6f CRCs), %.6f disk; "
-            "limited by: %s\n"
-            "bytes: %s asked for, %s moved in %llu requests, %.2f GiB/s\n"
-            "records: %llu, storages: %llu, method: %s (%s)\n",
-            stats->total_seconds, stats->plan_seconds, stats->transfer_seconds, stats->sync_seconds,
-            stats->device_seconds, stats->render_seconds, stats->crc32_seconds, stats->disk_seconds,
-            stats->limited_by ? stats->limited_by : "nothing",
-            human_nbytes(stats->asked_nbytes, asked), human_nbytes(stats->moved_nbytes, moved),
-            (unsigned long long)stats->n_requests, rate(stats),
-            (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages,
-            stats->method ? stats->method : "none",
-            stats->reason ? stats->reason : "nothing was moved");
+    fprintf(stderr, "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n",
+            stats->total_seconds, stats->plan_seconds, stats->transfer_seconds,
+            stats->sync_seconds);
+    if (stats->limited_by)
+        fprintf(stderr,
+                "of moving, by all workers: %.6f devices, %.6f rendering (%.6f CRCs), %.6f disk; "
+                "limited by: %s\n",
+                stats->device_seconds, stats->render_seconds, stats->crc32_seconds,
+                stats->disk_seconds, stats->limited_by);
+    fprintf(stderr, "bytes: %s asked for, ", human_nbytes(stats->asked_nbytes, asked));
+    if (stats->method)
+        fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
+                (unsigned long long)stats->n_requests);
+    fprintf(stderr, "%.2f GiB/s\nrecords: %llu, storages: %llu", rate(stats),
+            (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages);
+    if (stats->method)
+        fprintf(stderr, ", method: %s (%s)", stats->method, stats->reason);
+    fputc('\n', stderr);
+}
+
+static void add_moved(json_t *report, const berth_stats *stats)
+{
+    json_t *moved =
+        json_pack("{s:I,s:I,s:I,s:I,s:s,s:s}", "device_nbytes", (json_int_t)stats->device_nbytes,
+                  "moved_nbytes", (json_int_t)stats->moved_nbytes, "n_requests",
+                  (json_int_t)stats->n_requests, "memory_nbytes", (json_int_t)stats->memory_nbytes,
+                  "method", stats->method, "reason", stats->reason);
+
+    json_object_update(report, moved);
+    json_decref(moved);
+}
+
+static void add_limits(json_t *report, const berth_stats *stats)
+{
+    json_t *limits =
+        json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
+                  "render_seconds", stats->render_seconds, "crc32_seconds", stats->crc32_seconds,
+                  "disk_seconds", stats->disk_seconds, "limited_by", stats->limited_by);
+
+    json_object_update(report, limits);
+    json_decref(limits);
 }
 
 json_t *stats_json(const berth_stats *stats)
 {
-    return json_pack(
-        "{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:s?,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s}",
-        "plan_seconds", stats->plan_seconds, "copy_seconds", stats->copy_seconds,
-        "transfer_seconds", stats->transfer_seconds, "sync_seconds", stats->sync_seconds,
-        "total_seconds", stats->total_seconds, "device_seconds", stats->device_seconds,
-        "render_seconds", stats->render_seconds, "crc32_seconds", stats->crc32_seconds,
-        "disk_seconds", stats->disk_seconds, "limited_by", stats->limited_by, "device_nbytes",
-        (json_int_t)stats->device_nbytes, "asked_nbytes", (json_int_t)stats->asked_nbytes,
-        "moved_nbytes", (json_int_t)stats->moved_nbytes, "n_requests",
-        (json_int_t)stats->n_requests, "n_records", (json_int_t)stats->n_records, "n_storages",
-        (json_int_t)stats->n_storages, "memory_nbytes", (json_int_t)stats->memory_nbytes, "method",
-        stats->method ? stats->method : "", "reason", stats->reason ? stats->reason : "");
+    json_t *report =
+        json_pack("{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I}", "plan_seconds", stats->plan_seconds,
+                  "copy_seconds", stats->copy_seconds, "transfer_seconds", stats->transfer_seconds,
+                  "sync_seconds", stats->sync_seconds, "total_seconds", stats->total_seconds,
+                  "asked_nbytes", (json_int_t)stats->asked_nbytes, "n_records",
+                  (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
+
+    if (stats->limited_by)
+        add_limits(report, stats);
+    if (stats->method)
+        add_moved(report, stats);
+    return report;
 }
 
 int tell_stats(const common *options, const berth_stats *stats, int code)
@@ -354,6 +382,18 @@ int refuse_in_place(const char *in, const char *out)
         return 0;
     return trouble("%s: is the file that is read, and has no name by which it could be replaced",
                    out);
+}
+
+void shorten(char *text)
+{
+    enum { SHOWN_NBYTES = 400 };
+    size_t n = strlen(text), at = SHOWN_NBYTES;
+
+    if (n <= SHOWN_NBYTES)
+        return;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+        at--; /* not within a character */
+    memcpy(text + at, "...", 4);
 }
 
 int count_long_name(size_t *counted, size_t nbytes)

@@ -154,6 +154,15 @@ static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quie
                       info.n_unknown_records);
 }
 
+/* NULL, after the path, where PyTorch could not open a file of that name. */
+static const char *archive_name(const copy *c)
+{
+    enum { MOST_NBYTES = 510 };
+    const char *name = berth_archive_name(c->archive);
+
+    return strlen(name) > MOST_NBYTES ? NULL : name;
+}
+
 /* Another byte order needs to know what the elements are: through the values. */
 static int copy_values(copy *c, const char *in, const char *out, berth_call *call, bool quiet,
                        berth_error *error)
@@ -164,7 +173,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_call *cal
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
         call->config = config;
-        call->archive_name = berth_archive_name(c->archive);
+        call->archive_name = archive_name(c);
         code = berth_save(out, berth_root(checkpoint), call, error);
     }
     if (code == 0)
@@ -219,7 +228,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_call *ca
         code = collect(c, error);
     if (code == 0) {
         call->config = config;
-        code = berth_save_records(out, berth_archive_name(c->archive), c->records, c->n_records,
+        code = berth_save_records(out, archive_name(c), c->records, c->n_records,
                                   BERTH_RECORDS_COMPLETE, call, error);
         if (code < 0) {
             tell_unreadable(c, out, error);

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "tools/command.h"
 
@@ -39,6 +41,63 @@ static berth_value *build(berth_tree *tree, const float *weights)
     berth_dict_set(checkpoint, "learning_rate", berth_float(tree, 1e-4));
     return checkpoint;
 }
+
+/* ---- whose file it is ---- */
+
+static bool is_there(const char *path)
+{
+    struct stat status;
+
+    return stat(path, &status) == 0;
+}
+
+static bool holds(berth_checkpoint *model, const char *name, size_t n, const float *elements)
+{
+    const berth_tensor *tensor = berth_find_tensor(model, name);
+
+    if (!tensor || tensor->dtype != BERTH_FLOAT32 || berth_tensor_numel(tensor) != (int64_t)n)
+        return false;
+    const void *data = berth_tensor_data(model, tensor, NULL);
+    return data && !memcmp(data, elements, n * sizeof *elements);
+}
+
+/* Whether it holds what build() makes, and no more, however it is laid out. */
+static bool is_same(berth_checkpoint *model, const float *weights)
+{
+    enum { N_KEYS = 3, N_TENSORS = 2 * LAYERS + 1 };
+    const berth_value *root = berth_root(model);
+    bool is_ours = berth_value_count(root) == N_KEYS && berth_dict_get(root, "epoch") &&
+                   berth_dict_get(root, "learning_rate") &&
+                   berth_value_count(berth_dict_get(root, "model")) == N_TENSORS &&
+                   berth_tensor_count(model) == N_TENSORS;
+    char name[64];
+
+    for (int i = 0; i < LAYERS && is_ours; i++) {
+        const float *layer = weights + (size_t)i * (WIDTH * WIDTH + WIDTH);
+        snprintf(name, sizeof name, "model.layers.%d.weight", i);
+        is_ours = holds(model, name, (size_t)WIDTH * WIDTH, layer);
+        snprintf(name, sizeof name, "model.layers.%d.bias", i);
+        is_ours = is_ours && holds(model, name, WIDTH, layer + (size_t)WIDTH * WIDTH);
+    }
+    return is_ours && holds(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
+}
+
+/* A file that is no demonstration's is somebody's work: it is never replaced. */
+static int check_target(const char *path, const float *weights)
+{
+    berth_checkpoint *model = NULL;
+
+    if (!is_there(path))
+        return EXIT_YES;
+    bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && is_same(model, weights);
+    berth_close(model);
+    if (is_ours)
+        return EXIT_YES;
+    return trouble("%s is there, and `berth demo` did not make it: remove it, or name another file",
+                   path);
+}
+
+/* ---- the way ---- */
 
 static int save(const char *path, const float *weights, const berth_call *call)
 {
@@ -120,7 +179,8 @@ int run_demo(int argc, char **argv)
         parse_plain,
         "[FILE]",
         "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
-        "it, open it and show what is in it. PyTorch opens the file too.",
+        "it, open it and show what is in it. PyTorch opens the file too. A file that is there is "
+        "replaced only if it is such a checkpoint.",
         common_children,
         NULL,
         NULL};
@@ -138,7 +198,9 @@ int run_demo(int argc, char **argv)
     for (size_t i = 0; i < n; i++)
         weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
     progress_begin(&bar, "demo", &options.common, &call, &stats);
-    int code = save(path, weights, &call);
+    int code = check_target(path, weights);
+    if (code == EXIT_YES)
+        code = save(path, weights, &call);
     if (code == EXIT_YES)
         code = verify(path, &call);
     progress_end(&bar);

@@ -31,9 +31,7 @@ static void count(comparison *c, uint64_t nbytes)
 {
     berth_stats *stats = c->call->stats;
 
-    stats->n_requests += 2;
     stats->asked_nbytes += 2 * nbytes;
-    stats->moved_nbytes = stats->asked_nbytes;
     c->call->progress(c->call->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
 }
 
@@ -125,7 +123,7 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
             *at = first_difference(buffer, other, n, item_nbytes);
         if (*at >= 0)
             *at += first;
-        count(c, (uint64_t)n * item_nbytes);
+        count(c, n == numel ? berth_tensor_nbytes(a) : (uint64_t)n * item_nbytes);
     }
     free(own);
     return code;
@@ -218,7 +216,7 @@ static int compare_text(const berth_value *a, const berth_value *b)
 }
 
 /* 1: the same, 0: not, -1: an error was told. */
-static int same_storage(const comparison *c, const berth_storage *a, const berth_storage *b)
+static int same_storage(comparison *c, const berth_storage *a, const berth_storage *b)
 {
     berth_error error;
 
@@ -230,20 +228,8 @@ static int same_storage(const comparison *c, const berth_storage *a, const berth
         fail(&error);
         return -1;
     }
+    count(c, berth_storage_nbytes(a));
     return !memcmp(ours, theirs, berth_storage_nbytes(a));
-}
-
-/* Long texts are told by their beginning. */
-static void shorten(char *text)
-{
-    enum { SHOWN_NBYTES = 400 };
-    size_t n = strlen(text), at = SHOWN_NBYTES;
-
-    if (n <= SHOWN_NBYTES)
-        return;
-    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
-        at--; /* not within a character */
-    memcpy(text + at, "...", 4);
 }
 
 static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
@@ -340,7 +326,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
     return code;
 }
 
-/* Opening both sides, and comparing. */
+/* Opening both sides, and comparing. How the library read what was compared, it does not tell. */
 static void finish_stats(const comparison *c, const progress *bar)
 {
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;
@@ -351,8 +337,6 @@ static void finish_stats(const comparison *c, const progress *bar)
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->n_records = left->n_records + right->n_records;
     stats->n_storages = left->n_storages + right->n_storages;
-    stats->method = left->method;
-    stats->reason = left->reason;
 }
 
 static int tell(comparison *c, const common *options)

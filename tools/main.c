@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The `berth` command: finds the subcommand and runs it. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,8 @@ static int run_command(const command *chosen, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    /* A reader that leaves early, as `head` does, ends us without a word, whatever we inherit. */
+    (void)signal(SIGPIPE, SIG_DFL);
     if (argc < 2) {
         print_help(stderr);
         return EXIT_TROUBLE;

@@ -14,9 +14,6 @@
 
 #include "tools/command.h"
 
-/* The format's own limit on the header. */
-enum { HEADER_LIMIT = 100000000 };
-
 typedef struct safetensors_file {
     const char *path;
     int fd;
@@ -100,7 +97,7 @@ static int parse_header(safetensors_file *file)
         return bad(file, "", too_short);
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)file->bytes[i] << (8 * i);
-    if (n > file->nbytes - 8 || n > HEADER_LIMIT)
+    if (n > file->nbytes - 8 || n > SAFETENSORS_HEADER_LIMIT)
         return bad(file, "", "its header is longer than the file, or than 100 MB: no safetensors");
     if (has_too_many_objects(file->bytes + 8, (size_t)n))
         return bad(file, "", "its header holds more objects than tensors find room in it");
@@ -132,6 +129,25 @@ static bool read_shape(const json_t *array, int64_t *shape, int32_t *rank)
     return true;
 }
 
+/* F4's shape counts elements, PyTorch's the bytes of two. false: no such tensor in PyTorch. */
+static bool halve_f4(berth_tensor *tensor, int64_t *shape)
+{
+    if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)
+        return true;
+    if (tensor->rank == 0 || shape[tensor->rank - 1] % 2 != 0)
+        return false;
+    shape[tensor->rank - 1] /= 2;
+    return true;
+}
+
+static int bad_dtype(const safetensors_file *file, const char *name, const char *dtype_name)
+{
+    char why[80];
+
+    snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
+    return bad(file, name, dtype_name[0] ? why : "it has no dtype");
+}
+
 static bool fits(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
 {
     uint64_t product = item;
@@ -152,9 +168,11 @@ static int add_tensor(const safetensors_file *file, const char *name, const json
 
     tensor.dtype = dtype_name ? safetensors_dtype(dtype_name) : BERTH_DTYPE_NONE;
     if (tensor.dtype == BERTH_DTYPE_NONE)
-        return bad(file, name, "its dtype is unknown");
+        return bad_dtype(file, name, dtype_name ? dtype_name : "");
     if (!read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
         return bad(file, name, "its shape is no list of sizes");
+    if (!halve_f4(&tensor, shape))
+        return bad(file, name, "PyTorch has F4 in pairs only: its last dimension must be even");
     if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
         return bad(file, name, "its data_offsets are no two integers");

@@ -32,6 +32,7 @@ static const struct {
     {BERTH_FLOAT8_E5M2, "F8_E5M2"},
     {BERTH_FLOAT8_E5M2FNUZ, "F8_E5M2FNUZ"},
     {BERTH_FLOAT8_E8M0FNU, "F8_E8M0"},
+    {BERTH_FLOAT4_E2M1FN_X2, "F4"}, /* whose shape counts elements, two a byte, PyTorch's bytes */
 };
 
 const char *safetensors_dtype_name(berth_dtype dtype)
@@ -93,6 +94,18 @@ static int refuse_leaf(void *context, const char *path, const berth_value *value
     return refuse(context, path[0] ? path : "the root", why);
 }
 
+/* NULL: nothing. F4 doubles the last dimension, which must be there, and stay a number. */
+static const char *why_no_f4(const berth_tensor *tensor)
+{
+    if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)
+        return NULL;
+    if (tensor->rank == 0)
+        return "safetensors holds float4_e2m1fn_x2 with at least one dimension";
+    if (tensor->shape[tensor->rank - 1] > INT64_MAX / 2)
+        return "its last dimension is too large for safetensors";
+    return NULL;
+}
+
 static int add_tensor(conversion *c, const berth_named_tensor *named)
 {
     const berth_tensor *tensor = named->tensor;
@@ -107,6 +120,8 @@ static int add_tensor(conversion *c, const berth_named_tensor *named)
                  berth_dtype_name(tensor->dtype));
         return refuse(c, named->name, why);
     }
+    if (why_no_f4(tensor))
+        return refuse(c, named->name, why_no_f4(tensor));
     if (!strcmp(named->name, "__metadata__"))
         return refuse(c, named->name, "the name is reserved in safetensors");
     entry *e = &c->entries[c->n_entries];
@@ -187,8 +202,10 @@ static json_t *entry_json(const entry *e)
     json_t *shape = json_array();
     uint64_t end = e->begin + berth_tensor_nbytes(e->tensor);
 
-    for (int32_t i = 0; i < e->tensor->rank; i++)
-        json_array_append_new(shape, json_integer(e->tensor->shape[i]));
+    for (int32_t i = 0; i < e->tensor->rank; i++) {
+        bool doubles = e->tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && i == e->tensor->rank - 1;
+        json_array_append_new(shape, json_integer(e->tensor->shape[i] * (doubles ? 2 : 1)));
+    }
     return json_pack("{s:s,s:o,s:[I,I]}", "dtype", safetensors_dtype_name(e->tensor->dtype),
                      "shape", shape, "data_offsets", (json_int_t)e->begin, (json_int_t)end);
 }
@@ -266,6 +283,12 @@ static int write_all(conversion *c, output *out, const berth_call *call, progres
 
     if (!header) {
         code = trouble("%s: a name is no valid UTF-8, or memory is gone", c->in);
+        goto cleanup;
+    }
+    if (n > SAFETENSORS_HEADER_LIMIT) {
+        code = trouble("%s: safetensors headers have at most %d bytes, this one would have %zu: "
+                       "use fewer tensors in a file, or shorter names",
+                       c->in, SAFETENSORS_HEADER_LIMIT, n);
         goto cleanup;
     }
     for (int i = 0; i < 8; i++)

@@ -105,12 +105,10 @@ class ReadingTest(unittest.TestCase):
         done = run_failing(self.sources, command, f"{nth}+", subprocess.PIPE)
         lines = done.stdout.decode().splitlines()
         self.assertEqual((done.returncode, done.stderr), (1, b""))
-        self.assertGreater(len(lines), 3)
-        for line in lines[:-2]:
-            self.assertRegex(line, r"^\S+ at byte \d+: \d+ bytes not read: Input/output error$")
-        self.assertEqual(lines[-2], f"{len(lines) - 2} of 14 records are bad")
-        record = lines[0].split()[0]
-        self.assertRegex(lines[-1], f"^bad: {record}, byte .* not read: Input/output error$")
+        self.assertGreater(len(lines), 2)
+        for line in lines[:-1]:
+            self.assertRegex(line, r"^\S+ at byte \d+: \d+ bytes not read: Input/output error")
+        self.assertEqual(lines[-1], f"bad: {len(lines) - 1} of 14 records")
 
 
 if __name__ == "__main__":

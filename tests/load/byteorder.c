@@ -51,6 +51,33 @@ Test(byteorder, of_the_other_byte_order_are_swapped_untyped_ones_too)
     free_archive(&archive);
 }
 
+/* As torch.save(_disable_byteorder_record=True) writes it. Z11: it counts there as well. */
+Test(byteorder, that_is_told_behind_the_storages_counts)
+{
+    static const char *const options[] = {
+        "load.check=none",    "load.check=directory",
+        "load.check=headers", "load.check=data",
+        "debug=on",           "load.calculate_storage_offsets=off load.check=none"};
+    struct archive archive = foreign_sample();
+    size_t nbytes;
+
+    remove_record(&archive, "byteorder");
+    add_text(&archive, "byteorder", OTHER_BYTEORDER);
+    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect_sample(bytes, nbytes, options[i]);
+    free(bytes);
+    find_record(&archive, "byteorder")->bytes = "middle";
+    find_record(&archive, "byteorder")->nbytes = 6;
+    bytes = build(&archive, 64, true, NULL, &nbytes);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect_failure(bytes, nbytes, options[i], BERTH_E_ARCHIVE,
+                       "memory: byteorder at byte 1472: 'middle' (6 bytes) is neither 'little' nor "
+                       "'big'");
+    free(bytes);
+    free_archive(&archive);
+}
+
 Test(byteorder, without_byteorder_load_endianness_decides)
 {
     struct archive archive = sample();

@@ -410,8 +410,9 @@ static int give_small(void *context, const berth_storage *storage, berth_placeme
 
     if (storage->offset > small_at(9)->storage->offset)
         return 0;
-    *placement = (berth_placement){
-        "simulated:0", *address + (uintptr_t)(storage->offset - small_at(0)->storage->offset), 100};
+    placement->place = "simulated:0";
+    placement->address = *address + (uintptr_t)(storage->offset - small_at(0)->storage->offset);
+    placement->nbytes = 100;
     return 0;
 }
 
@@ -454,7 +455,8 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
     cr_expect_eq(placement->address, 0);
     giver->n_asked++;
     if (berth_storage_nbytes(storage) == 4 * 500000)
-        *placement = (berth_placement){"simulated:1", giver->address + 64, 4 * 500000};
+        *placement = (berth_placement){
+            .place = "simulated:1", .address = giver->address + 64, .nbytes = 4 * 500000};
     else if (berth_storage_nbytes(storage) == 4 * 700)
         placement->place = "simulated:0";
     return 0;

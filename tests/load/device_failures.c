@@ -325,6 +325,48 @@ Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
     }
 }
 
+static void expect_gone(const char *sentence)
+{
+    char text[200];
+    uintptr_t address = 1;
+
+    (void)snprintf(text, sizeof text, "data/1: simulated:0: %s", sentence);
+    cr_expect_str_eq(told(berth_tensor_read(checkpoint, tensor_at(1), 0, 1, words[5], &error)),
+                     text);
+    cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), &address, &error)),
+                     text);
+    cr_expect_eq(error.code, BERTH_E_DEVICE);
+    cr_expect_eq(address, 0);
+}
+
+/* X18 */
+Test(device_failures, what_was_in_a_context_that_died_is_gone_and_the_device_goes_on)
+{
+    open_as("");
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    cr_assert_gt(berth_staging_kept_nbytes(), 0);
+    berth_simulated_reset(0);
+    expect_gone("its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)");
+    expect_part(4, "simulated:1");
+    (void)device_named("simulated:0");
+    expect_gone("its context died and was opened anew: what was in it is gone");
+    open_as(""); /* closes the one before */
+    place_all(&as_they_were);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+}
+
+Test(device_failures, a_device_that_was_reset_before_the_load_is_opened_anew)
+{
+    open_as("");
+    place_all(&as_they_were);
+    berth_simulated_reset(0);
+    berth_simulated_reset(1);
+    (void)fetched(NULL);
+    expect_all_as_they_were();
+}
+
 static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     uint64_t *total = context;

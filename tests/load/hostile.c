@@ -4,18 +4,20 @@
 
 /* ---- small records (Z11, one reading) ---- */
 
-/* PyTorch finds byteorder wherever it is, so that it would turn the elements, and Berth not. */
-Test(hostile, a_byteorder_behind_the_storages_is_not_overlooked)
+/* Behind the storages it changes nothing of the layout (tests/load/byteorder.c). */
+Test(hostile, a_byteorder_among_the_storages_moves_them)
 {
     struct archive archive = sample();
     size_t nbytes;
 
     remove_record(&archive, "byteorder");
-    add_text(&archive, "byteorder", "big");
+    add_text(&archive, "byteorder", NATIVE_BYTEORDER);
+    swap_records(&archive, "byteorder", "data/1");
     uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-    expect_failure(file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
-                   "memory: byteorder at byte 1400: the directory has it here, but the layout has "
-                   "it before the storages; load.calculate_storage_offsets=off reads it here");
+    expect_failure(
+        file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
+        "memory: data/1 at byte 872: the layout puts its header here, right after data/0; the "
+        "directory has it at byte 1400; load.calculate_storage_offsets=off reads it there");
     free(file);
     free_archive(&archive);
 }

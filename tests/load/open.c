@@ -317,16 +317,16 @@ Test(open, records_behind_a_longer_one_are_read_through_the_directory)
 Test(open, a_small_record_behind_a_longer_one_is_told)
 {
     struct archive archive = sample();
-    uint8_t longer[27] = {0};
     size_t nbytes;
 
-    *find_record(&archive, "data/0") = (struct record){"data/0", longer, 27};
-    remove_record(&archive, "byteorder");
-    add_text(&archive, "byteorder", NATIVE_BYTEORDER);
+    *find_record(&archive, "data/0") = (struct record){"data/0", (uint8_t[27]){0}, 27};
+    remove_record(&archive, ".storage_alignment");
+    add_text(&archive, ".storage_alignment", "64");
     uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
     expect_failure(file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
-                   "memory: byteorder at byte 1400: the directory has it here, but the layout has "
-                   "it before the storages; load.calculate_storage_offsets=off reads it here");
+                   "memory: .storage_alignment at byte 1400: the directory has it here, but the "
+                   "layout has it before the storages; load.calculate_storage_offsets=off reads it "
+                   "here");
     free(file);
     free_archive(&archive);
 }

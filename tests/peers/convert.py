@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`berth convert` to safetensors and back, checked with the safetensors package."""
 
+import json
 import os
+import struct
 import subprocess
 
 import safetensors.torch
@@ -15,7 +17,8 @@ COMMAND = os.path.join(b.BUILD, "berth")
 # What safetensors has a name for.
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16,
           torch.int32, torch.int64, torch.uint8, torch.bool, torch.uint16, torch.uint32,
-          torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn, torch.complex64]
+          torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn, torch.float8_e5m2fnuz,
+          torch.float8_e4m3fnuz, torch.float8_e8m0fnu, torch.complex64]
 
 
 def run(*arguments, code=0):
@@ -73,6 +76,54 @@ def tensors_only(folder):
     same_tensors(safetensors.torch.load_file(f"{folder}/some.safetensors"), {"w": cases.numbers(3)})
 
 
+def fours(*shape):
+    n = torch.Size(shape).numel()
+    return torch.arange(n, dtype=torch.uint8).view(torch.float4_e2m1fn_x2).reshape(shape)
+
+
+def file_of(path, dtype, shape, nbytes):
+    header = json.dumps({"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, nbytes]}}).encode()
+    header += b" " * (-len(header) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + bytes(nbytes))
+
+
+def refused_there_as_here(folder, dtype, shape, nbytes, word):
+    """What safetensors' own reader for PyTorch does not make a tensor of."""
+    path = f"{folder}/odd.safetensors"
+    file_of(path, dtype, shape, nbytes)
+    try:
+        safetensors.torch.load_file(path)
+        expect(False, "safetensors reads it")
+    except safetensors.SafetensorError:
+        pass
+    said = run("convert", path, f"{folder}/no.pt", code=1)
+    expect(word in said, f"the error does not say {word}: {said.strip()}")
+    expect(not os.path.exists(f"{folder}/no.pt"), "a file is left behind")
+
+
+def long_header(folder, more):
+    """100,000,000 bytes are read by safetensors, 8 more are not, and not written by us."""
+    out = f"{folder}/long.safetensors"
+    entry = len('"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},')
+    left = 100_000_000 + more - len('{"__metadata__":{"format":"pt"},') - len("}") + len(",")
+    n, each = 100_000, left // 100_000 - entry
+    names = [f"{i:0{each}}" for i in range(n)]
+    names[-1] += "x" * (left - n * (each + entry))
+    torch.save(dict.fromkeys(names, torch.zeros(0, dtype=torch.uint8)), f"{folder}/in.pt")
+    if os.path.exists(out):
+        os.remove(out)
+    said = run("convert", f"{folder}/in.pt", out, code=2 if more else 0)
+    expect(os.path.exists(out) == (not more), "there is a file, or none")
+    if more:
+        expect("at most 100000000 bytes, this one would have 100000008" in said, said.strip())
+        return
+    with open(out, "rb") as file:
+        expect(struct.unpack("<Q", file.read(8))[0] == 100_000_000, "the header has another length")
+    expect(len(safetensors.torch.load_file(out)) == n, "tensors are missing")
+    os.remove(out)
+
+
 def metadata(folder):
     safetensors.torch.save_file({"w": cases.numbers(3)}, f"{folder}/in.safetensors",
                                 metadata={"format": "pt"})
@@ -116,6 +167,10 @@ def all_cases(results, folder):
     kinds = {str(dtype).removeprefix("torch."): cases.of_dtype(dtype) for dtype in DTYPES}
     for name, value, flat in [
         ("state_dict", model, dict(model)), ("dtypes", kinds, kinds), ("views", views, views),
+        ("pairs of float4", {"a": fours(2, 3, 4), "b": fours(4, 6).t(), "c": fours(9)[2:5],
+                             "d": fours(0, 4), "e": fours(4, 0)},
+         {"a": fours(2, 3, 4), "b": fours(4, 6).t(), "c": fours(9)[2:5], "d": fours(0, 4),
+          "e": fours(4, 0)}),
         ("nested names", {"a": {"b": [base, {"c": base[0]}]}}, {"a.b.0": base, "a.b.1.c": base[0]}),
         ("Parameters", {"p": torch.nn.Parameter(base)}, {"p": base}),
         ("conjugates", {"z": cases.of_dtype(torch.complex64).conj()},
@@ -130,6 +185,17 @@ def all_cases(results, folder):
                 {"q": torch.quantize_per_tensor(base, 0.5, 0, torch.qint8)}, "q")
     results.run("safetensors: sparse ones are refused", refused, folder,
                 {"s": torch.eye(2).to_sparse()}, "s")
+    results.run("safetensors: a pair of float4 without a dimension is refused", refused, folder,
+                {"f": fours(1)[0]}, "at least one dimension")
+    for dtype, shape, nbytes, word in [
+        ("F4", [3], 2, "must be even"), ("F4", [2, 3], 3, "must be even"), ("F4", [], 1, "must be even"),
+        ("F6_E2M3", [4], 3, "PyTorch has no dtype for 'F6_E2M3'"),
+        ("F6_E3M2", [4], 3, "PyTorch has no dtype for 'F6_E3M2'"), ("I4", [2], 1, "for 'I4'"),
+    ]:
+        results.run(f"safetensors: {dtype} of {shape} is refused", refused_there_as_here, folder, dtype,
+                    shape, nbytes, word)
+    for more in (0, 8):
+        results.run(f"safetensors: {more} bytes more than the longest header", long_header, folder, more)
     results.run("safetensors: --tensors-only", tensors_only, folder)
     results.run("safetensors: metadata", metadata, folder)
     for mmap in ("on", "off"):

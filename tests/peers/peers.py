@@ -29,6 +29,7 @@ import devices
 import huge
 import readings
 import shipped
+import unusual
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference
 from files import (Bad, blank_id, expect, identical, libzip_accepts, same_file, unzip_accepts,
@@ -361,7 +362,8 @@ def main():
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
-                      readings.pickles_by_chance, attributes.all_cases):
+                      readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
+                      unusual.names):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)

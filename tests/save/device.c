@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
+#include "format/value.h"
 #include "io/staging.h"
 #include "tests/save/device_scene.h"
 
@@ -287,6 +288,33 @@ DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
     check_refused(scene.address[1], 6, "simulated:0", BERTH_E_ARGUMENT,
                   "a storage of 6 bytes holds no whole float32");
     cr_expect_null(berth_device_storage_new(NULL, BERTH_FLOAT32, 0, 0, "simulated", NULL));
+}
+
+/* X18 */
+DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_written)
+{
+    static const char *const told[] = {
+        "its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)",
+        "its context died and was opened anew: what was in it is gone"};
+    char message[300];
+    uint8_t bytes[4];
+    berth_device_handle *again;
+    const berth_storage *storage =
+        berth_value_tensor(berth_dict_get(scene.state, "part1"))->storage;
+
+    berth_simulated_reset(0);
+    scene.address[0] = scene.address[1] = 0; /* nothing to be released */
+    for (int round = 0; round < 2; round++) {
+        snprintf(message, sizeof message, "%s: data/0: simulated:0: %s", path, told[round]);
+        cr_expect_eq(berth_save(path, scene.state, NULL, &error), BERTH_E_DEVICE);
+        cr_expect_str_eq(error.message, message);
+        cr_expect_eq(test_folder_count(folder), 0);
+        berth_error_clear(&error);
+        cr_expect_eq(storage->read(storage, bytes, 4, 0, &error), BERTH_E_DEVICE);
+        cr_expect_not_null(strstr(error.message, told[round]), "%s", error.message);
+        berth_error_clear(&error);
+        cr_assert_eq(berth_device_open("simulated:0", &again, &error), 0, "%s", error.message);
+    }
 }
 
 DEVICE_TEST(memory_that_was_freed_fails_the_save_before_anything_is_written)

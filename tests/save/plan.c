@@ -210,6 +210,44 @@ Test(plan, a_name_of_more_than_65535_bytes_is_refused)
     free(name);
 }
 
+/* What PyTorch opens, tests/peers/unusual.py shows. */
+Test(plan, names_that_are_too_long_for_pytorch_are_refused)
+{
+    static const struct {
+        size_t archive_nbytes;  /* of 'a' */
+        size_t n_plain, n_wide; /* of the record's: 'n' and then two-byte characters */
+        const char *message;    /* NULL: it is taken */
+    } cases[] = {
+        {510, 1, 0, NULL},
+        {511, 1, 0,
+         "the archive name: it has 511 bytes, and PyTorch opens no file whose archive name has "
+         "more than 510: give a shorter one"},
+        {1, 1000, 0, NULL}, /* cut anywhere, it is text */
+        {1, 0, 254, NULL},  /* 510 bytes */
+        {1, 1, 254, NULL},  /* 511 */
+        {1, 1, 300, NULL},  /* cut between two characters */
+        {1, 0, 255, "with the archive's the name has 512 bytes, of which PyTorch keeps 511"},
+        {2, 1, 255, "with the archive's the name has 514 bytes, of which PyTorch keeps 511"},
+        {510, 0, 1, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char archive[600] = "", name[1400] = "";
+        const berth_new_record records[] = {{.name = "data.pkl"}, {.name = name}};
+        berth_error error;
+        memset(archive, 'a', cases[i].archive_nbytes);
+        memset(name, 'n', cases[i].n_plain);
+        for (size_t k = 0; k < cases[i].n_wide; k++)
+            strcat(name, "\xc3\xa9");
+        berth_plan *plan = plan_of(archive, records, 2, 0, "", &error);
+        cr_expect_eq(error.code, cases[i].message ? BERTH_E_ARGUMENT : 0, "%zu: %s", i,
+                     error.message);
+        cr_expect(!cases[i].message || strstr(error.message, cases[i].message), "%zu: %s", i,
+                  error.message);
+        berth_plan_free(plan);
+    }
+}
+
 Test(plan, arguments_that_make_no_archive_are_refused)
 {
     const berth_new_record other[] = {{.name = "data/0"}, {.name = "data.pkl"}};
@@ -252,6 +290,13 @@ Test(plan, the_archive_is_named_after_the_path_as_pytorch_does)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *name = berth_archive_name_of_path(cases[i][0]);
         cr_assert_str_eq(name, cases[i][1], "%s gives %s", cases[i][0], name);
+        berth_release(name);
+    }
+    for (size_t n = 510; n <= 511; n++) { /* some file systems have such names */
+        char path[600] = "";
+        memset(path, 'n', n);
+        char *name = berth_archive_name_of_path(strcat(path, ".pt"));
+        cr_assert_eq(strlen(name), n == 510 ? n : strlen("archive"));
         berth_release(name);
     }
 }

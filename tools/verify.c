@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth verify: whether a file is whole; if not, which records are bad, and what is in them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/command.h"
+
+/* So many tensors of a bad record are named. */
+enum { MOST_NAMED = 3 };
+
+typedef struct bad_record {
+    char *record;
+    uint64_t data_offset, nbytes;
+    berth_crc_verdict crc32;
+    berth_error error;
+    char *tensors[MOST_NAMED]; /* names of the first that view it */
+    size_t n_tensors;          /* of all */
+} bad_record;
+
+typedef struct findings {
+    const char *path;
+    bad_record *bad; /* in the file's order */
+    size_t n, room;
+    bool is_short; /* of memory */
+    berth_verdict verdict;
+    berth_error error;
+} findings;
+
+static void free_findings(findings *found)
+{
+    for (size_t i = 0; i < found->n; i++) {
+        free(found->bad[i].record);
+        for (size_t k = 0; k < MOST_NAMED; k++)
+            free(found->bad[i].tensors[k]);
+    }
+    free(found->bad);
+}
+
+/* ---- bad records ---- */
+
+static bool make_room(findings *found)
+{
+    if (found->n < found->room)
+        return true;
+    size_t room = found->room * 2 + 8;
+    bad_record *grown = realloc(found->bad, room * sizeof *grown);
+    if (!grown)
+        return false;
+    found->bad = grown;
+    found->room = room;
+    return true;
+}
+
+static void collect_bad(void *context, const berth_record_verdict *record)
+{
+    findings *found = context;
+    char *name = record->bad ? strdup(record->name) : NULL;
+
+    if (!record->bad)
+        return;
+    if (!name || !make_room(found)) {
+        free(name);
+        found->is_short = true;
+        return;
+    }
+    found->bad[found->n++] = (bad_record){.record = name,
+                                          .data_offset = record->offset,
+                                          .nbytes = record->nbytes,
+                                          .crc32 = record->crc32,
+                                          .error = *record->bad};
+}
+
+/* ---- the tensors in them ---- */
+
+static int compare_records(const void *left, const void *right)
+{
+    const bad_record *const *a = left, *const *b = right;
+
+    return strcmp((*a)->record, (*b)->record);
+}
+
+static int compare_key(const void *key, const void *element)
+{
+    const bad_record *const *bad = element;
+
+    return strcmp(key, (*bad)->record + strlen("data/"));
+}
+
+/* Those of storages, by name; *n of them. The caller frees them. NULL: out of memory. */
+static bad_record **sort_storages(const findings *found, size_t *n)
+{
+    bad_record **storages = calloc(found->n + 1, sizeof *storages);
+
+    *n = 0;
+    for (size_t i = 0; storages && i < found->n; i++)
+        if (!strncmp(found->bad[i].record, "data/", strlen("data/")))
+            storages[(*n)++] = &found->bad[i];
+    if (storages)
+        qsort(storages, *n, sizeof *storages, compare_records);
+    return storages;
+}
+
+/* A name is cut where it is long, as one may have millions of bytes (P3). */
+static void note_tensor(bad_record *bad, const char *name)
+{
+    char text[512];
+
+    if (bad->n_tensors < MOST_NAMED) {
+        snprintf(text, sizeof text, "%s", name);
+        shorten(text);
+        bad->tensors[bad->n_tensors] = strdup(text);
+    }
+    bad->n_tensors++;
+}
+
+static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, size_t n)
+{
+    berth_named_tensor named;
+
+    for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
+        if (berth_tensor_at(checkpoint, i, &named, NULL) < 0)
+            return;
+        if (!named.tensor->storage)
+            continue;
+        bad_record **bad = bsearch(berth_storage_key(named.tensor->storage), storages, n,
+                                   sizeof *storages, compare_key);
+        if (bad)
+            note_tensor(*bad, named.name);
+    }
+}
+
+/* As far as the file can be opened: what is bad is known already. */
+static void name_tensors(findings *found)
+{
+    berth_checkpoint *checkpoint = NULL;
+    size_t n;
+    bad_record **storages = sort_storages(found, &n);
+    berth_config *config = n > 0 ? berth_config_new(NULL) : NULL;
+
+    if (config &&
+        berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
+        berth_open(found->path, &(berth_call){.config = config}, &checkpoint, NULL) == 0)
+        note_tensors(checkpoint, storages, n);
+    berth_close(checkpoint);
+    berth_config_free(config);
+    free(storages);
+}
+
+/* ---- the report ---- */
+
+static json_t *offset_json(uint64_t offset)
+{
+    return offset == BERTH_NO_OFFSET ? json_null() : json_integer((json_int_t)offset);
+}
+
+static json_t *bad_json(const bad_record *bad)
+{
+    static const char *const words[] = {"unchecked", "good", "absent", "bad"};
+    json_t *tensors = json_array();
+
+    for (size_t i = 0; i < MOST_NAMED && bad->tensors[i]; i++)
+        json_array_append_new(tensors, json_text(bad->tensors[i]));
+    return json_pack("{s:o,s:I,s:I,s:s,s:o,s:o,s:o,s:I}", "record", json_text(bad->record),
+                     "data_offset", (json_int_t)bad->data_offset, "nbytes", (json_int_t)bad->nbytes,
+                     "crc32", words[bad->crc32], "offset", offset_json(bad->error.offset), "reason",
+                     json_text(bad->error.message), "tensors", tensors, "n_tensors",
+                     (json_int_t)bad->n_tensors);
+}
+
+/* What no record is to blame for is told beside them. */
+static json_t *report_json(const findings *found)
+{
+    const berth_verdict *verdict = &found->verdict;
+    json_t *bad = json_array();
+
+    for (size_t i = 0; i < found->n; i++)
+        json_array_append_new(bad, bad_json(&found->bad[i]));
+    json_t *report = json_pack(
+        "{s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "records",
+        (json_int_t)verdict->n_records, "storages", (json_int_t)verdict->n_storages, "verified",
+        (json_int_t)verdict->n_verified, "unverified", (json_int_t)verdict->n_unverified, "nbytes",
+        (json_int_t)verdict->nbytes, "bad", bad);
+    if (found->error.code < 0 && found->n == 0) {
+        json_object_set_new(report, "record", json_text(found->error.record));
+        json_object_set_new(report, "offset", offset_json(found->error.offset));
+        json_object_set_new(report, "reason", json_text(found->error.message));
+    }
+    return report;
+}
+
+static void print_bad_record(const bad_record *bad)
+{
+    print_name(stdout, bad->error.message);
+    for (size_t i = 0; i < MOST_NAMED && bad->tensors[i]; i++) {
+        fputs(i == 0 ? "; in it: " : ", ", stdout);
+        print_name(stdout, bad->tensors[i]);
+    }
+    if (bad->n_tensors > MOST_NAMED)
+        printf(" and %zu more", bad->n_tensors - MOST_NAMED);
+    putchar('\n');
+}
+
+static void print_bad(const findings *found)
+{
+    for (size_t i = 0; i < found->n; i++)
+        print_bad_record(&found->bad[i]);
+    if (found->n > 0)
+        printf("bad: %zu of %zu records\n", found->n, found->verdict.n_records);
+    else
+        printf("bad: %s\n", found->error.message);
+}
+
+static void print_ok(const berth_verdict *verdict)
+{
+    char text[32];
+
+    printf("ok: %zu records, %zu storages, %s; %zu checksums match", verdict->n_records,
+           verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
+    if (verdict->n_unverified)
+        printf(", %zu records have none and are unverified", verdict->n_unverified);
+    putchar('\n');
+}
+
+/* In words or as JSON; the exit code. */
+static int report(const findings *found, const common *options, const berth_stats *stats)
+{
+    int code = found->error.code < 0 ? EXIT_NO : EXIT_YES;
+
+    if (options->json) {
+        json_t *value = report_json(found);
+        if (options->stats)
+            json_object_set_new(value, "stats", stats_json(stats));
+        int printed = print_json(value);
+        return printed ? printed : code;
+    }
+    (void)tell_stats(options, stats, EXIT_YES);
+    if (code == EXIT_YES)
+        print_ok(&found->verdict);
+    else
+        print_bad(found);
+    return finish_output(code);
+}
+
+/* Whether all was looked at: then the error is the first bad record's, else what ended it. */
+static bool is_of_first(const findings *found)
+{
+    return found->n > 0 &&
+           strncmp(found->bad[0].record, found->error.record, sizeof found->error.record - 1) == 0;
+}
+
+static int conclude(findings *found, int code, const common *options, const berth_stats *stats)
+{
+    if (found->is_short)
+        return trouble("out of memory");
+    if (code < 0 && exit_code(&found->error) != EXIT_NO && !is_of_first(found))
+        return tell_stats(options, stats, fail(&found->error));
+    if (signal_code(0)) /* a verdict that nobody waits for any more */
+        return cancelled(found->path);
+    name_tensors(found);
+    return report(found, options, stats);
+}
+
+int run_verify(int argc, char **argv)
+{
+    static const struct argp argp = {
+        NULL,
+        parse_plain,
+        "FILE",
+        "Read a whole checkpoint and check everything it says: archive, directory against headers "
+        "and descriptors, pickle, every tensor's bounds, every CRC. Every record that is bad or "
+        "cannot be read is told, with the first tensors in it; the last line is `ok: ...` or "
+        "`bad: ...`; the exit code 0 or 1.",
+        common_children,
+        NULL,
+        NULL};
+    plain_options options = {.words = {.least = 1, .most = 1}};
+    berth_stats stats = {0};
+    findings found = {0};
+    berth_call call;
+    progress bar;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    found.path = options.words.words[0];
+    progress_begin(&bar, "verify", &options.common, &call, &stats);
+    int code =
+        berth_verify_records(found.path, &call, collect_bad, &found, &found.verdict, &found.error);
+    progress_end(&bar);
+    int exit = conclude(&found, code, &options.common, &stats);
+    free_findings(&found);
+    return exit;
+}
