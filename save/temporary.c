@@ -189,6 +189,7 @@ static bool remove_dead(int folder, const char *name, bool *exists)
 
 /* ---- creating ---- */
 
+/* W7: O_EXCL, so that no two saves share one. */
 static int open_new(int folder, const char *name, mode_t mode)
 {
     int fd;
