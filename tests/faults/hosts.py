@@ -21,8 +21,8 @@ import time
 import unittest
 
 from commands import BERTH, LONG, OWNER, TEMPORARY, berth, read, run_killed
-from machine import Place, need, need_root, need_tool, run, traced
-from owners import sources_in, temporaries
+from machine import TEAM, Place, need, need_root, need_tool, run, setpriv, traced, uid
+from owners import make_file, sources_in, temporaries
 
 CLAIM = "user.berth.claim0"
 HERE = os.path.abspath(__file__)
@@ -248,6 +248,35 @@ class OwnerTest(Scene):
                 run(*self.save())
             self.assertEqual(temporaries(self.folder), [name])
         self.assertEqual(temporaries(self.folder), [])
+
+    def test_x5_another_users_temporary_is_left_alone(self):
+        """X5: who may write to the folder, but not to the file, cannot look at its owner, either."""
+        need_root()
+        need_tool("strace", "setpriv")
+        command = self.place.berth()
+        os.chmod(self.place.folder, 0o755)
+        alice, bob = setpriv("alice"), setpriv("bob")
+        # In place of a file of both, so that the temporary has the rights that it gets.
+        for mode, is_dead in ((0o600, False), (0o600, True), (0o644, False), (0o644, True)):
+            with self.subTest(mode=oct(mode), dead=is_dead):
+                make_file(self.target, uid("alice"), TEAM, mode)
+                other = os.path.join(self.folder, "other.pt")
+                make_file(other, uid("bob"), TEAM, 0o600)
+                with self.killed_of(alice) if is_dead else self.held(seconds=0.8, prefix=alice):
+                    self.wait_for_one()
+                    mine = temporaries(self.folder)
+                    run(*bob, command, *self.save(other)[1:])
+                    for age in ([], ["--older-than", "0"]):
+                        run(*bob, command, "clean", self.folder, "--remove", *age, check=False)
+                        self.assertEqual(temporaries(self.folder), mine)
+                self.assertEqual(temporaries(self.folder), mine if is_dead else [])
+                berth("clean", self.folder, "--remove")
+                self.assertEqual(temporaries(self.folder), [])
+
+    @contextlib.contextmanager
+    def killed_of(self, prefix):
+        self.killed(prefix)
+        yield
 
     def test_x5_names_are_tried_in_turn_and_then_at_random(self):
         left = []
