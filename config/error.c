@@ -255,6 +255,7 @@ void berth_log(const char *format, ...)
 
     if (!log_function)
         return;
+    BERTH_HOLD_CANCEL(true);
     berth_error_clear(&line);
     va_start(arguments, format);
     append_list(&line, format, arguments);

@@ -8,9 +8,18 @@
 #define BERTH_CONFIG_ERROR_H
 
 #include "berth.h"
+#include "config/cancel.h"
 
-/* First statement of every public function with a `berth_error *error` parameter. */
+/* First statement of every public function with a `berth_error *error` parameter (X13). */
 #define BERTH_ERROR_BEGIN(error)                                                                   \
+    BERTH_HOLD_CANCEL(true);                                                                       \
+    BERTH_ERROR_BEGIN_QUICKLY(error)
+
+/*
+ * The same for what is called for each of very many tensors: it waits for nothing, or holds the
+ * cancel off where it does. That costs 31 ns, a tenth of opening a file of 100,000.
+ */
+#define BERTH_ERROR_BEGIN_QUICKLY(error)                                                           \
     berth_error berth_error_unasked;                                                               \
     if (!(error))                                                                                  \
         (error) = &berth_error_unasked;                                                            \

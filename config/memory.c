@@ -7,12 +7,20 @@
 #include <string.h>
 
 #include "berth.h"
+#include "config/cancel.h"
 
 static berth_allocator allocator;
 
 void berth_set_allocator(const berth_allocator *chosen)
 {
     allocator = chosen ? *chosen : (berth_allocator){0};
+}
+
+/* X13: the caller's, who may wait in it. */
+static void *call_hook(void *pointer, size_t nbytes)
+{
+    BERTH_HOLD_CANCEL(true);
+    return allocator.reallocate(allocator.context, pointer, nbytes);
 }
 
 /* Positions inside a block must fit ptrdiff_t: larger blocks are undefined behaviour to index. */
@@ -26,7 +34,7 @@ void *berth_allocate(size_t nbytes)
     if (!is_allocatable(nbytes))
         return NULL;
     if (allocator.reallocate)
-        return allocator.reallocate(allocator.context, NULL, nbytes);
+        return call_hook(NULL, nbytes);
     return malloc(nbytes);
 }
 
@@ -36,7 +44,7 @@ void *berth_allocate_zeroed(size_t nbytes)
         return NULL;
     if (!allocator.reallocate)
         return calloc(1, nbytes);
-    void *pointer = allocator.reallocate(allocator.context, NULL, nbytes);
+    void *pointer = call_hook(NULL, nbytes);
     if (pointer)
         memset(pointer, 0, nbytes);
     return pointer;
@@ -47,7 +55,7 @@ void *berth_reallocate(void *pointer, size_t nbytes)
     if (!is_allocatable(nbytes))
         return NULL;
     if (allocator.reallocate)
-        return allocator.reallocate(allocator.context, pointer, nbytes);
+        return call_hook(pointer, nbytes);
     return realloc(pointer, nbytes);
 }
 
@@ -56,7 +64,7 @@ void berth_release(void *pointer)
     if (!pointer)
         return;
     if (allocator.reallocate)
-        (void)allocator.reallocate(allocator.context, pointer, 0);
+        (void)call_hook(pointer, 0);
     else
         free(pointer);
 }

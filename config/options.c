@@ -3,32 +3,58 @@
 #include "config/options.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/error.h"
 #include "config/layer.h"
+#include "config/lock.h"
 #include "config/memory.h"
 
 static const char by_program[] = "set by the program";
 
 /* ---- what the process has ---- */
 
+/*
+ * X11: at every moment it is what it was before a change, or behind it, also for a child that is
+ * forked meanwhile: what is new is made beside the old, and then said to be the one that counts.
+ */
 static struct {
-    pthread_mutex_t lock; /* of the rest */
-    bool environment_is_read;
+    berth_lock lock; /* of the rest */
+    atomic_bool environment_is_read;
     berth_error environment_error; /* a bad variable: fails every operation */
     berth_environment environment;
-    berth_layer program;
-} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    berth_layer programs[2];  /* what the program has set: */
+    _Atomic unsigned current; /* this of them */
+} process;
 
-/* With the lock held. */
+/* With the lock held, as all that follow. */
+static const berth_layer *program_layer(void)
+{
+    return &process.programs[atomic_load(&process.current)];
+}
+
+/* A copy to be changed, until it is adopted. */
+static berth_layer *copy_program_layer(void)
+{
+    berth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
+
+    *copy = *program_layer();
+    return copy;
+}
+
+static void adopt_program_layer(void)
+{
+    atomic_store(&process.current, 1 - atomic_load(&process.current));
+}
+
 static int need_environment(berth_error *error)
 {
-    if (!process.environment_is_read) {
+    if (!atomic_load(&process.environment_is_read)) {
         berth_error_clear(&process.environment_error);
         (void)berth_environment_read(environ, &process.environment, &process.environment_error);
-        process.environment_is_read = true;
+        atomic_store(&process.environment_is_read, true);
     }
     if (process.environment_error.code != BERTH_OK)
         *error = process.environment_error;
@@ -37,9 +63,9 @@ static int need_environment(berth_error *error)
 
 void berth_config_reread_environment(void)
 {
-    pthread_mutex_lock(&process.lock);
-    process.environment_is_read = false;
-    pthread_mutex_unlock(&process.lock);
+    (void)berth_lock_take(&process.lock);
+    atomic_store(&process.environment_is_read, false);
+    berth_lock_give(&process.lock);
 }
 
 /* ---- what the thread has ---- */
@@ -127,9 +153,9 @@ static int64_t value_in_force(const berth_option_row *row, const patch *inner, c
         *source = "patch";
         return berth_option_value(&inner->layer.values, row);
     }
-    if (process.program.is_set[i]) {
+    if (program_layer()->is_set[i]) {
         *source = "program";
-        return berth_option_value(&process.program.values, row);
+        return berth_option_value(&program_layer()->values, row);
     }
     if (environment->plain.is_set[i]) {
         *source = environment->plain_source[i];
@@ -144,13 +170,13 @@ int berth_config_in_force(struct berth_config *config, berth_error *error)
     const patch *inner = innermost_patch();
     const char *source;
 
-    pthread_mutex_lock(&process.lock);
+    (void)berth_lock_take(&process.lock);
     if (need_environment(error) == BERTH_OK)
         for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
             const berth_option_row *row = berth_option_at(i);
             *berth_option_field(config, row) = value_in_force(row, inner, &source);
         }
-    pthread_mutex_unlock(&process.lock);
+    berth_lock_give(&process.lock);
     return error->code;
 }
 
@@ -159,11 +185,11 @@ static int one_in_force(const berth_option_row *row, int64_t *value, const char 
 {
     const patch *inner = innermost_patch();
 
-    pthread_mutex_lock(&process.lock);
+    (void)berth_lock_take(&process.lock);
     int status = need_environment(error);
     if (status == BERTH_OK)
         *value = value_in_force(row, inner, source);
-    pthread_mutex_unlock(&process.lock);
+    berth_lock_give(&process.lock);
     return status;
 }
 
@@ -171,12 +197,12 @@ static int one_in_force(const berth_option_row *row, int64_t *value, const char 
 static int with_forced(const struct berth_config *own, struct berth_config *config,
                        berth_error *error)
 {
-    pthread_mutex_lock(&process.lock);
+    (void)berth_lock_take(&process.lock);
     if (need_environment(error) == BERTH_OK) {
         *config = *own;
         berth_layer_apply(&process.environment.force, config);
     }
-    pthread_mutex_unlock(&process.lock);
+    berth_lock_give(&process.lock);
     return error->code;
 }
 
@@ -204,10 +230,12 @@ static const berth_option_row *find(const char *name, berth_error *error)
 
 static void set_program(const berth_option_row *row, int64_t value)
 {
-    pthread_mutex_lock(&process.lock);
-    *berth_option_field(&process.program.values, row) = value;
-    process.program.is_set[berth_option_index(row)] = true;
-    pthread_mutex_unlock(&process.lock);
+    (void)berth_lock_take(&process.lock);
+    berth_layer *layer = copy_program_layer();
+    *berth_option_field(&layer->values, row) = value;
+    layer->is_set[berth_option_index(row)] = true;
+    adopt_program_layer();
+    berth_lock_give(&process.lock);
 }
 
 int berth_config_set(const char *name, const char *text, berth_error *error)
@@ -274,12 +302,14 @@ int berth_config_reset(const char *name, berth_error *error)
 
     if (name && !row)
         return error->code;
-    pthread_mutex_lock(&process.lock);
+    (void)berth_lock_take(&process.lock);
+    berth_layer *layer = copy_program_layer();
     if (row)
-        process.program.is_set[berth_option_index(row)] = false;
+        layer->is_set[berth_option_index(row)] = false;
     else
-        process.program = (berth_layer){0};
-    pthread_mutex_unlock(&process.lock);
+        *layer = (berth_layer){0};
+    adopt_program_layer();
+    berth_lock_give(&process.lock);
     return 0;
 }
 
@@ -290,9 +320,10 @@ int berth_config_load(const char *text, berth_error *error)
 
     if (berth_layer_parse_lines(&layer, text, error) < 0)
         return error->code;
-    pthread_mutex_lock(&process.lock);
-    berth_layer_add(&process.program, &layer);
-    pthread_mutex_unlock(&process.lock);
+    (void)berth_lock_take(&process.lock);
+    berth_layer_add(copy_program_layer(), &layer);
+    adopt_program_layer();
+    berth_lock_give(&process.lock);
     return 0;
 }
 

@@ -280,6 +280,7 @@ static int open_device(berth_device_handle *device)
     if (result == CUDA_SUCCESS)
         result = try_out(context);
     if (result == CUDA_SUCCESS) {
+        atomic_fetch_add(&device->life, 1);
         atomic_store(&device->native_id, id_of(context));
         atomic_store(&device->native, context);
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/device.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
+#include "config/lock.h"
 #include "io/device_driver.h"
 
 #define MOST_DEVICES 64
@@ -32,11 +32,11 @@ static const struct {
  * its libraries; to open and give back one with every operation costs seconds.
  */
 static struct {
-    pthread_mutex_t lock; /* taken to open one */
-    atomic_int process;   /* who has some open, or opens the first; 0: nobody */
+    berth_lock lock;    /* taken to open one */
+    atomic_int process; /* who has some open, or opens the first; 0: nobody */
     unsigned n;
     berth_device_handle devices[N_KINDS][MOST_DEVICES];
-} opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} opened;
 
 /* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
 static int report(berth_device_handle *device, int result, berth_error *error, const char *format,
@@ -112,15 +112,14 @@ static int open_locked(berth_device_handle *device, berth_error *error)
         return 0;
     if (report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
-    atomic_fetch_add(&device->life, 1);
     opened.n += !device->is_open;
     device->is_open = true;
     return 0;
 }
 
 /*
- * The process is told before the lock is taken, and read before: in a child the lock may be taken
- * for ever, by a thread that there is not.
+ * The process is told before the lock is taken, and read before: whatever a thread of the parent
+ * was at, a child that may not use devices touches nothing (X11).
  */
 static int open_once(const berth_device_handle *wanted, berth_device_handle *device,
                      berth_error *error)
@@ -130,14 +129,14 @@ static int open_once(const berth_device_handle *wanted, berth_device_handle *dev
     (void)atomic_compare_exchange_strong(&opened.process, &nobody, (int)getpid());
     if (berth_device_check_usable(wanted, error) < 0)
         return error->code;
-    pthread_mutex_lock(&opened.lock);
+    (void)berth_lock_take(&opened.lock);
     atomic_store(&opened.process, (int)getpid()); /* another thread's failure may have cleared it */
     if (!device->is_open)
         *device = *wanted;
     (void)open_locked(device, error);
     if (opened.n == 0)
         atomic_store(&opened.process, 0);
-    pthread_mutex_unlock(&opened.lock);
+    berth_lock_give(&opened.lock);
     return error->code;
 }
 

@@ -25,7 +25,10 @@ typedef struct berth_device_driver {
     int (*load)(berth_error *error);
     void (*describe)(int result, berth_driver_result *told);
     int (*count)(unsigned *n);
-    /* Sets `native`, whose work is known to go well; else leaves all as it was. */
+    /*
+     * Counts a life and then sets `native`, whose work is known to go well; else leaves all as it
+     * was. (In this order what is made meanwhile is of the new life, or fails in the old context.)
+     */
     int (*open)(berth_device_handle *device);
     /* 0: the context that was opened is there still; `closely`: and works. Any thread may ask. */
     int (*look)(const berth_device_handle *device, bool closely);

@@ -51,23 +51,8 @@ struct totals {
 /* The beginning of a short file of the kernel's, as text with a newline before it. */
 static bool read_text(const char *path, char text[TEXT_NBYTES])
 {
-    int fd;
-    ssize_t n;
-
-    do
-        fd = berth_system.open(path, O_RDONLY | O_CLOEXEC, 0);
-    while (fd < 0 && errno == EINTR);
-    if (fd < 0)
-        return false;
-    do
-        n = berth_system.pread(fd, text + 1, TEXT_NBYTES - 2, 0);
-    while (n < 0 && errno == EINTR);
-    berth_file_close(fd);
-    if (n <= 0)
-        return false;
     text[0] = '\n';
-    text[1 + n] = '\0';
-    return true;
+    return berth_file_read_text(path, text + 1, TEXT_NBYTES - 1);
 }
 
 /* The number behind a label; "max", or no such label: false. */

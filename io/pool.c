@@ -118,6 +118,7 @@ static void *work(void *argument)
     berth_error error;
     uint64_t task;
 
+    berth_thread_begin();
     berth_error_clear(&error);
     while (claim(pool, &task)) {
         int status = pool->function(pool->context, task, worker->number, &error);

@@ -11,8 +11,7 @@
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = UINT64_MAX                   \
     }
 
-struct simulated_state berth_simulated = {
-    .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .machine = UNASKED};
+struct simulated_state berth_simulated = {.changed = PTHREAD_COND_INITIALIZER, .machine = UNASKED};
 
 /* ---- control ---- */
 
@@ -20,7 +19,7 @@ void berth_simulated_set(const berth_simulated_machine *machine)
 {
     static const berth_simulated_machine unasked = UNASKED;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     berth_simulated.machine = machine ? *machine : unasked;
     if (berth_simulated.machine.n_devices > SIMULATED_MOST_DEVICES)
         berth_simulated.machine.n_devices = SIMULATED_MOST_DEVICES;
@@ -28,40 +27,40 @@ void berth_simulated_set(const berth_simulated_machine *machine)
     berth_simulated.n_random = berth_simulated.machine.seed;
     memset(berth_simulated.n_calls, 0, sizeof berth_simulated.n_calls);
     memset(berth_simulated.is_lost, 0, sizeof berth_simulated.is_lost);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
 }
 
 void berth_simulated_reset(unsigned ordinal)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     berth_simulated_forget(ordinal);
     berth_simulated.is_destroyed[ordinal] = true;
     berth_simulated.is_lost[ordinal] = false;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
 }
 
 void berth_simulated_fail(berth_simulated_call call, uint64_t nth, berth_simulated_fault fault)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     berth_simulated.failing = call;
     berth_simulated.fail_at = nth ? berth_simulated.n_calls[call] + nth : 0;
     berth_simulated.fault = fault;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
 }
 
 uint64_t berth_simulated_n_calls(berth_simulated_call call)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     uint64_t n = berth_simulated.n_calls[call];
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return n;
 }
 
 berth_simulated_live berth_simulated_seen(void)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     berth_simulated_live live = berth_simulated.live;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return live;
 }
 
@@ -110,19 +109,19 @@ static int load(berth_error *error)
     return 0;
 }
 
+#define KNOWN(result, its_text, its_code)                                                          \
+    [SIMULATED_##result] = {.name = "SIMULATED_" #result, .text = (its_text), .code = (its_code)}
+
 static void describe(int result, berth_driver_result *told)
 {
     static const berth_driver_result known[SIMULATED_N_RESULTS] = {
-        [SIMULATED_OUT_OF_MEMORY] = {"SIMULATED_OUT_OF_MEMORY", "out of memory", BERTH_E_MEMORY},
-        [SIMULATED_INVALID_VALUE] = {"SIMULATED_INVALID_VALUE", "invalid argument", BERTH_E_DEVICE},
-        [SIMULATED_NOT_SUPPORTED] = {"SIMULATED_NOT_SUPPORTED", "operation not supported",
-                                     BERTH_E_UNSUPPORTED},
-        [SIMULATED_NO_THREAD] = {"SIMULATED_NO_THREAD", "no thread can be started", BERTH_E_SYSTEM},
-        [SIMULATED_FAILED] = {"SIMULATED_FAILED", "unspecified failure", BERTH_E_DEVICE},
-        [SIMULATED_ILLEGAL_ADDRESS] = {"SIMULATED_ILLEGAL_ADDRESS",
-                                       "an illegal memory access was encountered", BERTH_E_DEVICE},
-        [SIMULATED_CONTEXT_IS_DESTROYED] = {"SIMULATED_CONTEXT_IS_DESTROYED",
-                                            "context is destroyed", BERTH_E_DEVICE}};
+        KNOWN(OUT_OF_MEMORY, "out of memory", BERTH_E_MEMORY),
+        KNOWN(INVALID_VALUE, "invalid argument", BERTH_E_DEVICE),
+        KNOWN(NOT_SUPPORTED, "operation not supported", BERTH_E_UNSUPPORTED),
+        KNOWN(NO_THREAD, "no thread can be started", BERTH_E_SYSTEM),
+        KNOWN(FAILED, "unspecified failure", BERTH_E_DEVICE),
+        KNOWN(ILLEGAL_ADDRESS, "an illegal memory access was encountered", BERTH_E_DEVICE),
+        KNOWN(CONTEXT_IS_DESTROYED, "context is destroyed", BERTH_E_DEVICE)};
 
     *told = (berth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
@@ -131,9 +130,9 @@ static void describe(int result, berth_driver_result *told)
 
 static int count(unsigned *n)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     *n = berth_simulated.machine.n_devices;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return SIMULATED_OK;
 }
 
@@ -141,40 +140,42 @@ static int open_device(berth_device_handle *device)
 {
     bool *is_destroyed = &berth_simulated.is_destroyed[device->ordinal];
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     bool was_destroyed = *is_destroyed;
     *is_destroyed = false;
     int result = berth_simulated_begin(BERTH_SIMULATED_OPEN, device->ordinal);
     *is_destroyed = was_destroyed && result != SIMULATED_OK;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    if (result == SIMULATED_OK)
+        atomic_fetch_add(&device->life, 1);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
 static int look(const berth_device_handle *device, bool closely)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     bool is_looked_at = closely || berth_simulated.is_destroyed[device->ordinal];
     int result = is_looked_at ? berth_simulated_state_of(device->ordinal) : SIMULATED_OK;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
 static int allocate(berth_device_handle *device, size_t nbytes, uintptr_t *address)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_ALLOCATE, device->ordinal);
     if (result == SIMULATED_OK)
         result = berth_simulated_allocate(device->ordinal, nbytes, address);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
 /* Works on a lost device as well: else tests could not tell its leaks. */
 static int free_range(uintptr_t address, bool is_pinned, bool is_registered)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_free(address, is_pinned, is_registered);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -186,24 +187,24 @@ static int release(berth_device_handle *device, uintptr_t address)
 
 static int find(berth_device_handle *device, uintptr_t address, berth_memory_place *place)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_FIND, device->ordinal);
     const struct simulated_range *range = berth_simulated_range_at(address, 1);
     place->kind = !range             ? BERTH_MEMORY_PAGEABLE
                   : range->is_pinned ? BERTH_MEMORY_PINNED
                                      : BERTH_MEMORY_DEVICE;
     place->ordinal = range ? range->ordinal : 0;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
 static int pin(berth_device_handle *device, size_t nbytes, void **bytes)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
         result = berth_simulated_pin(device->ordinal, nbytes, bytes);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -215,11 +216,11 @@ static int unpin(berth_device_handle *device, void *bytes)
 
 static int enlist(berth_device_handle *device, void *bytes, size_t nbytes)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
         result = berth_simulated_register(device->ordinal, bytes, nbytes);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "config/lock.h"
 #include "io/device_driver.h"
 #include "io/simulated.h"
 
@@ -34,7 +35,7 @@ struct simulated_range {
 };
 
 extern struct simulated_state {
-    pthread_mutex_t lock;   /* of all below */
+    berth_lock lock;        /* of all below */
     pthread_cond_t changed; /* anything below did */
     berth_simulated_machine machine;
     berth_simulated_fault fault;

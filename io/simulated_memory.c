@@ -184,7 +184,7 @@ int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered)
     struct simulated_range *range;
 
     while ((range = find_start(address, is_pinned, is_registered)) && range->n_copies > 0)
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock);
+        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
     if (!range)
         return SIMULATED_INVALID_VALUE;
     give_up(range);

@@ -62,9 +62,9 @@ static void sleep_for(uint64_t nanoseconds)
 
     if (nanoseconds == 0)
         return;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     (void)nanosleep(&time, NULL);
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
 }
 
 /* Marks memory as being copied, or not any more: then it can be freed. */
@@ -97,12 +97,12 @@ static void copy(const struct work *work)
 
     mark(work->device, true);
     mark(work->host, true);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     if (work->kind == TO_HOST)
         memcpy((void *)work->host, bytes, work->nbytes);
     else
         memcpy(bytes, (const void *)work->host, work->nbytes);
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     mark(work->device, false);
     mark(work->host, false);
 }
@@ -131,10 +131,11 @@ static void *run(void *argument)
 {
     struct stream *stream = argument;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    berth_thread_begin();
+    (void)berth_lock_take(&berth_simulated.lock);
     for (;;) {
         while (!can_begin(stream) && !(stream->is_closing && !stream->first))
-            pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock);
+            pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
         if (!stream->first)
             break;
         sleep_for(berth_simulated_lateness());
@@ -147,7 +148,7 @@ static void *run(void *argument)
         berth_release(work);
         pthread_cond_broadcast(&berth_simulated.changed);
     }
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return NULL;
 }
 
@@ -173,9 +174,9 @@ int berth_simulated_open_stream(berth_device_handle *device, void **opened)
 
     if (!stream)
         return SIMULATED_OUT_OF_MEMORY;
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = start(stream, device->ordinal);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     if (result != SIMULATED_OK) {
         berth_release(stream);
         return result;
@@ -189,12 +190,12 @@ int berth_simulated_close_stream(berth_device_handle *device, void *opened)
     struct stream *stream = opened;
 
     (void)device;
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     stream->is_held = false;
     stream->is_closing = true;
     berth_simulated.live.n_streams--;
     pthread_cond_broadcast(&berth_simulated.changed);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     pthread_join(stream->thread, NULL);
     berth_release(stream);
     return SIMULATED_OK;
@@ -204,10 +205,10 @@ void berth_simulated_hold(berth_device_stream *stream, bool is_held)
 {
     struct stream *held = stream->native;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     held->is_held = is_held;
     pthread_cond_broadcast(&berth_simulated.changed);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
 }
 
 /* ---- asking ---- */
@@ -235,7 +236,7 @@ static int wait_for_work(struct stream *stream)
     uint64_t n = stream->n_asked;
 
     while (stream->n_done < n)
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock);
+        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
     return berth_simulated_state_of(stream->ordinal);
 }
 
@@ -244,7 +245,7 @@ static int ask_copy(struct stream *stream, struct work *work)
 {
     int result;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     const struct simulated_range *host = berth_simulated_range_at(work->host, work->nbytes);
     work->is_pinned = host && host->is_pinned;
     result = berth_simulated_begin(BERTH_SIMULATED_COPY, stream->ordinal);
@@ -252,7 +253,7 @@ static int ask_copy(struct stream *stream, struct work *work)
         result = ask(stream, work);
     if (result == SIMULATED_OK && !work->is_pinned)
         result = wait_for_work(stream);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -276,11 +277,11 @@ int berth_simulated_copy_to_device(berth_device_handle *device, void *stream, ui
 
 int berth_simulated_wait_stream(berth_device_handle *device, void *stream)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
     if (result == SIMULATED_OK)
         result = wait_for_work(stream);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -288,14 +289,14 @@ int berth_simulated_wait_stream(berth_device_handle *device, void *stream)
 
 int berth_simulated_open_event(berth_device_handle *device, void **opened)
 {
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_OPEN_EVENT, device->ordinal);
     struct event *event = result == SIMULATED_OK ? berth_allocate_zeroed(sizeof *event) : NULL;
     if (result == SIMULATED_OK && !event)
         result = SIMULATED_OUT_OF_MEMORY;
     berth_simulated.live.n_events += event != NULL;
     *opened = event;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -304,11 +305,11 @@ int berth_simulated_close_event(berth_device_handle *device, void *opened)
     struct event *event = opened;
 
     (void)device;
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     berth_simulated.live.n_events--;
     event->is_closed = true;
     drop_event(event);
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return SIMULATED_OK;
 }
 
@@ -316,7 +317,7 @@ int berth_simulated_record(berth_device_handle *device, void *opened, void *stre
 {
     struct event *event = opened;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
@@ -324,7 +325,7 @@ int berth_simulated_record(berth_device_handle *device, void *opened, void *stre
                 &(struct work){.kind = RECORD, .event = event, .number = event->n_recorded + 1});
     if (result == SIMULATED_OK)
         event->n_recorded++;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -332,12 +333,12 @@ int berth_simulated_wait_for(berth_device_handle *device, void *stream, void *op
 {
     struct event *event = opened;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
             ask(stream, &(struct work){.kind = WAIT, .event = event, .number = event->n_recorded});
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -345,14 +346,14 @@ int berth_simulated_wait_event(berth_device_handle *device, void *opened)
 {
     struct event *event = opened;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
     uint64_t number = event->n_recorded;
     while (result == SIMULATED_OK && event->reached < number) {
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock);
+        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
         result = berth_simulated_state_of(device->ordinal);
     }
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }
 
@@ -360,9 +361,9 @@ int berth_simulated_query_event(berth_device_handle *device, void *opened, bool 
 {
     const struct event *event = opened;
 
-    pthread_mutex_lock(&berth_simulated.lock);
+    (void)berth_lock_take(&berth_simulated.lock);
     int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
     *has_come = result == SIMULATED_OK && event->reached >= event->n_recorded;
-    pthread_mutex_unlock(&berth_simulated.lock);
+    berth_lock_give(&berth_simulated.lock);
     return result;
 }

@@ -2,6 +2,7 @@
 #include "io/staging.h"
 
 #include "config/error.h"
+#include "config/lock.h"
 #include "config/memory.h"
 #include "io/direct.h"
 #include "io/pages.h"
@@ -14,10 +15,10 @@
  * of them is there, but another's memory may be: no ring is opened, nothing is freed.
  */
 static struct {
-    pthread_mutex_t lock;
+    berth_lock lock;
     unsigned n;
     berth_staging_buffer buffers[MOST_KEPT];
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} kept;
 
 /* ---- one buffer ---- */
 
@@ -77,12 +78,19 @@ static void free_buffer(berth_staging_buffer *buffer)
 
 /* ---- what is kept ---- */
 
+/* X11: a list that is half changed is none; there is nothing in a child's that it could use. */
+static void take_lock(void)
+{
+    if (berth_lock_take(&kept.lock) == BERTH_LOCK_TORN)
+        kept.n = 0;
+}
+
 /* One of this kind and size, if there is one. */
 static bool take_kept(berth_device_handle *device, berth_staging_buffer *buffer)
 {
     bool is_found = false;
 
-    pthread_mutex_lock(&kept.lock);
+    take_lock();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
         const berth_staging_buffer *each = &kept.buffers[i];
         if (!berth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
@@ -91,24 +99,24 @@ static bool take_kept(berth_device_handle *device, berth_staging_buffer *buffer)
         *buffer = *each;
         kept.buffers[i] = kept.buffers[--kept.n];
     }
-    pthread_mutex_unlock(&kept.lock);
+    berth_lock_give(&kept.lock);
     return is_found;
 }
 
 static bool keep(const berth_staging_buffer *buffer)
 {
-    pthread_mutex_lock(&kept.lock);
+    take_lock();
     bool is_kept = kept.n < MOST_KEPT;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
-    pthread_mutex_unlock(&kept.lock);
+    berth_lock_give(&kept.lock);
     return is_kept;
 }
 
 /* Frees those that are of no use to a ring of this kind and size; NULL: all. */
 static void drop_kept(berth_device_handle *device, size_t nbytes)
 {
-    pthread_mutex_lock(&kept.lock);
+    take_lock();
     for (unsigned i = 0; i < kept.n;) {
         berth_staging_buffer *each = &kept.buffers[i];
         if (device && (!berth_device_is_akin(each->device, device) ||
@@ -120,17 +128,17 @@ static void drop_kept(berth_device_handle *device, size_t nbytes)
             free_buffer(each);
         *each = kept.buffers[--kept.n];
     }
-    pthread_mutex_unlock(&kept.lock);
+    berth_lock_give(&kept.lock);
 }
 
 uint64_t berth_staging_kept_nbytes(void)
 {
     uint64_t nbytes = 0;
 
-    pthread_mutex_lock(&kept.lock);
+    take_lock();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
-    pthread_mutex_unlock(&kept.lock);
+    berth_lock_give(&kept.lock);
     return nbytes;
 }
 

@@ -247,6 +247,7 @@ int berth_archive_open_source(const berth_source *source, const berth_call *call
 
 void berth_archive_close(berth_archive *archive)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!archive)
         return;
     berth_container_free(&archive->container);

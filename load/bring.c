@@ -212,7 +212,7 @@ static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *c
             i++;
             continue;
         }
-        (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->mutex);
+        (void)pthread_cond_wait(&checkpoint->settled, &checkpoint->lock.mutex);
         i = 0; /* it was unlocked meanwhile */
     }
 }
@@ -238,7 +238,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
 {
     berth_checkpoint *checkpoint = round->checkpoint;
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (round->is_second)
         wait_for_others(checkpoint, roots, n);
     berth_know_source(checkpoint, &round->facts);
@@ -249,7 +249,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
     set_coming(round, &round->spans, true);
     set_coming(round, &round->staged, true);
     set_waiting(round, 1);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
@@ -331,9 +331,9 @@ static int check_crc32s(const struct round *round, const berth_spans *spans, ber
         berth_crc_verdict verdict;
         (void)berth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
                                         error);
-        (void)pthread_mutex_lock(&round->checkpoint->mutex);
+        berth_checkpoint_lock(round->checkpoint);
         round->checkpoint->stored[item->storage->index].crc32 = (uint8_t)verdict;
-        (void)pthread_mutex_unlock(&round->checkpoint->mutex);
+        berth_checkpoint_unlock(round->checkpoint);
     }
     return error->code;
 }
@@ -412,6 +412,7 @@ static int bring_items(struct round *round, berth_error *error)
 {
     double begin_seconds = berth_seconds();
 
+    BERTH_HOLD_CANCEL(true);
     if (!berth_spans_measure(&round->spans) || !berth_spans_measure(&round->staged))
         return berth_fail_memory(error, UINT64_MAX);
     if (bring_to_host(round, error) == 0)
@@ -457,6 +458,8 @@ static void settle_memory(struct round *round, bool is_good)
         berth_device_memory_list_free(round->device_memory);
     } else {
         if (round->region) {
+            round->region->nbytes = round->spans.region_nbytes;
+            round->region->n_forks = berth_forks();
             round->region->next = checkpoint->regions;
             checkpoint->regions = round->region;
             round->how->memory_nbytes += round->spans.region_nbytes;
@@ -475,11 +478,11 @@ static void settle_round(struct round *round, bool is_good)
     set_coming(round, &round->spans, false);
     set_coming(round, &round->staged, false);
     set_waiting(round, -1);
+    settle_memory(round, is_good); /* first: a child looks at memory to see what it cannot trust */
     for (size_t i = 0; i < round->spans.n_items && is_good; i++)
         publish(round, &round->spans.items[i]);
     for (size_t i = 0; i < round->staged.n_items && is_good; i++)
         publish(round, &round->staged.items[i]);
-    settle_memory(round, is_good);
 }
 
 static void settle(struct round *first, struct round *second, bool is_good)
@@ -488,11 +491,11 @@ static void settle(struct round *first, struct round *second, bool is_good)
 
     if (first->spans.n_items + first->staged.n_items + first->n_rest == 0)
         return;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     settle_round(first, is_good);
     settle_round(second, is_good);
     (void)pthread_cond_broadcast(&checkpoint->settled);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
 }
 
 static void prepare(const struct round *round, berth_spans *spans, uint64_t chunk_nbytes)
@@ -524,6 +527,7 @@ static void bring(struct round *first, berth_item *items, const berth_storage **
     first->staged.items = items + n;
     first->rest = rest;
     if (bring_round(first, roots, n, error) == 0 && first->n_rest > 0) {
+        BERTH_HOLD_CANCEL(true);
         second.spans.items = first->spans.items + first->spans.n_items;
         second.staged.items = first->staged.items + first->staged.n_items;
         (void)bring_round(&second, rest, first->n_rest, error);

@@ -54,7 +54,9 @@ typedef struct berth_stored {
 /* Memory that storages lie in, as long as the checkpoint lives. */
 typedef struct berth_kept_region {
     berth_region region;
-    struct berth_kept_region *next;
+    uint64_t nbytes;
+    uint64_t n_forks;               /* when all was there: berth_forks */
+    struct berth_kept_region *next; /* an earlier one */
 } berth_kept_region;
 
 /* Where a storage that is no view goes, and is. */
@@ -110,11 +112,12 @@ struct berth_checkpoint {
     double begin_seconds;          /* of a clock: when opening began */
     double open_seconds;           /* how long it took */
     berth_prefetches prefetches;
+    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
 
     /* Under the mutex: */
-    pthread_mutex_t mutex;
+    berth_lock lock;        /* taken by berth_checkpoint_lock */
     pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
-    bool has_mutex;         /* both */
+    bool has_lock;          /* both */
     berth_names *names;     /* made when first asked for */
     berth_map map;          /* of the whole file, made when first asked for */
     bool map_is_refused;    /* the system would not map it */
@@ -130,6 +133,14 @@ struct berth_checkpoint {
     berth_name_text shown_name; /* what berth_tensor_at handed out last */
     berth_name_text shown_path;
 };
+
+/* ---- lock.c ---- */
+
+/* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
+void berth_checkpoint_lock(berth_checkpoint *checkpoint);
+void berth_checkpoint_unlock(berth_checkpoint *checkpoint);
+/* Where a storage's bytes are; NULL: not in memory yet. Takes the lock once in a child. */
+const uint8_t *berth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* ---- open.c: everything but the values' names ---- */
 

@@ -91,7 +91,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     const uint8_t *memory = NULL;
     uint64_t offset = 0;
 
-    BERTH_ERROR_BEGIN(error);
+    BERTH_ERROR_BEGIN_QUICKLY(error);
     if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (berth_tensor_first_byte(tensor, &offset, error) == 0 &&

@@ -14,7 +14,7 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
 {
     stats->method = "none";
     stats->reason = stats->asked_nbytes > 0 ? "nothing was brought" : "nothing was asked for";
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
         const berth_stored *stored = &checkpoint->stored[roots[i]->index];
         if (roots[i]->nbytes == 0 || !stored->method)
@@ -28,7 +28,7 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
             break;
         }
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
 }
 
 static const char *limited_by(const berth_bringing *how)

@@ -39,9 +39,10 @@ void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call
 static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
                        berth_checkpoint **opened, berth_error *error)
 {
-    (void)pthread_mutex_init(&checkpoint->mutex, NULL);
+    berth_lock_begin(&checkpoint->lock);
+    atomic_init(&checkpoint->process, berth_process());
     (void)pthread_cond_init(&checkpoint->settled, NULL);
-    checkpoint->has_mutex = true;
+    checkpoint->has_lock = true;
     berth_prefetches_begin(&checkpoint->prefetches);
     int result = berth_checkpoint_read(checkpoint, call, error);
     if (result == 0)
@@ -154,6 +155,7 @@ int berth_open_source(const berth_source *source, const berth_call *call,
 
 void berth_close(berth_checkpoint *checkpoint)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
     berth_prefetches_end(&checkpoint->prefetches);
@@ -166,9 +168,10 @@ void berth_close(berth_checkpoint *checkpoint)
     berth_release(checkpoint->shown_name.text);
     berth_release(checkpoint->shown_path.text);
     berth_reader_close(&checkpoint->reader);
-    if (checkpoint->has_mutex) {
+    /* A condition that threads of a parent wait for would be waited for, too. */
+    if (checkpoint->has_lock && berth_lock_is_ours(&checkpoint->lock)) {
         (void)pthread_cond_destroy(&checkpoint->settled);
-        (void)pthread_mutex_destroy(&checkpoint->mutex);
+        berth_lock_end(&checkpoint->lock);
     }
     berth_release(checkpoint);
 }
@@ -184,10 +187,10 @@ const berth_names *berth_checkpoint_names(const berth_checkpoint *constant, bert
 {
     berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (!checkpoint->names)
         (void)berth_names_new(checkpoint->root, &checkpoint->names, error);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code < 0 ? NULL : checkpoint->names;
 }
 
@@ -214,6 +217,7 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
 size_t berth_tensor_count(const berth_checkpoint *checkpoint)
 {
+    BERTH_HOLD_CANCEL(true);
     berth_error error;
 
     if (!checkpoint)
@@ -248,16 +252,16 @@ static bool is_parameter(const berth_value *value)
 static int show(berth_checkpoint *checkpoint, const berth_names *names, size_t i,
                 berth_error *error)
 {
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     (void)berth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BERTH_ERROR_BEGIN_QUICKLY(error);
     if (!checkpoint || !named)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "berth_tensor_at needs a checkpoint and a place for the tensor");
@@ -319,9 +323,9 @@ int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_
                           "berth_checkpoint_info needs a checkpoint and a place for the facts");
     const berth_names *names = berth_checkpoint_names(checkpoint, error);
     if (names) {
-        (void)pthread_mutex_lock(&checkpoint->mutex);
+        berth_checkpoint_lock(checkpoint);
         (void)berth_checkpoint_need_listing(checkpoint, error);
-        (void)pthread_mutex_unlock(&checkpoint->mutex);
+        berth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)
         return berth_error_prefix(error, checkpoint->reader.name);

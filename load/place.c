@@ -13,10 +13,10 @@ berth_placed berth_storage_placed(berth_checkpoint *checkpoint, const berth_stor
 {
     berth_placed placed = {0};
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (checkpoint->placed)
         placed = checkpoint->placed[root->index];
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return placed;
 }
 
@@ -42,7 +42,7 @@ static int take_places(berth_checkpoint *checkpoint, const berth_placed *placed,
 {
     size_t nbytes = (checkpoint->n_storages + 1) * sizeof *placed;
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (!checkpoint->placed)
         checkpoint->placed = berth_allocate_zeroed(nbytes);
     if (!checkpoint->placed)
@@ -52,7 +52,7 @@ static int take_places(berth_checkpoint *checkpoint, const berth_placed *placed,
         if (!checkpoint->placed[i].is_there && !stored->is_coming && !atomic_load(&stored->memory))
             checkpoint->placed[i] = placed[i];
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 

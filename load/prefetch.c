@@ -34,7 +34,7 @@ static int wait_for(berth_prefetch *prefetch, uint64_t position, berth_error *er
     double begin_seconds = berth_seconds();
 
     while (berth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
-        (void)pthread_cond_wait(&all->changed, &all->lock);
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     prefetch->stats.wait_seconds += berth_seconds() - begin_seconds;
     if (berth_prefetch_frontier(prefetch) >= position)
         return 0;
@@ -53,16 +53,23 @@ static int advance_to(berth_prefetch *prefetch, uint64_t end, berth_error *error
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
     uint64_t position = position_of(prefetch, end);
 
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     let_go_on(prefetch, position);
     (void)wait_for(prefetch, position, error);
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
     return error->code;
 }
 
-static int fail_no_prefetch(berth_error *error)
+bool berth_prefetch_is_ours(const berth_prefetch *prefetch)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the prefetch is NULL");
+    return prefetch->process == berth_process();
+}
+
+static int check(const berth_prefetch *prefetch, berth_error *error)
+{
+    if (!prefetch)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the prefetch is NULL");
+    return berth_prefetch_is_ours(prefetch) ? 0 : berth_fail_forked(error, "prefetch");
 }
 
 static int check_part(const berth_tensor *tensor, int64_t first, int64_t n, berth_error *error)
@@ -81,8 +88,8 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     uint64_t offset, end;
 
     BERTH_ERROR_BEGIN(error);
-    if (!prefetch)
-        return fail_no_prefetch(error);
+    if (check(prefetch, error) < 0)
+        return error->code;
     if (berth_checkpoint_check_tensor(prefetch->checkpoint, tensor, error) < 0)
         return berth_error_prefix(error, prefetch->checkpoint->reader.name);
     return berth_prefetch_place(tensor, &offset, &end) ? advance_to(prefetch, end, error) : 0;
@@ -94,8 +101,8 @@ int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *te
     uint64_t offset, end;
 
     BERTH_ERROR_BEGIN(error);
-    if (!prefetch)
-        return fail_no_prefetch(error);
+    if (check(prefetch, error) < 0)
+        return error->code;
     if (berth_checkpoint_check_tensor(prefetch->checkpoint, tensor, error) < 0 ||
         check_part(tensor, first, n, error) < 0)
         return berth_error_prefix(error, prefetch->checkpoint->reader.name);
@@ -107,18 +114,19 @@ int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *te
 int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    return prefetch ? advance_to(prefetch, UINT64_MAX, error) : fail_no_prefetch(error);
+    return check(prefetch, error) < 0 ? error->code : advance_to(prefetch, UINT64_MAX, error);
 }
 
 void berth_prefetch_cancel(berth_prefetch *prefetch)
 {
-    if (!prefetch)
+    BERTH_HOLD_CANCEL(true);
+    if (!prefetch || !berth_prefetch_is_ours(prefetch))
         return;
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     prefetch->is_cancelled = true;
     (void)pthread_cond_broadcast(&all->changed);
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
 }
 
 /* ---- what it has done ---- */
@@ -142,16 +150,18 @@ int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stat
     if (!prefetch || !stats)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no prefetch, or no place for its statistics");
+    if (check(prefetch, error) < 0)
+        return error->code;
     const berth_prefetch_plan *all = &prefetch->plan;
-    pthread_mutex_t *lock_of_all = &prefetch->checkpoint->prefetches.lock;
-    (void)pthread_mutex_lock(lock_of_all);
+    berth_prefetches *siblings = &prefetch->checkpoint->prefetches;
+    berth_prefetches_lock(siblings);
     uint64_t begun = prefetch->begun, done = berth_prefetch_frontier(prefetch);
     *stats = prefetch->stats;
     uint64_t others = stats->resident_nbytes + stats->shared_nbytes; /* counted before it is done */
     stats->brought_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
     stats->method = method_of(prefetch);
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
-    (void)pthread_mutex_unlock(lock_of_all);
+    berth_lock_give(&siblings->lock);
     stats->n_passes = all->n_passes;
     stats->pass_nbytes = all->pass_nbytes;
     stats->window_nbytes = all->window_nbytes;
@@ -168,7 +178,7 @@ int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stat
 
 void berth_prefetches_begin(berth_prefetches *prefetches)
 {
-    (void)pthread_mutex_init(&prefetches->lock, NULL);
+    berth_lock_begin(&prefetches->lock);
     (void)pthread_cond_init(&prefetches->changed, NULL);
     prefetches->is_ready = true;
 }
@@ -178,8 +188,10 @@ void berth_prefetches_end(berth_prefetches *prefetches)
     if (!prefetches->is_ready)
         return;
     berth_prefetch_free(prefetches->own);
-    (void)pthread_cond_destroy(&prefetches->changed);
-    (void)pthread_mutex_destroy(&prefetches->lock);
+    if (berth_lock_is_ours(&prefetches->lock)) {
+        (void)pthread_cond_destroy(&prefetches->changed);
+        berth_lock_end(&prefetches->lock);
+    }
     prefetches->is_ready = false;
 }
 
@@ -187,9 +199,9 @@ void berth_prefetch_pass_by(berth_checkpoint *checkpoint, uint64_t end)
 {
     berth_prefetch *own = checkpoint->prefetches.own;
 
-    if (!own)
+    if (!own || !berth_prefetch_is_ours(own))
         return;
-    (void)pthread_mutex_lock(&checkpoint->prefetches.lock);
+    berth_prefetches_lock(&checkpoint->prefetches);
     let_go_on(own, position_of(own, end));
-    (void)pthread_mutex_unlock(&checkpoint->prefetches.lock);
+    berth_lock_give(&checkpoint->prefetches.lock);
 }

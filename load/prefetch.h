@@ -5,13 +5,14 @@
 
 #include <pthread.h>
 
+#include "config/lock.h"
 #include "io/map.h"
 #include "load/prefetch_plan.h"
 
 /* All prefetches of one checkpoint. */
 typedef struct berth_prefetches {
     bool is_ready;
-    pthread_mutex_t lock;   /* of all their states */
+    berth_lock lock;        /* of all their states; taken by berth_prefetches_lock */
     pthread_cond_t changed; /* any of them */
     berth_prefetch *first;
     berth_prefetch *own; /* load.prefetch: begun by open, ended by close */
@@ -27,6 +28,7 @@ typedef struct berth_prefetch_helper {
 
 struct berth_prefetch {
     berth_checkpoint *checkpoint;
+    uint64_t process; /* that has its threads (X11) */
     berth_prefetch *next;
     berth_prefetch_plan plan;
     int kind; /* BERTH_PREFETCH_ADVISE … */
@@ -51,6 +53,10 @@ struct berth_prefetch {
     berth_prefetch_stats stats;
 };
 
+/* ---- lock.c ---- */
+
+void berth_prefetches_lock(berth_prefetches *prefetches);
+
 /* ---- prefetch_run.c ---- */
 
 /* Starts the helpers; also when not all could be, berth_prefetch_stop ends those that were. */
@@ -71,6 +77,9 @@ bool berth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_
 int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
 
 /* ---- prefetch.c ---- */
+
+/* False: it is the parent's, of a process that was forked. */
+bool berth_prefetch_is_ours(const berth_prefetch *prefetch);
 
 void berth_prefetches_begin(berth_prefetches *prefetches);
 /* Ends load.prefetch's own. The caller's are his to free, before. */

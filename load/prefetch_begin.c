@@ -78,14 +78,14 @@ static bool is_worth_it(gathering *all, const berth_storage *root)
     berth_checkpoint *checkpoint = all->checkpoint;
     berth_facts facts = {0};
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
     const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
     bool is_on_device = checkpoint->placed && checkpoint->placed[root->index].is_there;
     bool is_mapped = memory ? berth_map_holds(&checkpoint->map, memory)
                             : facts.is_file && way.method == BERTH_LOAD_MAP && !is_on_device;
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     all->any_mapped = all->any_mapped || is_mapped;
     if (is_mapped)
         return true;
@@ -135,10 +135,10 @@ static int choose(berth_prefetch *prefetch, const gathering *all, const struct b
         return 0;
     }
     prefetch->readahead_nbytes = berth_readahead_nbytes(checkpoint->reader.fd, "");
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (all->any_mapped)
         (void)berth_need_map(checkpoint, all->ranges[0].offset, &address, error);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     if (address)
         prefetch->map = &checkpoint->map;
     else if (prefetch->kind != BERTH_PREFETCH_READ) {
@@ -293,10 +293,10 @@ static void enlist(berth_prefetch *prefetch)
 {
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
 
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     prefetch->next = all->first;
     all->first = prefetch;
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
 }
 
 static void delist(berth_prefetch *prefetch)
@@ -304,12 +304,12 @@ static void delist(berth_prefetch *prefetch)
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_prefetch **at = &all->first;
 
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     while (*at && *at != prefetch)
         at = &(*at)->next;
     if (*at)
         *at = prefetch->next;
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
 }
 
 static void release(berth_prefetch *prefetch)
@@ -331,6 +331,7 @@ static berth_prefetch *begin(const gathering *all, const struct berth_config *co
         return NULL;
     }
     prefetch->checkpoint = all->checkpoint;
+    prefetch->process = berth_process();
     prefetch->flags = flags;
     prefetch->plan.ranges = all->ranges;
     berth_error_clear(&prefetch->error);
@@ -397,8 +398,13 @@ int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
 
 void berth_prefetch_free(berth_prefetch *prefetch)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!prefetch)
         return;
+    if (!berth_prefetch_is_ours(prefetch)) { /* X11: its locked pages are not locked here, either */
+        release(prefetch);
+        return;
+    }
     berth_prefetch_stop(prefetch);
     delist(prefetch);
     if (prefetch->flags & BERTH_PREFETCH_SWEEP)

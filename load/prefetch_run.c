@@ -137,9 +137,9 @@ static void fall_back(berth_prefetch *prefetch)
 {
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
 
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     prefetch->has_fallen_back = true;
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
 }
 
 /* The window by one advice; or, where the system has no such, by reading it. */
@@ -263,7 +263,7 @@ static uint64_t wait_for_others(berth_prefetch *prefetch, const berth_prefetch_r
     for (; shared.nbytes > 0 && !prefetch->is_cancelled;
          shared = brought_by_another(prefetch, window)) {
         nbytes += shared.nbytes - resident_of(prefetch, &shared);
-        (void)pthread_cond_wait(&all->changed, &all->lock);
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     }
     return nbytes < window->nbytes ? nbytes : window->nbytes;
 }
@@ -291,7 +291,7 @@ static bool claim(berth_prefetch_helper *helper)
 
     while (!prefetch->is_cancelled && prefetch->begun < prefetch->plan.nbytes &&
            !may_claim(prefetch, &window))
-        (void)pthread_cond_wait(&all->changed, &all->lock);
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     if (prefetch->is_cancelled || prefetch->begun >= prefetch->plan.nbytes)
         return false;
     helper->window = window;
@@ -332,18 +332,19 @@ static void *help(void *argument)
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_error error;
 
+    berth_thread_begin();
     berth_error_clear(&error);
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     while (claim(helper)) {
         uint64_t n_requests = 0;
-        (void)pthread_mutex_unlock(&all->lock);
+        berth_lock_give(&all->lock);
         if (check_size(prefetch->checkpoint, &helper->window, &error) == 0)
             (void)bring(helper, &n_requests, &error);
-        (void)pthread_mutex_lock(&all->lock);
+        berth_prefetches_lock(all);
         settle(helper, n_requests, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
     return NULL;
 }
 
@@ -353,10 +354,10 @@ void berth_prefetch_stop(berth_prefetch *prefetch)
 {
     berth_prefetches *all = &prefetch->checkpoint->prefetches;
 
-    (void)pthread_mutex_lock(&all->lock);
+    berth_prefetches_lock(all);
     prefetch->is_cancelled = true;
     (void)pthread_cond_broadcast(&all->changed);
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
     for (unsigned i = 0; i < prefetch->n_helpers; i++)
         (void)pthread_join(prefetch->helpers[i].thread, NULL);
 }
@@ -370,7 +371,7 @@ int berth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_err
     prefetch->helpers = berth_allocate_zeroed(n_helpers * sizeof *prefetch->helpers);
     if (!prefetch->helpers)
         return berth_fail_memory(error, n_helpers * sizeof *prefetch->helpers);
-    (void)pthread_mutex_lock(&all->lock); /* they begin when all have */
+    berth_prefetches_lock(all); /* they begin when all have */
     for (unsigned i = 0; i < n_helpers && error->code == 0; i++) {
         prefetch->helpers[i].prefetch = prefetch;
         int failure = berth_thread_start(&prefetch->helpers[i].thread, help, &prefetch->helpers[i]);
@@ -381,6 +382,6 @@ int berth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_err
         else
             prefetch->n_helpers = i + 1;
     }
-    (void)pthread_mutex_unlock(&all->lock);
+    berth_lock_give(&all->lock);
     return error->code;
 }

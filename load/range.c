@@ -150,9 +150,9 @@ int berth_range_read(berth_reader *reader, const struct berth_config *asked, boo
 
 static bool is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
 {
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     bool holds = berth_map_holds(&checkpoint->map, memory);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return holds;
 }
 

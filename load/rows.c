@@ -207,6 +207,11 @@ static int add_table(berth_rows *rows, const berth_row_table *table, size_t *num
     return 0;
 }
 
+int berth_rows_check(const berth_rows *rows, berth_error *error)
+{
+    return berth_lock_is_ours(&rows->lock) ? 0 : berth_fail_forked(error, "row cache");
+}
+
 int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_tensor *tensor,
                    size_t *table, berth_error *error)
 {
@@ -216,10 +221,12 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     if (!rows || !checkpoint || !table)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no cache, no checkpoint, or no place for the table");
+    if (berth_rows_check(rows, error) < 0)
+        return error->code;
     if (table_of(checkpoint, tensor, &made, error) == 0) {
-        (void)pthread_mutex_lock(&rows->lock);
+        (void)berth_lock_take(&rows->lock);
         (void)add_table(rows, &made, table, error);
-        (void)pthread_mutex_unlock(&rows->lock);
+        berth_lock_give(&rows->lock);
     }
     return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
 }
@@ -280,7 +287,7 @@ static void prepare(berth_rows *rows, const berth_rows_limits *limits,
     rows->n_processors = berth_pool_measure();
     if (rows->n_processors > rows->n_readers)
         rows->n_processors = rows->n_readers;
-    (void)pthread_mutex_init(&rows->lock, NULL);
+    berth_lock_begin(&rows->lock);
     (void)pthread_cond_init(&rows->work, NULL);
     (void)pthread_cond_init(&rows->done, NULL);
 }
@@ -313,20 +320,35 @@ int berth_rows_new(const berth_rows_limits *asked, const berth_call *call, berth
     return 0;
 }
 
-void berth_rows_free(berth_rows *rows)
+static void end_threads(berth_rows *rows)
 {
-    if (!rows)
-        return;
     berth_rows_stop(rows);
+    (void)pthread_cond_destroy(&rows->done);
+    (void)pthread_cond_destroy(&rows->work);
+    berth_lock_end(&rows->lock);
+}
+
+/* What changes under the lock. In a child whose parent was changing it, it stays (X11). */
+static void free_lists(berth_rows *rows)
+{
     for (size_t i = 0; i < rows->n_places; i++)
         berth_release(rows->tickets[i]);
     berth_release(rows->tickets);
     berth_release(rows->tables);
+}
+
+void berth_rows_free(berth_rows *rows)
+{
+    BERTH_HOLD_CANCEL(true);
+    if (!rows)
+        return;
+    bool is_ours = berth_lock_is_ours(&rows->lock);
+    if (is_ours)
+        end_threads(rows);
+    if (is_ours || berth_lock_was_free(&rows->lock))
+        free_lists(rows);
     berth_release(rows->threads);
     berth_region_free(&rows->memory);
-    (void)pthread_cond_destroy(&rows->done);
-    (void)pthread_cond_destroy(&rows->work);
-    (void)pthread_mutex_destroy(&rows->lock);
     berth_release(rows);
 }
 
@@ -336,8 +358,10 @@ int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, berth_error *
     if (!rows || !stats)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "there is no cache, or no place for the statistics");
-    (void)pthread_mutex_lock(&rows->lock);
+    if (berth_rows_check(rows, error) < 0)
+        return error->code;
+    (void)berth_lock_take(&rows->lock);
     *stats = rows->stats;
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     return 0;
 }

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "config/lock.h"
 #include "io/region.h"
 #include "load/checkpoint.h"
 #include "load/rows_cache.h"
@@ -59,9 +60,9 @@ struct berth_rows {
     unsigned n_threads;
     berth_region memory; /* lines, slots, buffers, notes */
 
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t work;  /* for threads: the queue or a buffer has come */
-    pthread_cond_t done;  /* for who waits: a task has ended */
+    berth_lock lock;     /* of all that follows; only in the process that has the threads (X11) */
+    pthread_cond_t work; /* for threads: the queue or a buffer has come */
+    pthread_cond_t done; /* for who waits: a task has ended */
     bool stop;
     bool is_waiting; /* the last task has waited for its bytes */
     berth_row_table *tables;
@@ -85,6 +86,9 @@ static inline uint8_t *berth_row_at(const berth_rows *rows, uint32_t place)
 
 /* For messages: the tensor's name, or its storage's. Not under the lock: it may take its time. */
 void berth_row_table_name(const berth_row_table *table, char *name, size_t name_nbytes);
+
+/* X11: an error in a child, which has no threads of it. */
+int berth_rows_check(const berth_rows *rows, berth_error *error);
 
 /* ---- rows_read.c ---- */
 

@@ -199,9 +199,9 @@ static bool do_task(berth_rows *rows)
 
     if (!claim(rows, &job))
         return false;
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     read_task(rows, &job);
-    (void)pthread_mutex_lock(&rows->lock);
+    (void)berth_lock_take(&rows->lock);
     end_task(rows, &job);
     return true;
 }
@@ -235,7 +235,7 @@ void berth_rows_complete(berth_rows *rows, berth_row_ticket *ticket)
 {
     while (!is_complete(rows, ticket))
         if (!do_task(rows))
-            (void)pthread_cond_wait(&rows->done, &rows->lock);
+            (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
     wake(rows); /* threads that have ended a task take the next one; who waited goes */
 }
 
@@ -245,11 +245,12 @@ static void *work(void *argument)
 {
     berth_rows *rows = argument;
 
-    (void)pthread_mutex_lock(&rows->lock);
+    berth_thread_begin();
+    (void)berth_lock_take(&rows->lock);
     while (!rows->stop)
         if (!do_task(rows))
-            (void)pthread_cond_wait(&rows->work, &rows->lock);
-    (void)pthread_mutex_unlock(&rows->lock);
+            (void)pthread_cond_wait(&rows->work, &rows->lock.mutex);
+    berth_lock_give(&rows->lock);
     return NULL;
 }
 
@@ -268,11 +269,11 @@ int berth_rows_start(berth_rows *rows, berth_error *error)
 
 void berth_rows_stop(berth_rows *rows)
 {
-    (void)pthread_mutex_lock(&rows->lock);
+    (void)berth_lock_take(&rows->lock);
     rows->stop = true;
     rows->first = rows->last = NULL;
     (void)pthread_cond_broadcast(&rows->work);
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     for (unsigned i = 0; i < rows->n_threads; i++)
         (void)pthread_join(rows->threads[i], NULL);
 }

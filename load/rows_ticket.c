@@ -154,7 +154,7 @@ static void withdraw(berth_rows *rows, berth_row_ticket *ticket)
     (void)pthread_cond_broadcast(&rows->done);
     berth_rows_complete(rows, ticket);
     while (ticket->n_users > 0)
-        (void)pthread_cond_wait(&rows->done, &rows->lock);
+        (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
     berth_row_cache_give(&rows->cache, ticket->places, ticket->n_rows);
     rows->stats.n_tickets--;
 }
@@ -162,14 +162,14 @@ static void withdraw(berth_rows *rows, berth_row_ticket *ticket)
 /* The ticket, when all its rows are there; it stays until `leave`. NULL, and why. */
 static berth_row_ticket *await(berth_rows *rows, berth_ticket number, berth_error *error)
 {
-    (void)pthread_mutex_lock(&rows->lock);
+    (void)berth_lock_take(&rows->lock);
     berth_row_ticket *ticket = find(rows, number, error);
     if (ticket) {
         ticket->n_users++;
         berth_rows_complete(rows, ticket);
         *error = ticket->error;
     }
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     return ticket;
 }
 
@@ -177,10 +177,10 @@ static void leave(berth_rows *rows, berth_row_ticket *ticket)
 {
     if (!ticket)
         return;
-    (void)pthread_mutex_lock(&rows->lock);
+    (void)berth_lock_take(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
 }
 
 /* ---- public ---- */
@@ -190,11 +190,16 @@ static int fail_argument(berth_error *error, const char *text)
     return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
 }
 
+static int check(const berth_rows *rows, berth_error *error)
+{
+    return rows ? berth_rows_check(rows, error) : fail_argument(error, "there is no cache");
+}
+
 /* A copy of a table: the list may grow meanwhile. */
 static int look_up_table(berth_rows *rows, size_t number, berth_row_ticket *ticket,
                          berth_error *error)
 {
-    (void)pthread_mutex_lock(&rows->lock);
+    (void)berth_lock_take(&rows->lock);
     if (number < rows->n_tables) {
         ticket->table = rows->tables[number];
         ticket->table_number = (uint32_t)number;
@@ -202,7 +207,7 @@ static int look_up_table(berth_rows *rows, size_t number, berth_row_ticket *tick
         (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                          "there is no table %zu, the cache has %u", number, rows->n_tables);
     }
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     return error->code;
 }
 
@@ -228,11 +233,11 @@ static int prefetch(berth_rows *rows, size_t table, const int64_t *ids, berth_ro
     if (look_up_table(rows, table, ticket, error) < 0)
         return error->code;
     if (plan(ticket, ids, error) == 0) {
-        (void)pthread_mutex_lock(&rows->lock);
+        (void)berth_lock_take(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
         (void)admit(rows, ticket, &n_short, error);
-        (void)pthread_mutex_unlock(&rows->lock);
+        berth_lock_give(&rows->lock);
         if (n_short > 0)
             (void)fail_short(ticket, n_short, line_nbytes, is_busy, error);
     }
@@ -248,6 +253,8 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
     *ticket = 0;
     if (!rows || (!ids && n > 0))
         return fail_argument(error, "there is no cache, or there are no ids");
+    if (berth_rows_check(rows, error) < 0)
+        return error->code;
     if (n > UINT32_MAX)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "%zu ids are too many for one request", n);
@@ -265,8 +272,8 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
 int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!rows)
-        return fail_argument(error, "there is no cache");
+    if (check(rows, error) < 0)
+        return error->code;
     leave(rows, await(rows, ticket, error));
     return error->code;
 }
@@ -275,8 +282,8 @@ int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointe
                       berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!rows)
-        return fail_argument(error, "there is no cache");
+    if (check(rows, error) < 0)
+        return error->code;
     berth_row_ticket *found = await(rows, ticket, error);
     size_t n = found && error->code == BERTH_OK ? found->n_ids : 0;
     if (!pointers && n > 0)
@@ -290,13 +297,13 @@ int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointe
 int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!rows)
-        return fail_argument(error, "there is no cache");
-    (void)pthread_mutex_lock(&rows->lock);
+    if (check(rows, error) < 0)
+        return error->code;
+    (void)berth_lock_take(&rows->lock);
     berth_row_ticket *found = find(rows, ticket, error);
     if (found)
         withdraw(rows, found);
-    (void)pthread_mutex_unlock(&rows->lock);
+    berth_lock_give(&rows->lock);
     berth_release(found);
     return error->code;
 }

@@ -118,14 +118,14 @@ static berth_condition method_condition(const void *rules, size_t i)
 static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
                        const size_t *first)
 {
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
         berth_stored *stored = &checkpoint->stored[i];
         bool fits = first[i] < n_rules;
         stored->chosen = fits ? rules[first[i]].method : BERTH_LOAD_AUTO;
         stored->chosen_by = fits ? "a rule asks for it" : NULL;
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
 }
 
 static int choose_by_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules,
@@ -176,12 +176,12 @@ int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function 
         if (!is_method(chosen[i]))
             (void)fail_method(chosen[i], error);
     }
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n && error->code == 0; i++) {
         checkpoint->stored[i].chosen = chosen[i];
         checkpoint->stored[i].chosen_by = "the caller's function asks for it";
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     berth_release(chosen);
     return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
 }

@@ -109,10 +109,10 @@ static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, u
     if (!berth_range_is_long(&checkpoint->config, nbytes))
         return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
     struct berth_config config = checkpoint->config;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     if (stored->chosen_by)
         config.load_method = stored->chosen;
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return berth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL,
                             buffer, nbytes, root->offset + offset, error);
 }
@@ -185,7 +185,7 @@ static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, v
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
     /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = atomic_load(&checkpoint->stored[root->index].memory);
+    const uint8_t *memory = berth_storage_found(checkpoint, root->index);
 
     if (memory && berth_range_is_long(&checkpoint->config, nbytes))
         return berth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
@@ -263,6 +263,7 @@ void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts)
 static const char *why_not_direct(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->direct_is_tried) {
+        BERTH_HOLD_CANCEL(true);
         checkpoint->direct_is_tried = true;
         checkpoint->direct.fd = -1;
         if (checkpoint->file_system == BERTH_IN_MEMORY) /* some take it, and copy as ever */
@@ -314,9 +315,9 @@ void berth_storages_method(berth_checkpoint *checkpoint, const char **method, co
     static const char *const texts[] = {"", "map", "read", "direct"};
     berth_facts facts = {0};
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     berth_way way = berth_way_choose(&checkpoint->config, &facts,
                                      (berth_load_method)checkpoint->config.load_method, NULL);
     *method = facts.is_memory ? "memory" : texts[way.method];
@@ -391,7 +392,8 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
     berth_bringing how = {.config = &checkpoint->config,
                           .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
 
-    *memory = atomic_load(&stored->memory);
+    BERTH_HOLD_CANCEL(how.with_crc32); /* the directory may be read */
+    *memory = berth_storage_found(checkpoint, storage->index);
     if (*memory)
         return 0;
     if (berth_bring(checkpoint, &how, &root, 1, error) < 0)
@@ -408,14 +410,14 @@ bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage 
     const berth_storage *root = storage->root ? storage->root : storage;
     berth_facts facts = {0};
 
-    if (atomic_load(&checkpoint->stored[root->index].memory))
+    if (berth_storage_found(checkpoint, root->index))
         return true;
     if (berth_storage_placed(checkpoint, root).device)
         return false;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return way.method == BERTH_LOAD_MAP;
 }
 
@@ -455,7 +457,7 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
     const berth_storage *root = storage->root ? storage->root : storage;
     const berth_stored *stored = &checkpoint->stored[root->index];
     const berth_device_handle *device = berth_storage_placed(checkpoint, root).device;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     stats->place = device ? berth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
@@ -464,7 +466,7 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
         stats->method = stored->method;
         stats->reason = stored->reason;
     }
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return 0;
 }
 

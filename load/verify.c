@@ -88,10 +88,10 @@ static bool comes_later(const verification *v, const berth_storage *storage)
 
     if (!v->asked->only_mapped || !storage)
         return false;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     berth_know_source(checkpoint, &facts);
     berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, storage);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return way.method != BERTH_LOAD_MAP;
 }
 
@@ -392,9 +392,9 @@ static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *roo
         verdict = BERTH_CRC_BAD;
     else if (present)
         verdict = BERTH_CRC_GOOD;
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     checkpoint->stored[root->index].crc32 = (uint8_t)verdict;
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
@@ -404,10 +404,10 @@ int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root
     berth_sweep_order order = {.through_cache = true};
     berth_swept record = {.offset = root->offset};
 
-    (void)pthread_mutex_lock(&checkpoint->mutex);
+    berth_checkpoint_lock(checkpoint);
     uint8_t verdict = checkpoint->stored[root->index].crc32;
     (void)berth_checkpoint_need_directory(checkpoint, error);
-    (void)pthread_mutex_unlock(&checkpoint->mutex);
+    berth_checkpoint_unlock(checkpoint);
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT)
         return error->code;

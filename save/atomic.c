@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Files of any format that appear whole or not at all: what a save does, without a plan (X7). */
 #include "config/error.h"
+#include "config/lock.h"
 #include "config/memory.h"
 #include "config/options.h"
 #include "io/clock.h"
+#include "io/file_limit.h"
 #include "save/commit.h"
 #include "save/output_file.h"
 
@@ -26,6 +28,14 @@ static void release(berth_atomic_file *file)
     berth_commit_abort(&file->commit);
     berth_release(file->path);
     berth_release(file);
+}
+
+/* X11: in a child that was forked, it is its parent's. */
+static int check(const berth_atomic_file *file, berth_error *error)
+{
+    if (!file)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
+    return file->commit.process == berth_process() ? 0 : berth_fail_forked(error, "file");
 }
 
 static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_call *call,
@@ -72,6 +82,7 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call
     struct berth_config config;
 
     BERTH_ERROR_BEGIN(error);
+    BERTH_HOLD_FILE_LIMIT();
     if (!file || !path)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
                           path ? "place for the file" : "path");
@@ -93,8 +104,9 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
                        berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!file)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
+    BERTH_HOLD_FILE_LIMIT();
+    if (check(file, error) < 0)
+        return error->code;
     if (offset > file->nbytes || nbytes > file->nbytes - offset) {
         berth_fail(error, BERTH_E_ARGUMENT, NULL, offset,
                    "%zu bytes do not fit into a file of %llu bytes", nbytes,
@@ -138,18 +150,20 @@ int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
     double sync_begin = berth_seconds();
 
     BERTH_ERROR_BEGIN(error);
-    if (!file)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
-    if (berth_commit_sync(&file->commit, error) == 0 && check_cancelled(file, error) == 0)
+    if (check(file, error) == 0 && berth_commit_sync(&file->commit, error) == 0 &&
+        check_cancelled(file, error) == 0)
         (void)berth_commit_replace(&file->commit, error);
-    report(file, sync_begin);
-    (void)berth_error_prefix(error, file->path);
-    release(file);
+    if (file) {
+        report(file, sync_begin);
+        (void)berth_error_prefix(error, file->path);
+        release(file);
+    }
     return error->code;
 }
 
 void berth_atomic_abort(berth_atomic_file *file)
 {
+    BERTH_HOLD_CANCEL(true);
     if (file)
         release(file);
 }

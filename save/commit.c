@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "config/error.h"
+#include "config/lock.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
@@ -21,7 +22,7 @@ static void end(berth_commit *commit)
 
 void berth_commit_abort(berth_commit *commit)
 {
-    if (commit->fd >= 0 && !commit->in_place)
+    if (commit->fd >= 0 && !commit->in_place && commit->process == berth_process())
         (void)berth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     end(commit);
 }
@@ -99,8 +100,11 @@ static int take_over(berth_commit *commit, berth_error *error)
 int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
                        berth_error *error)
 {
-    *commit = (berth_commit){
-        .fd = -1, .target = BERTH_NO_TARGET, .durability = durability, .nbytes = nbytes};
+    *commit = (berth_commit){.fd = -1,
+                             .target = BERTH_NO_TARGET,
+                             .process = berth_process(),
+                             .durability = durability,
+                             .nbytes = nbytes};
     if (berth_target_find(path, &commit->target, error) < 0)
         return error->code;
     if (!commit->target.folder_readable && durability == BERTH_DURABILITY_FULL)

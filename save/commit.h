@@ -15,6 +15,7 @@ typedef struct berth_commit {
     int fd;        /* of the temporary; -1: none */
     bool in_place; /* X4: fd is the target itself, which has no name */
     char temporary[BERTH_TEMPORARY_NAME_NBYTES];
+    uint64_t process; /* that made the temporary: a child that is forked leaves it alone (X11) */
     int64_t durability;
     uint64_t nbytes;
 } berth_commit;

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/lock.h"
 #include "config/memory.h"
+#include "io/file_limit.h"
 #include "io/thread.h"
 #include "save/operation.h"
 
@@ -14,7 +16,7 @@ struct berth_job {
     char *path;
     uint64_t total_nbytes;
     pthread_t thread;
-    pthread_mutex_t lock;   /* of the rest */
+    berth_lock lock;        /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
     bool told; /* somebody has waited for the end */
@@ -27,19 +29,19 @@ static void set_staged(void *context)
 {
     berth_job *job = context;
 
-    pthread_mutex_lock(&job->lock);
+    (void)berth_lock_take(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
 }
 
 static void set_done(berth_job *job, const berth_error *error)
 {
-    pthread_mutex_lock(&job->lock);
+    (void)berth_lock_take(&job->lock);
     job->error = *error;
     job->done = true;
     pthread_cond_broadcast(&job->changed);
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
 }
 
 static void *carry_out(void *argument)
@@ -47,6 +49,7 @@ static void *carry_out(void *argument)
     berth_job *job = argument;
     berth_error error;
 
+    berth_thread_begin();
     berth_error_clear(&error);
     job->operation.staged = set_staged;
     job->operation.staged_context = job;
@@ -61,8 +64,10 @@ static void *carry_out(void *argument)
 
 static void release(berth_job *job)
 {
-    pthread_cond_destroy(&job->changed);
-    pthread_mutex_destroy(&job->lock);
+    if (berth_lock_is_ours(&job->lock)) {
+        pthread_cond_destroy(&job->changed);
+        berth_lock_end(&job->lock);
+    }
     berth_release(job->path);
     berth_release(job);
 }
@@ -76,7 +81,7 @@ static berth_job *make(const berth_request *request, berth_error *error)
         berth_fail_memory(error, sizeof *job);
         return NULL;
     }
-    pthread_mutex_init(&job->lock, NULL);
+    berth_lock_begin(&job->lock);
     pthread_cond_init(&job->changed, NULL);
     job->request = *request;
     job->staged = request->snapshot;
@@ -98,6 +103,7 @@ static berth_job *make(const berth_request *request, berth_error *error)
 
 static int start(berth_job *job, berth_error *error)
 {
+    BERTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
     if (berth_operation_begin(&job->operation, &job->request, error) < 0)
         return error->code;
     job->total_nbytes = job->operation.plan->nbytes;
@@ -186,56 +192,66 @@ int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_na
 
 /* ---- from any thread ---- */
 
-static int fail_no_job(berth_error *error)
+/* X11: in a child nothing more comes of a job, and who asks whether it has ended shall not wait. */
+static bool is_lost(const berth_job *job)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the job is NULL");
+    return !berth_lock_is_ours(&job->lock);
+}
+
+static int check(const berth_job *job, berth_error *error)
+{
+    if (!job)
+        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the job is NULL");
+    return is_lost(job) ? berth_fail_forked(error, "job") : 0;
 }
 
 int berth_job_wait_staged(berth_job *job, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!job)
-        return fail_no_job(error);
-    pthread_mutex_lock(&job->lock);
+    if (check(job, error) < 0)
+        return error->code;
+    (void)berth_lock_take(&job->lock);
     while (!job->staged && !job->done)
-        pthread_cond_wait(&job->changed, &job->lock);
+        pthread_cond_wait(&job->changed, &job->lock.mutex);
     if (!job->staged)
         *error = job->error;
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
     return error->code;
 }
 
 int berth_job_wait(berth_job *job, berth_error *error)
 {
     BERTH_ERROR_BEGIN(error);
-    if (!job)
-        return fail_no_job(error);
-    pthread_mutex_lock(&job->lock);
+    if (check(job, error) < 0)
+        return error->code;
+    (void)berth_lock_take(&job->lock);
     while (!job->done)
-        pthread_cond_wait(&job->changed, &job->lock);
+        pthread_cond_wait(&job->changed, &job->lock.mutex);
     job->told = true;
     *error = job->error;
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
     return error->code;
 }
 
 bool berth_job_is_staged(berth_job *job)
 {
-    if (!job)
-        return false;
-    pthread_mutex_lock(&job->lock);
+    BERTH_HOLD_CANCEL(true);
+    if (!job || is_lost(job))
+        return job != NULL;
+    (void)berth_lock_take(&job->lock);
     bool staged = job->staged || job->done;
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
     return staged;
 }
 
 bool berth_job_is_done(berth_job *job)
 {
-    if (!job)
-        return false;
-    pthread_mutex_lock(&job->lock);
+    BERTH_HOLD_CANCEL(true);
+    if (!job || is_lost(job))
+        return job != NULL;
+    (void)berth_lock_take(&job->lock);
     bool done = job->done;
-    pthread_mutex_unlock(&job->lock);
+    berth_lock_give(&job->lock);
     return done;
 }
 
@@ -249,13 +265,18 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
 
 bool berth_job_cancel(berth_job *job)
 {
-    return job && berth_operation_cancel(&job->operation);
+    return job && !is_lost(job) && berth_operation_cancel(&job->operation);
 }
 
 void berth_job_free(berth_job *job)
 {
+    BERTH_HOLD_CANCEL(true);
     if (!job)
         return;
+    if (is_lost(job)) { /* What the thread was at stays: plan, copies, the parent's temporary. */
+        release(job);
+        return;
+    }
     pthread_join(job->thread, NULL);
     /* A failure that nobody has heard of. */
     if (!job->told && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)

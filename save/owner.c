@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
@@ -25,21 +26,6 @@ static bool read_namespace(const char *path, unsigned long long *number)
     text[n] = '\0';
     const char *open = strchr(text, '[');
     return open && sscanf(open, "[%llu]", number) == 1;
-}
-
-/* "1 <boot id> <pid namespace> <time namespace> ". Kernels before 5.6 have no time namespaces. */
-static bool describe_host(char text[BERTH_OWNER_NBYTES])
-{
-    char boot[LINK_NBYTES];
-    unsigned long long processes, time = 0;
-
-    if (!berth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
-        !read_namespace("/proc/self/ns/pid", &processes))
-        return false;
-    boot[strcspn(boot, " \n")] = '\0';
-    (void)read_namespace("/proc/self/ns/time", &time);
-    (void)snprintf(text, BERTH_OWNER_NBYTES, "1 %s %llu %llu ", boot, processes, time);
-    return true;
 }
 
 /* When a process started, in clock ticks since the boot. `process`: "self", or a number. */
@@ -68,16 +54,60 @@ static bool is_own_proc(void)
     return strtol(text, NULL, 10) == (long)getpid();
 }
 
+/* ---- this process ---- */
+
+/* What /proc says of it, asked for once. */
+static struct {
+    berth_lock lock;               /* of the rest */
+    uint64_t process;              /* whose it is; 0: nobody has asked */
+    char host[BERTH_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "": no /proc
+                                    */
+    unsigned long long start;
+} known;
+
+/* Kernels before 5.6 have no time namespaces. */
+static bool describe_host(void)
+{
+    char boot[LINK_NBYTES];
+    unsigned long long processes, time = 0;
+
+    if (!berth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
+        !read_namespace("/proc/self/ns/pid", &processes))
+        return false;
+    boot[strcspn(boot, " \n")] = '\0';
+    (void)read_namespace("/proc/self/ns/time", &time);
+    (void)snprintf(known.host, sizeof known.host, "1 %s %llu %llu ", boot, processes, time);
+    return true;
+}
+
+/* False where /proc does not tell. `host` has room for BERTH_OWNER_NBYTES. */
+static bool know_this(char *host, unsigned long long *start)
+{
+    (void)berth_lock_take(&known.lock);
+    if (known.process != berth_process()) {
+        known.host[0] = '\0';
+        if (!read_start("self", &known.start) || !describe_host())
+            known.host[0] = '\0';
+        known.process = known.host[0] ? berth_process() : 0;
+    }
+    memcpy(host, known.host, sizeof known.host);
+    *start = known.start;
+    berth_lock_give(&known.lock);
+    return host[0];
+}
+
 bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
 {
     unsigned long long start;
 
-    if (!describe_host(text) || !read_start("self", &start))
+    if (!know_this(text, &start))
         return false;
     size_t n = strlen(text);
     (void)snprintf(text + n, BERTH_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
     return true;
 }
+
+/* ---- another one ---- */
 
 /* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
 static berth_owner_state look_for(long process, unsigned long long start)
@@ -99,7 +129,7 @@ berth_owner_state berth_owner_look(const char *text)
     unsigned long long start;
     long process;
 
-    if (!describe_host(host) || strncmp(text, host, strlen(host)) != 0)
+    if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_OWNER_UNKNOWN;
     /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
     if (sscanf(text + strlen(host), "%ld %llu", &process, &start) != 2 || process <= 0 ||

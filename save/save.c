@@ -2,12 +2,14 @@
 /* The public functions of saving that return when it is done, and plans. */
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/file_limit.h"
 #include "save/operation.h"
 
 static int carry_out(const berth_request *request, berth_error *error)
 {
     berth_operation operation;
 
+    BERTH_HOLD_FILE_LIMIT();
     if (berth_operation_begin(&operation, request, error) == 0 &&
         berth_operation_transfer(&operation, error) == 0)
         berth_operation_finish(&operation, error);

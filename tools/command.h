@@ -134,8 +134,8 @@ typedef struct progress {
 } progress;
 
 /*
- * Readies a call: progress bar, cancel on SIGINT and SIGTERM, statistics. `p` and `stats` must
- * outlive the call. progress_end clears the bar.
+ * Readies a call: progress bar, cancel on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
+ * `stats` must outlive the call. progress_end clears the bar.
  */
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
                     berth_stats *stats);
@@ -145,7 +145,7 @@ void progress_show(progress *p, const char *what, const common *options, berth_c
                    berth_stats *stats);
 /* Tells a progress by hand, for work of the command's own. Not 0: cancelled. */
 int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
-/* The exit code after a cancel: 130 or 143; `otherwise` if no signal came. */
+/* The exit code after a cancel: 129, 130 or 143; `otherwise` if no signal came. */
 int signal_code(int otherwise);
 /* Tells that work of the command's own was cancelled, and returns that code. */
 int cancelled(const char *path);
@@ -160,6 +160,11 @@ double progress_seconds(const progress *p);
  * 0, or EXIT_TROUBLE after telling.
  */
 int count_long_name(size_t *counted, size_t nbytes);
+
+/* ---- standard.c ---- */
+
+/* First of all: whatever the command opens is never standard input, output or error (X10). */
+void keep_standard_descriptors(void);
 
 /* ---- elements.c ---- */
 

@@ -33,7 +33,7 @@ static void print_help(FILE *out)
         fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].summary);
     fputs("\n`berth COMMAND --help` tells a command's options.\n"
           "Exit codes: 0 yes; 1 broken, different or not found; 2 usage or trouble;\n"
-          "130 or 143 when interrupted or terminated.\n",
+          "129, 130 or 143 when its terminal goes, interrupted or terminated.\n",
           out);
 }
 
@@ -67,6 +67,7 @@ int main(int argc, char **argv)
 {
     /* A reader that leaves early, as `head` does, ends us without a word, whatever we inherit. */
     (void)signal(SIGPIPE, SIG_DFL);
+    keep_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);
         return EXIT_TROUBLE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The progress bar, and the two signals that cancel. */
+/* The progress bar, and the signals that cancel. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,14 +51,24 @@ void progress_show(progress *p, const char *what, const common *options, berth_c
     call->stats = stats;
 }
 
+/* Who started this with nohup, or behind a shell's &, means that, too. */
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
                     berth_stats *stats)
 {
+    static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
     /* The second signal kills: whoever presses ^C twice means it. */
     struct sigaction action = {.sa_handler = catch_signal, .sa_flags = (int)SA_RESETHAND};
 
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++)
+        if (!is_ignored(cancelling[i]))
+            sigaction(cancelling[i], &action, NULL);
     progress_show(p, what, options, call, stats);
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/support.h"
@@ -89,6 +91,51 @@ Test(atomic, or_not_at_all)
     cr_assert_eq(berth_atomic_write(NULL, "", 0, 0, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_atomic_commit(NULL, &error), BERTH_E_ARGUMENT);
     berth_atomic_abort(NULL);
+}
+
+/* X11 */
+Test(atomic, a_child_leaves_its_parents_file_alone)
+{
+    berth_atomic_file *file = begin(5, NULL);
+    berth_error error;
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        bool refused = berth_atomic_write(file, "child", 5, 0, &error) == BERTH_E_ARGUMENT &&
+                       strstr(error.message, "before this process was forked");
+        berth_atomic_abort(file);
+        _exit(refused ? 0 : 1);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    cr_assert_eq(berth_atomic_write(file, "mine!", 5, 0, NULL), 0);
+    cr_assert_eq(berth_atomic_commit(file, NULL), 0);
+    check_holds("mine!", 5);
+}
+
+/* X14, X7 */
+Test(atomic, a_limit_of_file_sizes_is_an_error_and_no_signal)
+{
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        struct rlimit limit;
+        berth_error error;
+        berth_atomic_file *file = begin(100000, NULL);
+        if (getrlimit(RLIMIT_FSIZE, &limit) < 0)
+            _exit(2);
+        limit.rlim_cur = 50000; /* after the room was taken */
+        if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
+            _exit(3);
+        int code = berth_atomic_write(file, "beyond", 6, 60000, &error);
+        berth_atomic_abort(file);
+        _exit(code == BERTH_E_NO_SPACE && error.offset == 60000 ? 0 : 4);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "%x", (unsigned)status);
+    check_holds("old", 3);
 }
 
 /* ---- temporaries ---- */

@@ -15,9 +15,9 @@ from case import BERTH, HERE, Case, old
 
 
 def cancel(case, *words):
-    """^C and SIGTERM, in the midst of it: their exit codes, no output, and no file."""
+    """^C, SIGHUP and SIGTERM, in the midst of it: their exit codes, no output, no file (X14)."""
     before = case.entries()
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)):
         job = subprocess.Popen([BERTH, "bench", *words], cwd=case.folder, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
         deadline = time.monotonic() + 20

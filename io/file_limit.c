@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/file_limit.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <time.h>
+
+static sigset_t only_it(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    return set;
+}
+
+static bool is_pending(void)
+{
+    sigset_t pending;
+
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+berth_file_limit berth_file_limit_hold(void)
+{
+    sigset_t set = only_it();
+    berth_file_limit held = {.was_pending = false};
+
+    (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
+    held.was_pending = is_pending();
+    return held;
+}
+
+void berth_file_limit_restore(const berth_file_limit *held)
+{
+    static const struct timespec at_once = {0};
+    sigset_t set = only_it();
+    int failure = errno;
+
+    if (!held->was_pending && is_pending())
+        while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    (void)pthread_sigmask(SIG_SETMASK, &held->before, NULL);
+    errno = failure;
+}

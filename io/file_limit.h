@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills, before it fails with EFBIG. Threads
+ * of our own have it blocked; a caller's has until the end of the block, and one that came is
+ * taken, unless there was one before.
+ */
+#ifndef BERTH_IO_FILE_LIMIT_H
+#define BERTH_IO_FILE_LIMIT_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+typedef struct berth_file_limit {
+    sigset_t before; /* the thread's mask */
+    bool was_pending;
+} berth_file_limit;
+
+berth_file_limit berth_file_limit_hold(void);
+void berth_file_limit_restore(const berth_file_limit *held);
+
+#define BERTH_HOLD_FILE_LIMIT()                                                                    \
+    __attribute__((cleanup(berth_file_limit_restore), unused))                                     \
+    const berth_file_limit berth_file_limit_held = berth_file_limit_hold()
+
+#endif
