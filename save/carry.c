@@ -12,6 +12,7 @@
 #include "io/syscalls.h"
 #include "io/xattr.h"
 #include "save/acl.h"
+#include "save/outside.h"
 
 #define POSIX_ACL "system.posix_acl_access"
 #define NFS4_ACL "system.nfs4_acl"
@@ -26,6 +27,7 @@ typedef struct carry {
     int to;
     struct stat old;
     berth_acl_change change;
+    bool is_nameless; /* who had it has no number here: no ACL can name that one */
 } carry;
 
 /* The value of an attribute; bytes NULL if there is none. */
@@ -157,32 +159,42 @@ static int carry_attributes(const carry *c, berth_error *error)
 
 /* ---- owner and group ---- */
 
+static int carry_group(carry *c, gid_t present, berth_error *error)
+{
+    bool outside = berth_group_is_outside(c->old.st_gid);
+
+    if (!outside &&
+        (present == c->old.st_gid || berth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
+        return 0;
+    if (!outside && !is_forbidden(errno))
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its group cannot be kept");
+    c->change.group = true;
+    c->is_nameless |= outside;
+    berth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name, (long)present,
+              (long)c->old.st_gid);
+    return 0;
+}
+
 /* The group first: nobody of another group can ever open it. Only its owner can, until it has its
  * mode. */
 static int carry_owner(carry *c, berth_error *error)
 {
+    bool outside = berth_user_is_outside(c->old.st_uid);
     struct stat status;
 
     if (berth_system.fstat(c->to, &status) < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
-    if (status.st_gid != c->old.st_gid &&
-        berth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) < 0) {
-        if (!is_forbidden(errno))
-            return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                                    "its group cannot be kept");
-        c->change.group = true;
-        berth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name,
-                  (long)status.st_gid, (long)c->old.st_gid);
-    }
-    if (status.st_uid != c->old.st_uid &&
-        berth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) < 0) {
-        if (!is_forbidden(errno))
-            return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                                    "its owner cannot be kept");
-        c->change.owner = true;
-        berth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
-                  (long)status.st_uid, (long)c->old.st_uid);
-    }
+    if (carry_group(c, status.st_gid, error) < 0)
+        return error->code;
+    if (!outside && (status.st_uid == c->old.st_uid ||
+                     berth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) == 0))
+        return 0;
+    if (!outside && !is_forbidden(errno))
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its owner cannot be kept");
+    c->change.owner = true;
+    c->is_nameless |= outside;
+    berth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
+              (long)status.st_uid, (long)c->old.st_uid);
     return 0;
 }
 
@@ -260,7 +272,8 @@ static int carry_posix(const carry *c, const value *old, berth_error *error)
         was = (berth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
     else
         berth_acl_of_mode(c->old.st_mode & 0777, &was);
-    if ((c->change.owner || c->change.group) && !berth_file_system_obeys_acls(c->to))
+    if ((c->change.owner || c->change.group) &&
+        (c->is_nameless || !berth_file_system_obeys_acls(c->to)))
         (void)narrow(c, &was, error);
     else if (c->change.owner || c->change.group) {
         berth_acl_pass_on(&was, &c->change, &made);

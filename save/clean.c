@@ -44,12 +44,13 @@ static bool may_remove(const cleaning *clean, const berth_temporary *found)
     return found->state == BERTH_TEMPORARY_UNKNOWN && found->age_seconds >= clean->min_age_seconds;
 }
 
-/* Removing one that is gone is no failure. */
+/* That it is gone, or claimed by another who removes it, is no failure. */
 static void remove_file(const cleaning *clean, const char *name, berth_temporary_file *file,
                         berth_temporary *found, berth_error *why)
 {
-    found->removed = berth_temporary_remove(clean->folder, name, file);
-    if (found->removed || errno == 0 || errno == ENOENT)
+    found->removed = berth_temporary_remove(clean->folder, name, file,
+                                            found->age_seconds >= clean->min_age_seconds);
+    if (found->removed || errno == 0 || errno == ENOENT || errno == EEXIST)
         return;
     (void)berth_fail_errno(why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
     found->error = why;

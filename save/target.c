@@ -11,6 +11,7 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/outside.h"
 
 /* As many as the kernel follows. */
 #define MAX_LINKS 40
@@ -95,12 +96,14 @@ static bool is_mounted_over(const struct statx *folder, const struct statx *file
 #endif
 }
 
-/* Whether the process may act as the owner of any file. */
-static bool has_fowner(void)
+/* Whether the process may act as the owner of any file; in a user namespace, of any from inside. */
+static bool has_fowner(const struct statx *file)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
 
+    if (berth_user_is_outside(file->stx_uid) || berth_group_is_outside(file->stx_gid))
+        return false;
     return berth_system.capget(&header, sets) < 0 ||
            (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
 }
@@ -111,7 +114,7 @@ static bool is_kept_by_sticky(const struct statx *folder, const struct statx *fi
     uid_t user = geteuid();
 
     return (folder->stx_mode & S_ISVTX) && file->stx_uid != user && folder->stx_uid != user &&
-           !has_fowner();
+           !has_fowner(file);
 }
 
 /*

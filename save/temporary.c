@@ -104,9 +104,9 @@ void berth_temporary_close(berth_temporary_file *file)
 
 /*
  * Makes the claim that nobody else can make then. One of a process that died before it removed the
- * file is followed by the next number.
+ * file is followed by the next number; `is_old`: also one that nobody here can look for.
  */
-static bool make_claim(int fd)
+static bool make_claim(int fd, bool is_old)
 {
     char attribute[32], mine[BERTH_OWNER_NBYTES], other[BERTH_OWNER_NBYTES];
 
@@ -119,8 +119,11 @@ static bool make_claim(int fd)
         if (errno != EEXIST)
             return false;
         read_owner(fd, attribute, other);
-        if (berth_owner_look(other) != BERTH_OWNER_DEAD)
+        berth_owner_state state = berth_owner_look(other);
+        if (state == BERTH_OWNER_ALIVE || (state == BERTH_OWNER_UNKNOWN && !is_old)) {
+            errno = EEXIST;
             return false;
+        }
     }
     return false;
 }
@@ -139,13 +142,13 @@ static bool make_room(const berth_temporary_file *file)
     return made;
 }
 
-static bool claim(const berth_temporary_file *file)
+static bool claim(const berth_temporary_file *file, bool is_old)
 {
-    if (make_claim(file->fd))
+    if (make_claim(file->fd, is_old))
         return true;
     if ((errno != ENOSPC && errno != EDQUOT) || !make_room(file))
         return false;
-    return make_claim(file->fd);
+    return make_claim(file->fd, is_old);
 }
 
 /* Whether the name still is this file's. */
@@ -158,10 +161,10 @@ static bool is_same(int folder, const char *name, const berth_temporary_file *fi
 }
 
 /* File systems without such attributes have no claims: there only `berth clean` removes. */
-bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file)
+bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file, bool is_old)
 {
     errno = 0;
-    if (!claim(file) && !berth_xattr_is_absent(errno))
+    if (!claim(file, is_old) && !berth_xattr_is_absent(errno))
         return false;
     errno = 0;
     return is_same(folder, name, file) && berth_system.unlinkat(folder, name, 0) == 0;
@@ -177,7 +180,7 @@ static bool remove_dead(int folder, const char *name, bool *exists)
     if (!*exists)
         return false;
     if (file.state == BERTH_OWNER_DEAD)
-        removed = berth_temporary_remove(folder, name, &file);
+        removed = berth_temporary_remove(folder, name, &file, false);
     if (removed)
         berth_log("removed %s, left by a save that was killed", name);
     berth_temporary_close(&file);
@@ -186,6 +189,7 @@ static bool remove_dead(int folder, const char *name, bool *exists)
 
 /* ---- creating ---- */
 
+/* W7: O_EXCL, so that no two saves share one. */
 static int open_new(int folder, const char *name, mode_t mode)
 {
     int fd;

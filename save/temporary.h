@@ -40,8 +40,11 @@ typedef struct berth_temporary_file {
 /* Looks at a name. False: no regular file has it. */
 bool berth_temporary_open(int folder, const char *name, berth_temporary_file *file);
 void berth_temporary_close(berth_temporary_file *file);
-/* Removes it. False: another process does, or errno tells why it cannot be. */
-bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file);
+/*
+ * Removes it. False: another process does, or errno tells why it cannot be; EEXIST if that one has
+ * claimed it. `is_old`: who claimed it on another host, and has not removed it since, is gone too.
+ */
+bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file, bool is_old);
 
 /* Also the names that Berth 0.1 gave: ".berth-<16 hex digits>.tmp". */
 bool berth_temporary_is_name(const char *name);

@@ -116,6 +116,11 @@ void shape_text(const berth_tensor *tensor, char *text, size_t nbytes);
 void shorten(char *text);
 /* Whether name ends in an extension such as ".safetensors". */
 bool has_extension(const char *name, const char *extension);
+/*
+ * X4: a file without a name (/dev/fd/3 of a memfd) is written in place; who reads it meanwhile
+ * would lose the old bytes, and have no new ones. Not 0: told.
+ */
+int refuse_in_place(const char *in, const char *out);
 
 /* ---- progress.c ---- */
 

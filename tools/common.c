@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tools/command.h"
 
@@ -361,6 +362,26 @@ bool has_extension(const char *name, const char *extension)
     size_t n = strlen(name), m = strlen(extension);
 
     return n > m && !strcmp(name + n - m, extension);
+}
+
+static bool is_same_file(const struct stat *one, const struct stat *other)
+{
+    return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+int refuse_in_place(const char *in, const char *out)
+{
+    struct stat from, to, named;
+
+    if (stat(in, &from) != 0 || stat(out, &to) != 0 || !is_same_file(&from, &to))
+        return 0;
+    char *path = realpath(out, NULL);
+    bool has_name = path && stat(path, &named) == 0 && is_same_file(&named, &to);
+    free(path);
+    if (has_name)
+        return 0;
+    return trouble("%s: is the file that is read, and has no name by which it could be replaced",
+                   out);
 }
 
 void shorten(char *text)

@@ -104,6 +104,8 @@ int run_convert(int argc, char **argv)
         return trouble("%s: name it .pt, .pth, .bin, .ckpt or .safetensors, so that it is clear "
                        "what to write",
                        out);
+    if (refuse_in_place(in, out))
+        return EXIT_TROUBLE;
     if (from && to)
         return trouble("%s is safetensors already", in);
     if (options.compact && (from || to))

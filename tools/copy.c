@@ -261,6 +261,8 @@ int run_copy(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (refuse_in_place(options.words.words[0], options.words.words[1]))
+        return EXIT_TROUBLE;
     if (berth_archive_open(options.words.words[0], NULL, &c.archive, &error) < 0)
         return fail(&error);
     show_remarks(&options.common);

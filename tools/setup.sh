@@ -17,6 +17,7 @@ test_packages=(
     g++ clang libclang-rt-14-dev clang-format-14 binutils pkg-config libcriterion-dev
     python3 python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
+    bindfs e2fsprogs xfsprogs
 )
 analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)

@@ -8,7 +8,7 @@ import subprocess
 
 BERTH = os.path.join(os.path.abspath(os.environ["BERTH_BUILD"]), "berth")
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
-TEMPORARY = re.compile(r"^\.berth-[0-9a-f]{16}-(1?[0-9]|[0-9a-f]{16})\.tmp$")
+TEMPORARY = re.compile(r"^\.berth-[0-9a-f]{16}-([0-9]|1[0-5]|[0-9a-f]{16})\.tmp$")
 OWNER = "user.berth.owner"
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
 

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/outside.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "io/file.h"
+
+#define SHOWN 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
+
+/* Whether not every number is itself. What cannot be known may be from outside. */
+static bool is_mapped(const char *path)
+{
+    unsigned long first, outside, n;
+    char map[64];
+
+    return !berth_file_read_text(path, map, sizeof map) ||
+           sscanf(map, "%lu %lu %lu", &first, &outside, &n) != 3 || first != 0 || outside != 0 ||
+           n < UINT32_MAX;
+}
+
+bool berth_user_is_outside(uid_t user)
+{
+    return user == SHOWN && is_mapped("/proc/self/uid_map");
+}
+
+bool berth_group_is_outside(gid_t group)
+{
+    return group == SHOWN && is_mapped("/proc/self/gid_map");
+}
