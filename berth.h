@@ -736,7 +736,8 @@ typedef struct berth_atomic_file berth_atomic_file;
 /*
  * Begins one, and takes its room, as far as the file system can tell. *file is the caller's, to be
  * ended by commit or abort; NULL on failure. Of `call` counts: config (save.durability); stats, and
- * progress, which commit asks once, before the rename, whether to cancel. Both must live until then.
+ * progress, which commit asks once, before the rename, whether to cancel. Both must live until
+ * then.
  */
 BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call,
                                  berth_atomic_file **file, berth_error *error);
