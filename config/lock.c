@@ -44,7 +44,8 @@ __attribute__((constructor)) static void begin(void)
     (void)pthread_atfork(count_fork, NULL, NULL);
     if (page == MAP_FAILED)
         return;
-    if (madvise(page, nbytes, MADV_WIPEONFORK) == 0)
+    /* Emulators that take any advice (qemu before 8.0) follow none. */
+    if (madvise(page, nbytes, -1) != 0 && madvise(page, nbytes, MADV_WIPEONFORK) == 0)
         berth_process_page = page;
     else
         (void)munmap(page, nbytes);
