@@ -27,6 +27,15 @@
  *     NULL; when it is not, it is cleared on entry and filled on failure.
  *   - Nothing of a file is ever executed. Nothing here aborts, exits, prints,
  *     or keeps an error in hidden state.
+ *   - A child that was forked may use all of this, at whatever the parent's threads were, and
+ *     read on through the parent's trees, checkpoints and archives. Jobs, prefetches, row caches
+ *     and devices stay with their threads in the parent: BERTH_E_ARGUMENT (devices:
+ *     BERTH_E_DEVICE); make them anew. Everything can be freed there, and ends nothing of the
+ *     parent's. A call that a thread of the parent was in is not there; but not so a fork from
+ *     within a callback, whose child may only exec or exit.
+ *   - A thread that is cancelled (pthread_cancel) in a call goes on to its end. SIGXFSZ is held
+ *     off in saves; no other signal is touched. Descriptors 0 to 2 are never ours, also where
+ *     they are closed. The shared library stays loaded after dlclose.
  *   - Handles are not shared between threads unless their comment says so;
  *     different handles may always be used from different threads.
  *   - Sizes are in bytes and end in `_nbytes`; positions in a file are bytes

@@ -2,7 +2,6 @@
 #include "config/lock.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,7 +17,7 @@
 /* ---- which process this is ---- */
 
 /* In a page that is zeros in a child. NULL: there is none, and processes are known by their ids. */
-static _Atomic uint64_t *here;
+_Atomic uint64_t *berth_process_page;
 static _Atomic uint64_t n_processes; /* numbers given so far, here and in the parents */
 
 static _Atomic uint64_t n_forks;
@@ -45,15 +44,16 @@ __attribute__((constructor)) static void begin(void)
     (void)pthread_atfork(count_fork, NULL, NULL);
     if (page == MAP_FAILED)
         return;
-    if (madvise(page, nbytes, MADV_WIPEONFORK) == 0)
-        here = page;
+    /* Emulators that take any advice (qemu before 8.0) follow none. */
+    if (madvise(page, nbytes, -1) != 0 && madvise(page, nbytes, MADV_WIPEONFORK) == 0)
+        berth_process_page = page;
     else
         (void)munmap(page, nbytes);
 }
 
 void berth_process_by_id(void)
 {
-    here = NULL;
+    berth_process_page = NULL;
 }
 
 /* Two threads of a child may come at once: the number that is there first counts for both. */
@@ -61,15 +61,12 @@ static uint64_t number_process(void)
 {
     uint64_t nobody = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
 
-    return atomic_compare_exchange_strong(here, &nobody, number) ? number : nobody;
+    return atomic_compare_exchange_strong(berth_process_page, &nobody, number) ? number : nobody;
 }
 
-uint64_t berth_process(void)
+uint64_t berth_process_number(void)
 {
-    if (!here)
-        return (uint64_t)getpid();
-    uint64_t number = atomic_load_explicit(here, memory_order_relaxed);
-    return number ? number : number_process();
+    return berth_process_page ? number_process() : (uint64_t)getpid();
 }
 
 /* ---- locks ---- */

@@ -8,13 +8,26 @@
 #define BERTH_CONFIG_LOCK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "berth.h"
 
-/* A number of this process, never 0: each child that is forked gets another one. */
-uint64_t berth_process(void);
+/* Has the number of this process, 0 before it has one; NULL: nobody has. */
+extern _Atomic uint64_t *berth_process_page;
+uint64_t berth_process_number(void);
+
+/* A number of this process, never 0: each child that is forked gets another one. Costs a load. */
+static inline uint64_t berth_process(void)
+{
+    uint64_t number = 0;
+
+    if (berth_process_page)
+        number = atomic_load_explicit(berth_process_page, memory_order_relaxed);
+    return number ? number : berth_process_number();
+}
+
 /*
  * How many forks have begun, here and in the parents: of what a child finds, it came to be during
  * the fork if it was noted with this number. Then it may be older than what says that it is there,

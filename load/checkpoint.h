@@ -136,9 +136,22 @@ struct berth_checkpoint {
 
 /* ---- lock.c ---- */
 
+/* Under the lock, in a child that has it for the first time. */
+void berth_checkpoint_restart(berth_checkpoint *checkpoint, berth_lock_state state);
+
 /* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
-void berth_checkpoint_lock(berth_checkpoint *checkpoint);
-void berth_checkpoint_unlock(berth_checkpoint *checkpoint);
+static inline void berth_checkpoint_lock(berth_checkpoint *checkpoint)
+{
+    berth_lock_state state = berth_lock_take(&checkpoint->lock);
+
+    if (state != BERTH_LOCK_OURS)
+        berth_checkpoint_restart(checkpoint, state);
+}
+
+static inline void berth_checkpoint_unlock(berth_checkpoint *checkpoint)
+{
+    (void)pthread_mutex_unlock(&checkpoint->lock.mutex);
+}
 /* For who looks at something without the lock, or frees it: takes it once in a child. */
 void berth_checkpoint_make_good(berth_checkpoint *checkpoint);
 /* Where a storage's bytes are; NULL: not in memory yet. */

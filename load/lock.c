@@ -49,22 +49,13 @@ static void forget_others(berth_checkpoint *checkpoint)
     }
 }
 
-void berth_checkpoint_lock(berth_checkpoint *checkpoint)
+void berth_checkpoint_restart(berth_checkpoint *checkpoint, berth_lock_state state)
 {
-    berth_lock_state state = berth_lock_take(&checkpoint->lock);
-
-    if (state == BERTH_LOCK_OURS)
-        return;
     forget_others(checkpoint);
     forget_latest(checkpoint);
     if (state == BERTH_LOCK_TORN)
         begin_anew(checkpoint);
     atomic_store(&checkpoint->process, berth_process());
-}
-
-void berth_checkpoint_unlock(berth_checkpoint *checkpoint)
-{
-    berth_lock_give(&checkpoint->lock);
 }
 
 void berth_checkpoint_make_good(berth_checkpoint *checkpoint)

@@ -84,7 +84,7 @@ static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, bert
 
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        const berth_tensor *tensor = berth_value_tensor(berth_find(checkpoint, name, &unasked));
         if (tensor && berth_prefetch_advance(prefetch, tensor, &unasked) < 0 && error->code == 0)
             *error = unasked;
         const void *data = tensor ? berth_tensor_data(checkpoint, tensor, &unasked) : NULL;

@@ -62,8 +62,29 @@ static void verify_with(void *library)
     cr_assert_eq(verify(path, NULL, NULL, &error), 0, "%s", error.message);
 }
 
+static void *patch_twice(void *unused)
+{
+    cr_assert_eq(berth_config_patch("io.threads=1", NULL), 0);
+    cr_assert_eq(berth_config_patch("io.threads=2", NULL), 0);
+    return unused;
+}
+
+/* What is called then. */
+Test(patches, end_with_their_thread)
+{
+    pthread_t thread;
+
+    test_memory_watch();
+    cr_assert_eq(pthread_create(&thread, NULL, patch_twice, NULL), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(test_memory_seen().n_allocations, 2);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
+
 TestSuite(unload, .init = find_library, .fini = scene_tear_down, .timeout = 60);
 
+/* X12 */
 Test(unload, is_harmless_while_a_thread_has_a_patch)
 {
     pthread_t thread;

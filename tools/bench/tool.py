@@ -90,6 +90,8 @@ def run(options, measure):
     os.environ.setdefault("BERTH_BUILD", os.path.join(os.path.dirname(__file__), "../../build/release"))
     os.environ["BERTH_BUILD"] = os.path.realpath(os.environ["BERTH_BUILD"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders are removed
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
         whole = measure(os.path.realpath(folder))
     whole["load_after"] = os.getloadavg()
