@@ -2,7 +2,7 @@
 #include "save/outside.h"
 
 #include <stdint.h>
-#include <stdio.h>
+#include <stdlib.h>
 
 #include "io/file.h"
 
@@ -11,12 +11,12 @@
 /* Whether not every number is itself. What cannot be known may be from outside. */
 static bool is_mapped(const char *path)
 {
-    unsigned long first, outside, n;
-    char map[64];
+    char map[64], *at = map;
 
-    return !berth_file_read_text(path, map, sizeof map) ||
-           sscanf(map, "%lu %lu %lu", &first, &outside, &n) != 3 || first != 0 || outside != 0 ||
-           n < UINT32_MAX;
+    if (!berth_file_read_text(path, map, sizeof map))
+        return true;
+    unsigned long first = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
+    return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
 }
 
 bool berth_user_is_outside(uid_t user)

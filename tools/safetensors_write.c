@@ -326,6 +326,7 @@ static int write_file(conversion *c, const char *path, const common *options)
     else if (berth_atomic_commit(out.file, &error) < 0)
         code = fail(&error);
     progress_end(&bar);
+    stats.asked_nbytes = c->nbytes; /* those of tensors, as of a save */
     code = tell_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
         (void)trouble("%s: %zu values that are no plain tensors were left out", c->in,
