@@ -6,8 +6,8 @@
 
 #include "format/bytes.h"
 
-#define HEAD_NBYTES 4
-#define ENTRY_NBYTES 8
+#define HEAD_NBYTES ((size_t)4)
+#define ENTRY_NBYTES ((size_t)8)
 #define MAX_NEW_ENTRIES 3 /* the old owner, the old group, the mask */
 #define ALL 7u
 #define READ_AND_WRITE 6u

@@ -116,7 +116,7 @@ static bool is_of_bytes(const char *attribute)
     char lower[256];
     size_t n = 0;
 
-    for (; attribute[n] && n < sizeof lower - 1; n++)
+    for (; n < sizeof lower - 1 && attribute[n]; n++)
         lower[n] = (char)tolower((unsigned char)attribute[n]);
     lower[n] = '\0';
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)

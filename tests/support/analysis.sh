@@ -46,7 +46,6 @@ format/pickle_emit.c berth_emit_bigint 2 use-of-uninitialized-value: bytes that 
 io/simulated_stream.c ask 1 malloc-leak: at the end of the queue, where stream->last points
 load/to_device.c make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
 load/to_device.c place_items 1 malloc-leak: the same list, behind a call
-load/to_device.c open_ring 1 malloc-leak: the same list, behind a call
 save/operation.c allocate_memory 1 malloc-leak: memory->bytes was NULL, as it is called once
 load/check.c name_storage 1 null-argument: text is NULL while nbytes is 0, which is less than any
 tools/verify.c note_tensor 1 malloc-leak: kept in the record, which free_findings frees with its names
