@@ -53,9 +53,9 @@ static void add(berth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
 
 size_t berth_acl_room(size_t nbytes)
 {
-    size_t least = HEAD_NBYTES + 3 * ENTRY_NBYTES;
+    size_t least = HEAD_NBYTES + (size_t)3 * ENTRY_NBYTES;
 
-    return (nbytes < least ? least : nbytes) + MAX_NEW_ENTRIES * ENTRY_NBYTES;
+    return (nbytes < least ? least : nbytes) + (size_t)MAX_NEW_ENTRIES * ENTRY_NBYTES;
 }
 
 bool berth_acl_is_valid(const uint8_t *bytes, size_t nbytes)

@@ -15,6 +15,19 @@
 /* Of the fields in /proc/PID/stat. The second is the program's name, in parentheses. */
 #define START_FIELD 22
 
+/* A number that begins here, with no sign and no blank, and ends before `end`. */
+static bool parse(const char **at, char end, unsigned long long *number)
+{
+    char *behind;
+
+    if (**at < '0' || **at > '9')
+        return false;
+    errno = 0;
+    *number = strtoull(*at, &behind, 10);
+    *at = behind + 1;
+    return errno == 0 && *behind == end;
+}
+
 /* The number in a namespace's link, "pid:[4026531836]". */
 static bool read_namespace(const char *path, unsigned long long *number)
 {
@@ -24,8 +37,8 @@ static bool read_namespace(const char *path, unsigned long long *number)
     if (n <= 0)
         return false;
     text[n] = '\0';
-    const char *open = strchr(text, '[');
-    return open && sscanf(open, "[%llu]", number) == 1;
+    const char *at = strchr(text, '[');
+    return at && parse(&(const char *){at + 1}, ']', number);
 }
 
 /* When a process started, in clock ticks since the boot. `process`: "self", or a number. */
@@ -39,7 +52,7 @@ static bool read_start(const char *process, unsigned long long *start)
     const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
     for (int field = 2; at && field < START_FIELD; field++)
         at = strchr(at + 1, ' ');
-    return at && sscanf(at, " %llu", start) == 1;
+    return at && parse(&(const char *){at + 1}, ' ', start);
 }
 
 /* Whether /proc counts processes as this one does: it may be another pid namespace's. */
@@ -126,14 +139,14 @@ static berth_owner_state look_for(long process, unsigned long long start)
 berth_owner_state berth_owner_look(const char *text)
 {
     char host[BERTH_OWNER_NBYTES];
-    unsigned long long start;
-    long process;
+    unsigned long long process, start;
 
     if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_OWNER_UNKNOWN;
     /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
-    if (sscanf(text + strlen(host), "%ld %llu", &process, &start) != 2 || process <= 0 ||
-        process > INT32_MAX)
+    const char *at = text + strlen(host);
+    if (!parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
+        !parse(&at, '\0', &start))
         return BERTH_OWNER_UNKNOWN;
-    return look_for(process, start);
+    return look_for((long)process, start);
 }
