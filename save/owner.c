@@ -71,8 +71,9 @@ static bool is_own_proc(void)
 
 /* What /proc says of it, asked for once. */
 static struct {
-    berth_lock lock;               /* of the rest */
-    uint64_t process;              /* whose it is; 0: nobody has asked */
+    berth_lock lock;  /* of the rest */
+    uint64_t process; /* whose it is; 0: nobody has asked */
+    pid_t id;         /* likewise: taken for another process, this one would look dead */
     char host[BERTH_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "": no /proc
                                     */
     unsigned long long start;
@@ -97,11 +98,12 @@ static bool describe_host(void)
 static bool know_this(char *host, unsigned long long *start)
 {
     (void)berth_lock_take(&known.lock);
-    if (known.process != berth_process()) {
+    if (known.process != berth_process() || known.id != getpid()) {
         known.host[0] = '\0';
         if (!read_start("self", &known.start) || !describe_host())
             known.host[0] = '\0';
         known.process = known.host[0] ? berth_process() : 0;
+        known.id = getpid();
     }
     memcpy(host, known.host, sizeof known.host);
     *start = known.start;
