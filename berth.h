@@ -685,7 +685,8 @@ typedef struct berth_call {
  * file, a folder, a device) is not replaced, nor what the rename would refuse:
  * in a sticky or append-only folder, under a mount. A path such as /dev/fd/3
  * that leads to a file without a name (memfd_create, O_TMPFILE, removed) is
- * written in place, and a failure leaves there what was written.
+ * written in place, and a failure leaves there what was written. Never save to
+ * such a path what is mapped from it.
  *
  * The new file has owner, group, mode, ACL, security label and user.* attributes
  * of the one it replaces (but set-id bits, and checksums of the old bytes), before

@@ -330,9 +330,12 @@ int berth_carry_over(const berth_target *target, int fd, berth_error *error)
     carry c = {.name = target->name, .to = fd, .old = target->status};
 
     c.from = berth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-    if ((c.from < 0 && errno != ENOENT) ||
-        (c.from >= 0 && berth_system.fstat(c.from, &c.old) < 0)) {
+    if ((c.from < 0 && errno != ENOENT) || (c.from >= 0 && berth_system.fstat(c.from, &c.old) < 0))
         (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    else if (!S_ISREG(c.old.st_mode))
+        (void)berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
+                               "cannot be replaced: it is no regular file any more");
+    if (error->code != BERTH_OK) {
         berth_file_close(c.from);
         return error->code;
     }

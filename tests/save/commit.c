@@ -137,6 +137,34 @@ Test(commit, a_private_file_is_private_from_its_first_byte)
     free(path);
 }
 
+static int access_and_swap(int in, const char *name, int mode, int flags)
+{
+    int result = faccessat(in, name, mode, flags);
+
+    cr_assert_eq(unlinkat(in, name, 0), 0);
+    cr_assert_eq(symlinkat("elsewhere", in, name), 0);
+    return result;
+}
+
+/* X1: a link's own mode is 0777. */
+Test(commit, a_link_that_takes_the_files_place_meanwhile_gives_no_rights)
+{
+    char *path = test_path(folder, "model.pt"), expected[600];
+    berth_error error;
+
+    test_write_file(path, "old", 3);
+    cr_assert_eq(chmod(path, 0600), 0);
+    berth_system.faccessat = access_and_swap;
+    cr_assert_eq(save(path, 1000, &error), BERTH_E_SYSTEM, "%s", error.message);
+    berth_system_restore();
+    snprintf(expected, sizeof expected,
+             "%.500s: cannot be replaced: it is no regular file any more: Device or resource busy",
+             path);
+    cr_assert_str_eq(error.message, expected);
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
 /* F3 */
 Test(commit, the_old_file_lives_on_for_who_has_it_open)
 {
