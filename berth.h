@@ -753,7 +753,7 @@ BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_
                                  berth_atomic_file **file, berth_error *error);
 /*
  * Writes nbytes bytes from `offset` on, through the page cache. From any threads at once.
- * BERTH_E_ARGUMENT: they do not fit. After another failure, only abort makes sense.
+ * BERTH_E_ARGUMENT: they do not fit. After another failure commit fails with it, too.
  */
 BERTH_API int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes,
                                  uint64_t offset, berth_error *error);

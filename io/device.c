@@ -34,6 +34,7 @@ static const struct {
 static struct {
     berth_lock lock;    /* taken to open one */
     atomic_int process; /* who has some open, or opens the first; 0: nobody */
+    bool is_lost;       /* this process was forked while a thread of its parent opened one */
     unsigned n;
     berth_device_handle devices[N_KINDS][MOST_DEVICES];
 } opened;
@@ -117,25 +118,30 @@ static int open_locked(berth_device_handle *device, berth_error *error)
     return 0;
 }
 
-/*
- * The process is told before the lock is taken, and read before: whatever a thread of the parent
- * was at, a child that may not use devices touches nothing (X11).
- */
+static int fail_forked(const berth_device_handle *device, berth_error *error)
+{
+    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                      "%s: this process was forked from one that had opened a device, and devices "
+                      "do not survive that",
+                      device->name);
+}
+
+/* X11: a child whose parent had one, or was opening one, touches nothing. */
 static int open_once(const berth_device_handle *wanted, berth_device_handle *device,
                      berth_error *error)
 {
-    int nobody = 0;
-
-    (void)atomic_compare_exchange_strong(&opened.process, &nobody, (int)getpid());
-    if (berth_device_check_usable(wanted, error) < 0)
-        return error->code;
-    (void)berth_lock_take(&opened.lock);
-    atomic_store(&opened.process, (int)getpid()); /* another thread's failure may have cleared it */
-    if (!device->is_open)
-        *device = *wanted;
-    (void)open_locked(device, error);
-    if (opened.n == 0)
-        atomic_store(&opened.process, 0);
+    if (berth_lock_take(&opened.lock) == BERTH_LOCK_TORN)
+        opened.is_lost = true;
+    if (opened.is_lost || (opened.n > 0 && !berth_device_is_usable(wanted)))
+        (void)fail_forked(wanted, error);
+    else {
+        atomic_store(&opened.process, (int)getpid());
+        if (!device->is_open)
+            *device = *wanted;
+        (void)open_locked(device, error);
+        if (opened.n == 0)
+            atomic_store(&opened.process, 0);
+    }
     berth_lock_give(&opened.lock);
     return error->code;
 }
@@ -180,10 +186,7 @@ int berth_device_check_usable(const berth_device_handle *device, berth_error *er
 {
     if (berth_device_is_usable(device))
         return 0;
-    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                      "%s: this process was forked from one that had opened a device, and devices "
-                      "do not survive that",
-                      device->name);
+    return fail_forked(device, error);
 }
 
 /* ---- lives ---- */

@@ -17,29 +17,36 @@ static const char *path_of(int fd, char path[PATH_NBYTES])
 ssize_t berth_xattr_get(int fd, const char *name, void *value, size_t nbytes)
 {
     char path[PATH_NBYTES];
+    ssize_t n = berth_system.fgetxattr(fd, name, value, nbytes);
 
-    return berth_system.getxattr(path_of(fd, path), name, value, nbytes);
+    if (n < 0 && errno == EBADF)
+        n = berth_system.getxattr(path_of(fd, path), name, value, nbytes);
+    return n;
 }
 
 ssize_t berth_xattr_list(int fd, char *names, size_t nbytes)
 {
     char path[PATH_NBYTES];
+    ssize_t n = berth_system.flistxattr(fd, names, nbytes);
 
-    return berth_system.listxattr(path_of(fd, path), names, nbytes);
+    if (n < 0 && errno == EBADF)
+        n = berth_system.listxattr(path_of(fd, path), names, nbytes);
+    return n;
 }
 
 int berth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags)
 {
     char path[PATH_NBYTES];
+    int result = berth_system.fsetxattr(fd, name, value, nbytes, flags);
 
-    return berth_system.setxattr(path_of(fd, path), name, value, nbytes, flags);
+    if (result < 0 && errno == EBADF)
+        result = berth_system.setxattr(path_of(fd, path), name, value, nbytes, flags);
+    return result;
 }
 
 int berth_xattr_remove(int fd, const char *name)
 {
-    char path[PATH_NBYTES];
-
-    return berth_system.removexattr(path_of(fd, path), name);
+    return berth_system.fremovexattr(fd, name);
 }
 
 bool berth_xattr_is_absent(int system_errno)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Extended attributes of what a descriptor is open on, also with O_PATH: by its path in /proc, as
- * the calls that take a descriptor refuse O_PATH. Without /proc all of these fail with ENOENT.
+ * Extended attributes of what a descriptor is open on. The calls that take a descriptor refuse
+ * O_PATH (EBADF): then these go by its path in /proc, and fail with ENOENT where there is none.
  */
 #ifndef BERTH_IO_XATTR_H
 #define BERTH_IO_XATTR_H
@@ -19,7 +19,7 @@ ssize_t berth_xattr_get(int fd, const char *name, void *value, size_t nbytes);
 ssize_t berth_xattr_list(int fd, char *names, size_t nbytes);
 /* `flags`: 0, or XATTR_CREATE: fails with EEXIST where there is one. */
 int berth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags);
-int berth_xattr_remove(int fd, const char *name);
+int berth_xattr_remove(int fd, const char *name); /* not with O_PATH */
 
 /* Whether errno says that there is no such attribute, or no attributes at all. */
 bool berth_xattr_is_absent(int system_errno);

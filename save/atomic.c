@@ -20,6 +20,8 @@ struct berth_atomic_file {
     berth_call call; /* its config is not looked at any more */
     double begin_seconds;
     _Atomic uint64_t n_requests, written_nbytes;
+    atomic_bool has_failed;
+    berth_error failure; /* the first write's that failed */
 };
 
 static void release(berth_atomic_file *file)
@@ -113,8 +115,12 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
                    (unsigned long long)file->nbytes);
         return berth_error_prefix(error, file->path);
     }
-    if (file->output.write(file->output.context, bytes, nbytes, offset, error) < 0)
-        return berth_error_prefix(error, file->path);
+    if (file->output.write(file->output.context, bytes, nbytes, offset, error) < 0) {
+        (void)berth_error_prefix(error, file->path);
+        if (!atomic_exchange(&file->has_failed, true))
+            file->failure = *error;
+        return error->code;
+    }
     atomic_fetch_add(&file->n_requests, 1);
     atomic_fetch_add(&file->written_nbytes, nbytes);
     return 0;
@@ -150,12 +156,15 @@ int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
     double sync_begin = berth_seconds();
 
     BERTH_ERROR_BEGIN(error);
-    if (check(file, error) == 0 && berth_commit_sync(&file->commit, error) == 0 &&
-        check_cancelled(file, error) == 0)
+    if (check(file, error) == 0 && atomic_load(&file->has_failed))
+        *error = file->failure;
+    else if (error->code == BERTH_OK && berth_commit_sync(&file->commit, error) == 0 &&
+             check_cancelled(file, error) == 0)
         (void)berth_commit_replace(&file->commit, error);
     if (file) {
         report(file, sync_begin);
-        (void)berth_error_prefix(error, file->path);
+        if (!atomic_load(&file->has_failed))
+            (void)berth_error_prefix(error, file->path);
         release(file);
     }
     return error->code;

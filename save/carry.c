@@ -15,7 +15,8 @@
 #include "save/outside.h"
 
 #define POSIX_ACL "system.posix_acl_access"
-#define NFS4_ACL "system.nfs4_acl"
+/* Of NFS, and of ZFS. */
+static const char *const nfs4_acls[] = {"system.nfs4_acl", "system.nfs4_acl_xdr"};
 #define USER_PREFIX "user."
 
 /* Labels of security modules that say who may use the file. */
@@ -23,7 +24,7 @@ static const char *const labels[] = {"security.selinux", "security.SMACK64"};
 
 typedef struct carry {
     const char *name; /* of the target, for messages */
-    int from;         /* the old file, with O_PATH; -1: another process removed it meanwhile */
+    int from;         /* the old file; -1: another process removed it meanwhile */
     int to;
     struct stat old;
     berth_acl_change change;
@@ -144,6 +145,8 @@ static int carry_attributes(const carry *c, berth_error *error)
 {
     ssize_t n = berth_xattr_list(c->from, NULL, 0);
 
+    if (n < 0 && !berth_xattr_is_absent(errno))
+        berth_log("%s: attributes of users are not kept: %s", c->name, strerrordesc_np(errno));
     if (n <= 0)
         return 0;
     char *names = berth_allocate((size_t)n);
@@ -296,20 +299,25 @@ static int leave_to_owner(const carry *c, berth_error *error)
 }
 
 /* An ACL of NFS 4 is kept as it is, or not at all. Every file there has one, mostly the same. */
-static int carry_nfs4(const carry *c, const value *old, berth_error *error)
+static int carry_nfs4(const carry *c, const char *attribute, const value *old, berth_error *error)
 {
     if (!c->change.owner && !c->change.group &&
-        (has_value(c->to, NFS4_ACL, old) ||
-         berth_xattr_set(c->to, NFS4_ACL, old->bytes, old->nbytes, 0) == 0))
+        (has_value(c->to, attribute, old) ||
+         berth_xattr_set(c->to, attribute, old->bytes, old->nbytes, 0) == 0))
         return 0;
     return leave_to_owner(c, error);
 }
 
 static int carry_rights(const carry *c, berth_error *error)
 {
-    value nfs4, posix = {0};
-    int failure = read_value(c->from, NFS4_ACL, &nfs4);
+    value nfs4 = {0}, posix = {0};
+    const char *attribute = NULL;
+    int failure = 0;
 
+    for (size_t i = 0; i < 2 && failure == 0 && !nfs4.bytes; i++) {
+        attribute = nfs4_acls[i];
+        failure = read_value(c->from, attribute, &nfs4);
+    }
     if (failure == 0)
         failure = read_value(c->from, POSIX_ACL, &posix);
     if (failure == ENOMEM)
@@ -317,7 +325,7 @@ static int carry_rights(const carry *c, berth_error *error)
     else if (failure != 0 || (posix.bytes && !berth_acl_is_valid(posix.bytes, posix.nbytes)))
         (void)leave_to_owner(c, error);
     else if (nfs4.bytes)
-        (void)carry_nfs4(c, &nfs4, error);
+        (void)carry_nfs4(c, attribute, &nfs4, error);
     else
         (void)carry_posix(c, &posix, error);
     berth_release(nfs4.bytes);
@@ -325,11 +333,24 @@ static int carry_rights(const carry *c, berth_error *error)
     return error->code;
 }
 
-int berth_carry_over(const berth_target *target, int fd, berth_error *error)
+/*
+ * To read its attributes, which needs /proc where the file itself may not be read. O_NONBLOCK: it
+ * may be a pipe by now, or leased.
+ */
+static int open_old(const berth_target *target)
 {
-    carry c = {.name = target->name, .to = fd, .old = target->status};
+    int fd = berth_system.openat(target->folder, target->name,
+                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
 
-    c.from = berth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (fd < 0 && errno != ENOENT)
+        fd = berth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    return fd;
+}
+
+int berth_carry_over(const berth_target *target, int fd, struct stat *carried, berth_error *error)
+{
+    carry c = {.name = target->name, .to = fd, .from = open_old(target), .old = target->status};
+
     if ((c.from < 0 && errno != ENOENT) || (c.from >= 0 && berth_system.fstat(c.from, &c.old) < 0))
         (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     else if (!S_ISREG(c.old.st_mode))
@@ -346,5 +367,6 @@ int berth_carry_over(const berth_target *target, int fd, berth_error *error)
     if (error->code == BERTH_OK && carry_attributes(&c, error) == 0 && carry_owner(&c, error) == 0)
         (void)carry_rights(&c, error);
     berth_file_close(c.from);
+    *carried = c.old;
     return error->code;
 }

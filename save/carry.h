@@ -14,8 +14,8 @@
 
 /*
  * `fd`: a new, empty file that only its owner can open yet. When this returns 0, it has the rights
- * that it will have. The target must exist.
+ * that it will have, and *carried is the status of the old one. The target must exist.
  */
-int berth_carry_over(const berth_target *target, int fd, berth_error *error);
+int berth_carry_over(const berth_target *target, int fd, struct stat *carried, berth_error *error);
 
 #endif

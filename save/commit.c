@@ -22,7 +22,8 @@ static void end(berth_commit *commit)
 
 void berth_commit_abort(berth_commit *commit)
 {
-    if (commit->fd >= 0 && !commit->in_place && commit->process == berth_process())
+    if (commit->fd >= 0 && !commit->in_place && commit->process == berth_process() &&
+        !berth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)berth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     end(commit);
 }
@@ -80,7 +81,7 @@ static int create(berth_commit *commit, berth_error *error)
     if (berth_temporary_create(target->folder, target->name, target->exists ? 0600 : 0666,
                                &commit->fd, commit->temporary, error) < 0)
         return error->code;
-    if (target->exists && berth_carry_over(target, commit->fd, error) < 0)
+    if (target->exists && berth_carry_over(target, commit->fd, &commit->carried, error) < 0)
         return error->code;
     return take_room(commit, error);
 }
@@ -91,6 +92,8 @@ static int take_over(berth_commit *commit, berth_error *error)
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
+    if (take_room(commit, error) < 0) /* before anything is lost: it may be sealed */
+        return error->code;
     if (berth_system.ftruncate(commit->fd, 0) < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
                                 "has no name, and cannot be written in place");
@@ -171,18 +174,58 @@ int berth_commit_sync(berth_commit *commit, berth_error *error)
     return error->code;
 }
 
-int berth_commit_replace(berth_commit *commit, berth_error *error)
+static bool is_as_carried(const struct stat *carried, const struct stat *now)
+{
+    return carried->st_ino == now->st_ino && carried->st_dev == now->st_dev &&
+           carried->st_ctim.tv_sec == now->st_ctim.tv_sec &&
+           carried->st_ctim.tv_nsec == now->st_ctim.tv_nsec && carried->st_mode == now->st_mode;
+}
+
+/*
+ * X1: what is replaced now counts, not what was there when the save began: it may have been made
+ * private since, or be another's. Until its rights are there, only the owner has any.
+ */
+static int carry_anew(berth_commit *commit, berth_error *error)
+{
+    berth_target *target = &commit->target;
+    struct stat now;
+
+    if (berth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno == ENOENT)
+            return 0;
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    }
+    if (is_as_carried(&commit->carried, &now))
+        return 0;
+    if (berth_target_look(target, &now, error) < 0)
+        return error->code;
+    (void)berth_system.fchmod(commit->fd, 0600);
+    return berth_carry_over(target, commit->fd, &commit->carried, error);
+}
+
+/* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
+static int rename_over(berth_commit *commit, berth_error *error)
 {
     const berth_target *target = &commit->target;
 
+    if (carry_anew(commit, error) < 0)
+        return error->code;
+    if (berth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
+        return berth_fail_errno(error, ENOENT, NULL, BERTH_NO_OFFSET,
+                                "cannot be replaced: its temporary was removed, or another file "
+                                "has its name");
+    if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0)
+        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+    return 0;
+}
+
+int berth_commit_replace(berth_commit *commit, berth_error *error)
+{
     if (commit->in_place) {
         end(commit);
         return 0;
     }
-    /* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
-    if (berth_system.renameat(target->folder, commit->temporary, target->folder, target->name) <
-        0) {
-        berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+    if (rename_over(commit, error) < 0) {
         berth_commit_abort(commit);
         return error->code;
     }

@@ -12,8 +12,9 @@
 
 typedef struct berth_commit {
     berth_target target;
-    int fd;        /* of the temporary; -1: none */
-    bool in_place; /* X4: fd is the target itself, which has no name */
+    int fd;              /* of the temporary; -1: none */
+    struct stat carried; /* the old file as its rights were carried over; zeros: there was none */
+    bool in_place;       /* X4: fd is the target itself, which has no name */
     char temporary[BERTH_TEMPORARY_NAME_NBYTES];
     uint64_t process; /* that made the temporary: a child that is forked leaves it alone (X11) */
     int64_t durability;

@@ -13,6 +13,8 @@
 #define STAT_NBYTES 1024
 #define LINK_NBYTES 64
 /* Of the fields in /proc/PID/stat. The second is the program's name, in parentheses. */
+#define STATE_FIELD 3
+#define N_THREADS_FIELD 20
 #define START_FIELD 22
 
 /* A number that begins here, with no sign and no blank, and ends before `end`. */
@@ -41,17 +43,27 @@ static bool read_namespace(const char *path, unsigned long long *number)
     return at && parse(&(const char *){at + 1}, ']', number);
 }
 
-/* When a process started, in clock ticks since the boot. `process`: "self", or a number. */
-static bool read_start(const char *process, unsigned long long *start)
+/*
+ * When a process started, in clock ticks since the boot. `process`: "self", or a number. *is_over:
+ * it has ended, and its parent has not asked for how yet: nothing of it runs any more.
+ */
+static bool read_start(const char *process, unsigned long long *start, bool *is_over)
 {
-    char path[LINK_NBYTES], text[STAT_NBYTES];
+    char path[LINK_NBYTES], text[STAT_NBYTES], state = ' ';
+    unsigned long long n_threads = 0;
 
     (void)snprintf(path, sizeof path, "/proc/%.20s/stat", process);
     if (!berth_file_read_text(path, text, sizeof text))
         return false;
     const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
-    for (int field = 2; at && field < START_FIELD; field++)
+    for (int field = 3; at && field <= START_FIELD; field++) {
         at = strchr(at + 1, ' ');
+        if (at && field == STATE_FIELD)
+            state = at[1];
+        if (at && field == N_THREADS_FIELD)
+            (void)parse(&(const char *){at + 1}, ' ', &n_threads);
+    }
+    *is_over = state == 'X' || (state == 'Z' && n_threads <= 1);
     return at && parse(&(const char *){at + 1}, ' ', start);
 }
 
@@ -97,10 +109,12 @@ static bool describe_host(void)
 /* False where /proc does not tell. `host` has room for BERTH_OWNER_NBYTES. */
 static bool know_this(char *host, unsigned long long *start)
 {
+    bool is_over;
+
     (void)berth_lock_take(&known.lock);
     if (known.process != berth_process() || known.id != getpid()) {
         known.host[0] = '\0';
-        if (!read_start("self", &known.start) || !describe_host())
+        if (!read_start("self", &known.start, &is_over) || !describe_host())
             known.host[0] = '\0';
         known.process = known.host[0] ? berth_process() : 0;
         known.id = getpid();
@@ -129,11 +143,12 @@ static berth_owner_state look_for(long process, unsigned long long start)
 {
     unsigned long long now;
     char number[LINK_NBYTES];
+    bool is_over;
 
     if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_OWNER_DEAD;
     (void)snprintf(number, sizeof number, "%ld", process);
-    if (is_own_proc() && read_start(number, &now) && now != start)
+    if (is_own_proc() && read_start(number, &now, &is_over) && (now != start || is_over))
         return BERTH_OWNER_DEAD;
     return BERTH_OWNER_ALIVE;
 }

@@ -175,8 +175,7 @@ static int fail_irregular(mode_t mode, berth_error *error)
                       "a descriptor of it can be written to");
 }
 
-/* What is there must be a regular file that could be written in place. */
-static int check_replaced(berth_target *target, const struct stat *status, berth_error *error)
+int berth_target_look(berth_target *target, const struct stat *status, berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
         return fail_irregular(status->st_mode, error);
@@ -224,6 +223,8 @@ static int follow_descriptor(berth_target *target, const char *path, berth_error
         return fail_irregular(open.st_mode, error);
     if (is_name_of(path, &open))
         return 0;
+    if (open.st_nlink > 0) /* another hard link, or another root folder: it is somebody's file */
+        return fail_replace(EBUSY, "is open by a name that is another file's now", error);
     do
         fd = berth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
@@ -248,7 +249,7 @@ static int follow(berth_target *target, char path[PATH_MAX], berth_error *error)
             return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
-            return check_replaced(target, &status, error);
+            return berth_target_look(target, &status, error);
         if (read_link(target, path, error) < 0 ||
             (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
             return error->code;

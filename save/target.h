@@ -26,6 +26,8 @@ typedef struct berth_target {
 /* Follows symbolic links; refuses what is there and is no regular file that may be written (W10).
  */
 int berth_target_find(const char *path, berth_target *target, berth_error *error);
+/* Looks again at what has the name now, of this status. Refuses as above. */
+int berth_target_look(berth_target *target, const struct stat *status, berth_error *error);
 void berth_target_free(berth_target *target); /* of BERTH_NO_TARGET: nothing */
 
 #endif

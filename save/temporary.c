@@ -110,8 +110,10 @@ static bool make_claim(int fd, bool is_old)
 {
     char attribute[32], mine[BERTH_OWNER_NBYTES], other[BERTH_OWNER_NBYTES];
 
-    if (!berth_owner_of_this(mine))
+    if (!berth_owner_of_this(mine)) {
+        errno = ENOSYS; /* no /proc: nobody here can be told apart */
         return false;
+    }
     for (int i = 0; i < MAX_CLAIMS; i++) {
         (void)snprintf(attribute, sizeof attribute, CLAIM "%d", i);
         if (berth_xattr_set(fd, attribute, mine, strlen(mine), XATTR_CREATE) == 0)
@@ -128,29 +130,6 @@ static bool make_claim(int fd, bool is_old)
     return false;
 }
 
-/*
- * On a full disk there may be no room for the claim. What is left over of a dead save has room to
- * give: nobody reads it, and it has no other name.
- */
-static bool make_room(const berth_temporary_file *file)
-{
-    if (file->state != BERTH_OWNER_DEAD || file->status.st_nlink != 1)
-        return false;
-    int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
-    bool made = fd >= 0 && berth_system.ftruncate(fd, 0) == 0;
-    berth_file_close(fd);
-    return made;
-}
-
-static bool claim(const berth_temporary_file *file, bool is_old)
-{
-    if (make_claim(file->fd, is_old))
-        return true;
-    if ((errno != ENOSPC && errno != EDQUOT) || !make_room(file))
-        return false;
-    return make_claim(file->fd, is_old);
-}
-
 /* Whether the name still is this file's. */
 static bool is_same(int folder, const char *name, const berth_temporary_file *file)
 {
@@ -160,11 +139,42 @@ static bool is_same(int folder, const char *name, const berth_temporary_file *fi
            named.st_dev == file->status.st_dev && named.st_ino == file->status.st_ino;
 }
 
-/* File systems without such attributes have no claims: there only `berth clean` removes. */
+/*
+ * On a full disk there may be no room for the claim. What is left over of a dead save has room to
+ * give: nobody reads it, and it has no other name. It was dead before its name was looked at, and
+ * so it cannot become the target any more.
+ */
+static bool make_room(int folder, const char *name, const berth_temporary_file *file)
+{
+    if (file->state != BERTH_OWNER_DEAD || file->status.st_nlink != 1 ||
+        !is_same(folder, name, file))
+        return false;
+    int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
+    bool made = fd >= 0 && berth_system.ftruncate(fd, 0) == 0;
+    berth_file_close(fd);
+    return made;
+}
+
+static bool claim(int folder, const char *name, const berth_temporary_file *file, bool is_old)
+{
+    if (make_claim(file->fd, is_old))
+        return true;
+    if ((errno != ENOSPC && errno != EDQUOT) || !make_room(folder, name, file))
+        return false;
+    return make_claim(file->fd, is_old);
+}
+
+/*
+ * File systems without such attributes have no claims: there only `berth clean` removes. What lost
+ * its name while it was looked at may have become a target: it gets no claim.
+ */
 bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file, bool is_old)
 {
     errno = 0;
-    if (!claim(file, is_old) && !berth_xattr_is_absent(errno))
+    if (!is_same(folder, name, file))
+        return false;
+    errno = 0;
+    if (!claim(folder, name, file, is_old) && !berth_xattr_is_absent(errno))
         return false;
     errno = 0;
     return is_same(folder, name, file) && berth_system.unlinkat(folder, name, 0) == 0;
@@ -265,12 +275,30 @@ int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     if (created < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
                                 "no temporary file can be created in its folder");
+    if (berth_temporary_is_lost(folder, name, created)) { /* X10 */
+        berth_file_close(created);
+        return berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
+                                "its temporary file, or the descriptor of it, was replaced");
+    }
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)
         (void)berth_xattr_set(created, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
     clean_further(folder, hash, name);
     *fd = created;
     return 0;
+}
+
+bool berth_temporary_is_lost(int folder, const char *name, int fd)
+{
+    struct stat open, named;
+
+    if (berth_system.fstat(fd, &open) < 0)
+        return false;
+    if (open.st_nlink == 0)
+        return true;
+    if (berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT;
+    return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
 void berth_temporary_release(int fd)

@@ -26,6 +26,11 @@
 int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                            char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
+/*
+ * Whether the name certainly is no longer that of the open file. Names are few: who removed one by
+ * hand, or from another host, lets another save have it.
+ */
+bool berth_temporary_is_lost(int folder, const char *name, int fd);
 /* When it has the target's name: it is nobody's temporary any more. */
 void berth_temporary_release(int fd);
 

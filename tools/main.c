@@ -67,6 +67,7 @@ int main(int argc, char **argv)
 {
     /* A reader that leaves early, as `head` does, ends us without a word, whatever we inherit. */
     (void)signal(SIGPIPE, SIG_DFL);
+    (void)signal(SIGXFSZ, SIG_IGN); /* X14: a limit of standard output is an error, too */
     keep_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);

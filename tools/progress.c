@@ -66,9 +66,14 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
     /* The second signal kills: whoever presses ^C twice means it. */
     struct sigaction action = {.sa_handler = catch_signal, .sa_flags = (int)SA_RESETHAND};
 
-    for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++)
+    for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
+        /* But a terminal that closes sends two: one from the kernel, one from the shell. */
+        action.sa_flags = cancelling[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
         if (!is_ignored(cancelling[i]))
             sigaction(cancelling[i], &action, NULL);
+    }
+    /* A remark that nobody reads must not end a save, and leave its temporary. */
+    (void)signal(SIGPIPE, SIG_IGN);
     progress_show(p, what, options, call, stats);
 }
 
@@ -107,4 +112,5 @@ void progress_end(progress *p)
 {
     if (p->drawn)
         fputs("\r\033[K", stderr);
+    (void)signal(SIGPIPE, SIG_DFL);
 }

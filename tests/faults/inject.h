@@ -49,7 +49,12 @@
     X(int, setxattr,                                                                               \
       (const char *path, const char *name, const void *value, size_t nbytes, int flags),           \
       (path, name, value, nbytes, flags))                                                          \
-    X(int, removexattr, (const char *path, const char *name), (path, name))                        \
+    X(ssize_t, fgetxattr, (int fd, const char *name, void *value, size_t nbytes),                  \
+      (fd, name, value, nbytes))                                                                   \
+    X(ssize_t, flistxattr, (int fd, char *names, size_t nbytes), (fd, names, nbytes))              \
+    X(int, fsetxattr, (int fd, const char *name, const void *value, size_t nbytes, int flags),     \
+      (fd, name, value, nbytes, flags))                                                            \
+    X(int, fremovexattr, (int fd, const char *name), (fd, name))                                   \
     X(int, capget, (void *header, void *capabilities), (header, capabilities))                     \
     X(int, kill, (pid_t process, int signal), (process, signal))                                   \
     X(int, renameat, (int from_folder, const char *from, int to_folder, const char *to),           \

@@ -119,7 +119,7 @@ Test(job_faults, any_single_fault_leaves_the_old_file_or_the_new_one)
     } faults[] = {
         {FAULT_openat, EMFILE},  {FAULT_fallocate, ENOSPC}, {FAULT_pwrite, EIO},
         {FAULT_fsync, EIO},      {FAULT_dup, EMFILE},       {FAULT_close, EIO},
-        {FAULT_renameat, EBUSY}, {FAULT_getxattr, EIO},     {FAULT_setxattr, ENOSPC},
+        {FAULT_renameat, EBUSY}, {FAULT_fgetxattr, EIO},    {FAULT_fsetxattr, ENOSPC},
         {FAULT_fstatat, EIO},    {FAULT_fchmod, EPERM},     {FAULT_pthread_create, EAGAIN}};
 
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT)
