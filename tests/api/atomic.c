@@ -286,8 +286,9 @@ Test(atomic, without_its_temporary_it_fails_and_touches_nothing_of_others)
             else
                 cr_assert_lt(berth_atomic_commit(file, &error), 0, "%s", meanwhile_names[what]);
             if (end == 0)
-                cr_assert(strstr(error.message, "model.json: its temporary was removed"), "%s: %s",
-                          meanwhile_names[what], error.message);
+                cr_assert(strstr(error.message,
+                                 "model.json: cannot be replaced: its temporary was removed"),
+                          "%s: %s", meanwhile_names[what], error.message);
             else if (end == 2)
                 cr_assert_eq(error.code, BERTH_E_CANCELLED, "%s", error.message);
             check_untouched(what, temporary, other);

@@ -142,13 +142,13 @@ class Remarks(Case):
         os.chmod(self.folder, 0o777)
         shutil.copy(BERTH, self.path("berth"))
         os.chmod(self.path("berth"), 0o755)
-        self.berth("copy", self.demo, "lone.pt")
         self.berth("convert", "--tensors-only", self.demo, "plain.safetensors")
+        self.berth("convert", "plain.safetensors", "lone.pt")
         for name in ("demo.pt", "lone.pt", "plain.safetensors"):
             os.chmod(self.path(name), 0o644)
         for words, target in ((["copy", "demo.pt"], "out.pt"),
                               (["convert", "plain.safetensors"], "converted.pt"),
-                              (["convert", "--tensors-only", "demo.pt"], "out.safetensors")):
+                              (["convert", "lone.pt"], "out.safetensors")):
             self.berth(*words, f"expected-{target}")
             expected = self.read(f"expected-{target}")
             for was in (signal.SIG_DFL, signal.SIG_IGN):
