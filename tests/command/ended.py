@@ -14,19 +14,17 @@ import time
 
 from case import BERTH, Case
 
-OWNER = "user.berth.owner"
 PR_SET_CHILD_SUBREAPER = 36
 LIMIT = 512
 
 
-def writer_in(folder):
-    """The process that writes a temporary in it, or in a folder in it, once there is one."""
-    for above, _, names in os.walk(folder):
-        for name in names:
-            if name.startswith(".berth-"):
-                with contextlib.suppress(OSError, IndexError, ValueError):
-                    return int(os.getxattr(os.path.join(above, name), OWNER).split()[4])
-    return None
+def processes_in(folder):
+    """Those of the command whose present folder it is."""
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.path.samefile(f"/proc/{number}/exe", BERTH) and \
+                    os.readlink(f"/proc/{number}/cwd") == folder:
+                yield int(number)
 
 
 class HangUp(Case):
@@ -48,14 +46,15 @@ class HangUp(Case):
     # So that it takes some seconds.
     SLOW = ["--set", "io.threads=1", "--set", "io.chunk_nbytes=512"]
 
-    def wait_for_writer(self, ended=lambda: False):
-        until = time.monotonic() + 20
+    def wait_for_temporary(self, ended=lambda: False):
+        """In the folder, or in one in it. False: there is none."""
+        until = time.monotonic() + 60
         while time.monotonic() < until and not ended():
-            writer = writer_in(self.folder)
-            if writer:
-                return writer
+            if any(name.startswith(".berth-") for _, _, names in os.walk(self.folder)
+                   for name in names):
+                return True
             time.sleep(0.0005)
-        return None
+        return False
 
     def ended_well(self, status, what):
         self.assertEqual(os.waitstatus_to_exitcode(status), 129, what)
@@ -66,7 +65,7 @@ class HangUp(Case):
             for _ in range(3):
                 job = subprocess.Popen([BERTH, *words, *self.SLOW], cwd=self.folder,
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                self.assertTrue(self.wait_for_writer(lambda: job.poll() is not None))
+                self.assertTrue(self.wait_for_temporary(lambda: job.poll() is not None))
                 for _ in range(3):
                     job.send_signal(signal.SIGHUP)
                 self.assertEqual(job.wait(60), 129, words)
@@ -99,7 +98,7 @@ class HangUp(Case):
                 finally:
                     os._exit(77)
             try:
-                self.assertTrue(self.wait_for_writer(), words)
+                self.assertTrue(self.wait_for_temporary(), words)
             finally:
                 os.close(master)
                 status = os.waitpid(pid, 0)[1]
@@ -125,12 +124,15 @@ class HangUp(Case):
                     os._exit(77)
             try:
                 os.write(master, f"{BERTH} {' '.join([*words, *self.SLOW])}\n".encode())
-                writer = self.wait_for_writer()
+                self.assertTrue(self.wait_for_temporary(), words)
+                writer, = processes_in(self.folder)
             finally:
                 os.close(master)
                 os.waitpid(pid, 0)
-            self.assertTrue(writer, words)
-            self.ended_well(os.waitpid(writer, 0)[1], words)
+            status = 129 << 8
+            with contextlib.suppress(ChildProcessError):  # the shell has asked for it
+                status = os.waitpid(writer, 0)[1]
+            self.ended_well(status, words)
 
 
 class Remarks(Case):
