@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Files of other formats that appear whole or not at all, and what killed ones leave. */
 #include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,9 +134,13 @@ Test(atomic, a_limit_of_file_sizes_is_an_error_and_no_signal)
         limit.rlim_cur = 50000; /* after the room was taken */
         if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
             _exit(3);
-        int code = berth_atomic_write(file, "beyond", 6, 60000, &error);
-        berth_atomic_abort(file);
-        _exit(code == BERTH_E_NO_SPACE && error.offset == 60000 ? 0 : 4);
+        if (berth_atomic_write(file, "beyond", 6, 60000, &error) != BERTH_E_NO_SPACE ||
+            error.offset != 60000)
+            _exit(4);
+        /* What was not written is not there, whoever overlooks it. */
+        if (berth_atomic_commit(file, &error) != BERTH_E_NO_SPACE || error.system_errno != EFBIG)
+            _exit(5);
+        _exit(0);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "%x", (unsigned)status);
@@ -186,4 +195,207 @@ Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
     cr_assert_eq(berth_clean(folder, 0, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_clean(path, 0, 0, count, NULL, &error), BERTH_E_SYSTEM);
     free(unknown), free(other);
+}
+
+/* The path of the temporary in the folder. Allocated; NULL: there is none. */
+static char *find_temporary(void)
+{
+    DIR *listing = opendir(folder);
+    char *found = NULL;
+
+    cr_assert(listing);
+    for (const struct dirent *entry; (entry = readdir(listing));)
+        if (strncmp(entry->d_name, ".berth-", 7) == 0 && !found)
+            found = test_path(folder, entry->d_name);
+    closedir(listing);
+    return found;
+}
+
+static bool file_holds(const char *name, const char *expected, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(name, &n);
+    bool same = n == nbytes && memcmp(file, expected, n) == 0;
+
+    free(file);
+    return same;
+}
+
+/* ---- what happens to the temporary meanwhile ---- */
+
+enum meanwhile { REMOVED, ANOTHER_SAVE, ANOTHER_FILE, A_FOLDER, A_LINK };
+
+static const char *const meanwhile_names[] = {"it is removed", "another save got its name",
+                                              "another file has its name", "a folder has its name",
+                                              "a link to the old file has its name"};
+
+/* Returns the other save, if there is one, which has written a part. */
+static berth_atomic_file *happen(enum meanwhile what, const char *temporary)
+{
+    berth_atomic_file *other = NULL;
+
+    cr_assert_eq(unlink(temporary), 0);
+    if (what == ANOTHER_SAVE) {
+        other = begin(5, NULL);
+        cr_assert_eq(access(temporary, F_OK), 0, "it did not get the same name");
+        cr_assert_eq(berth_atomic_write(other, "oth", 3, 0, NULL), 0);
+    } else if (what == ANOTHER_FILE)
+        test_write_file(temporary, "theirs", 6);
+    else if (what == A_FOLDER)
+        cr_assert_eq(mkdir(temporary, 0700), 0);
+    else if (what == A_LINK)
+        cr_assert_eq(symlink("model.json", temporary), 0);
+    return other;
+}
+
+/* What is there now is not this save's: it stays as it is. */
+static void check_untouched(enum meanwhile what, const char *temporary, berth_atomic_file *other)
+{
+    struct stat status;
+
+    cr_assert(file_holds(path, "old", 3), "%s", meanwhile_names[what]);
+    cr_assert_eq(lstat(temporary, &status) == 0, what != REMOVED, "%s", meanwhile_names[what]);
+    if (what == ANOTHER_SAVE) {
+        cr_assert_eq(berth_atomic_write(other, "er", 2, 3, NULL), 0);
+        cr_assert_eq(berth_atomic_commit(other, NULL), 0);
+        check_holds("other", 5);
+    } else if (what == ANOTHER_FILE)
+        cr_assert(file_holds(temporary, "theirs", 6) && unlink(temporary) == 0);
+    else if (what == A_FOLDER)
+        cr_assert(S_ISDIR(status.st_mode) && rmdir(temporary) == 0);
+    else if (what == A_LINK)
+        cr_assert(S_ISLNK(status.st_mode) && unlink(temporary) == 0);
+}
+
+/* X5, W7: removed by hand, or by `berth clean --older-than 0` of another host. */
+Test(atomic, without_its_temporary_it_fails_and_touches_nothing_of_others)
+{
+    static const char *const ends[] = {"commit", "abort", "cancel"};
+    const berth_call cancelled = {.progress = cancel};
+    berth_error error;
+
+    for (enum meanwhile what = REMOVED; what <= A_LINK; what++)
+        for (int end = 0; end < 3; end++) {
+            test_write_file(path, "old", 3);
+            berth_atomic_file *file = begin(4, end == 2 ? &cancelled : NULL);
+            char *temporary = find_temporary();
+            cr_assert_eq(berth_atomic_write(file, "mine", 4, 0, NULL), 0);
+            berth_atomic_file *other = happen(what, temporary);
+            if (end == 1)
+                berth_atomic_abort(file);
+            else
+                cr_assert_lt(berth_atomic_commit(file, &error), 0, "%s", meanwhile_names[what]);
+            if (end == 0)
+                cr_assert(strstr(error.message,
+                                 "model.json: cannot be replaced: its temporary was removed"),
+                          "%s: %s", meanwhile_names[what], error.message);
+            else if (end == 2)
+                cr_assert_eq(error.code, BERTH_E_CANCELLED, "%s", error.message);
+            check_untouched(what, temporary, other);
+            cr_assert_eq(test_folder_count(folder), 1, "%s, %s", meanwhile_names[what], ends[end]);
+            free(temporary);
+        }
+}
+
+/* X1: what may be read of the new file is decided by the old one as it is when it goes. */
+Test(atomic, a_file_that_becomes_private_meanwhile_stays_private)
+{
+    static const struct {
+        mode_t before, meanwhile; /* 0: there is no file */
+        bool anew;                /* another file takes its name */
+    } cases[] = {{0644, 0600, false}, {0666, 0640, false}, {0664, 0400, false}, {0644, 0600, true},
+                 {0, 0600, true},     {0, 0640, true},     {0644, 0644, true}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct stat status;
+        (void)unlink(path);
+        if (cases[i].before) {
+            test_write_file(path, "old", 3);
+            cr_assert_eq(chmod(path, cases[i].before), 0);
+        }
+        berth_atomic_file *file = begin(4, NULL);
+        cr_assert_eq(berth_atomic_write(file, "mine", 4, 0, NULL), 0);
+        if (cases[i].anew) {
+            (void)unlink(path);
+            test_write_file(path, "private", 7);
+        }
+        cr_assert_eq(chmod(path, cases[i].meanwhile), 0);
+        cr_assert_eq(berth_atomic_commit(file, NULL), 0);
+        cr_assert_eq(stat(path, &status), 0);
+        cr_assert_eq(status.st_mode & 07777, cases[i].meanwhile, "case %zu: mode %03o", i,
+                     (unsigned)status.st_mode & 07777);
+        check_holds("mine", 4);
+    }
+}
+
+/* ---- who is gone ---- */
+
+static int told[2], keep[2];
+
+static void *save_on(void *nothing)
+{
+    char byte = 0;
+    berth_atomic_file *file = begin(10, NULL);
+
+    (void)!write(told[1], "+", 1);
+    (void)!read(keep[0], &byte, 1);
+    _exit(berth_atomic_commit(file, NULL) == 0 ? 0 : 1);
+    return nothing;
+}
+
+/* X5: a killed save whose parent never asks for its end, as in containers without an init. */
+Test(atomic, a_zombie_is_dead)
+{
+    siginfo_t ended;
+
+    for (int round = 0; round < 2; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            (void)begin(10, NULL);
+            raise(SIGKILL);
+        }
+        cr_assert_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0);
+        cr_assert_eq(test_folder_count(folder), 2);
+        clean(0, 86400);
+        cr_assert(n_dead == 1 && n_alive == 0 && n_unknown == 0, "of %u alive", n_alive);
+        if (round == 0)
+            clean(BERTH_CLEAN_REMOVE, 86400);
+        else
+            berth_atomic_abort(begin(10, NULL));
+        check_holds("old", 3);
+        cr_assert_eq(waitpid(child, NULL, 0), child);
+    }
+}
+
+/* X5: its first thread ended, which the kernel shows as a zombie, too; others go on. */
+Test(atomic, a_process_without_its_first_thread_lives)
+{
+    char byte;
+    int status = -1;
+
+    cr_assert(pipe(told) == 0 && pipe(keep) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, save_on, NULL) != 0)
+            _exit(2);
+        pthread_exit(NULL);
+    }
+    cr_assert_eq(read(told[0], &byte, 1), 1);
+    for (char state = 0; state != 'Z';) {
+        char name[64], text[512];
+        snprintf(name, sizeof name, "/proc/%ld/stat", (long)child);
+        FILE *file = fopen(name, "r");
+        cr_assert(file && fgets(text, sizeof text, file) && strrchr(text, ')'));
+        fclose(file);
+        state = strrchr(text, ')')[2];
+    }
+    clean(BERTH_CLEAN_REMOVE, 0);
+    cr_assert(n_alive == 1 && n_removed == 0, "%u dead", n_dead);
+    berth_atomic_abort(begin(10, NULL));
+    cr_assert_eq(test_folder_count(folder), 2);
+    cr_assert_eq(write(keep[1], "+", 1), 1);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "%x", (unsigned)status);
+    check_holds("\0\0\0\0\0\0\0\0\0\0", 10);
 }

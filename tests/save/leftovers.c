@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Temporaries, when what is known of them changes in the midst of a call. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/syscalls.h"
+#include "save/temporary.h"
+#include "tests/save/records.h"
+
+#define OLD "half a checkpoint" /* leave_temporary's */
+
+static char *folder, *path, *leftover, *other;
+
+static void set_up(void)
+{
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    other = test_path(folder, "other.pt");
+    leftover = temporary_path(folder, "model.pt", 0);
+}
+
+static void tear_down(void)
+{
+    berth_system_restore();
+    free(path), free(leftover), free(other);
+    test_folder_remove(folder);
+}
+
+TestSuite(leftovers, .init = set_up, .fini = tear_down);
+
+static bool holds(const char *name, const char *expected, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(name, &n);
+    bool same = n == nbytes && memcmp(file, expected, n) == 0;
+
+    free(file);
+    return same;
+}
+
+/* ---- removing on a full disk ---- */
+
+static int full_errno;
+static unsigned n_claims;
+
+static bool is_full(const char *name)
+{
+    if (strncmp(name, "user.berth.claim", 16) != 0)
+        return false;
+    n_claims++;
+    errno = full_errno;
+    return true;
+}
+
+/* No room for a claim: attributes on ext4 lie in a block of their own. */
+static int setxattr_on_full(const char *file, const char *name, const void *value, size_t nbytes,
+                            int flags)
+{
+    return is_full(name) ? -1 : setxattr(file, name, value, nbytes, flags);
+}
+
+static int fsetxattr_on_full(int fd, const char *name, const void *value, size_t nbytes, int flags)
+{
+    return is_full(name) ? -1 : fsetxattr(fd, name, value, nbytes, flags);
+}
+
+static void fill_disk(int (*kill)(pid_t process, int number))
+{
+    n_claims = 0;
+    berth_system.setxattr = setxattr_on_full;
+    berth_system.fsetxattr = fsetxattr_on_full;
+    berth_system.kill = kill;
+}
+
+/* The save ends well at the last moment: its temporary gets the target's name, and its process is
+ * gone. */
+static int kill_too_late(pid_t process, int number)
+{
+    (void)process, (void)number;
+    (void)rename(leftover, path);
+    errno = ESRCH;
+    return -1;
+}
+
+/* The same, and the next save of the target has made its own temporary. */
+static int kill_too_late_and_next(pid_t process, int number)
+{
+    (void)process, (void)number;
+    if (access(path, F_OK) < 0 && rename(leftover, path) == 0)
+        test_write_file(leftover, "of the next", 11);
+    errno = ESRCH;
+    return -1;
+}
+
+static int kill_gone(pid_t process, int number)
+{
+    (void)process, (void)number;
+    errno = ESRCH;
+    return -1;
+}
+
+static void ignore(void *context, const berth_temporary *found)
+{
+    (void)context, (void)found;
+}
+
+/* As a save that runs: of this process. */
+static void leave_mine(void)
+{
+    char owner[BERTH_OWNER_NBYTES];
+
+    (void)unlink(path), (void)unlink(leftover), (void)unlink(other);
+    test_write_file(leftover, OLD, strlen(OLD));
+    cr_assert(berth_owner_of_this(owner));
+    cr_assert_eq(setxattr(leftover, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+}
+
+/* Looks at the leftover, and removes what is left over. */
+static void remove_by(int remover)
+{
+    berth_atomic_file *file;
+    berth_error error;
+
+    if (remover == 0) {
+        cr_assert_eq(berth_clean(folder, BERTH_CLEAN_REMOVE, 0, ignore, NULL, &error), 0, "%s",
+                     error.message);
+        return;
+    }
+    cr_assert_eq(berth_atomic_begin(path, 5, NULL, &file, &error), 0, "%s", error.message);
+    berth_atomic_abort(file);
+}
+
+/* X5 */
+Test(leftovers, on_a_full_disk_nothing_that_has_a_name_is_emptied)
+{
+    static const struct {
+        const char *what;
+        int (*kill)(pid_t process, int number);
+    } cases[] = {{"it has become the target", kill_too_late},
+                 {"it has become the target, another has its name", kill_too_late_and_next},
+                 {"it has another name, too", kill_gone}};
+    static const int full[] = {ENOSPC, EDQUOT};
+
+    for (size_t i = 0; i < 12; i++) {
+        const char *what = cases[i % 3].what;
+        full_errno = full[i / 3 % 2];
+        leave_mine();
+        if (cases[i % 3].kill == kill_gone) /* somebody keeps it */
+            cr_assert_eq(link(leftover, other), 0);
+        fill_disk(cases[i % 3].kill);
+        remove_by((int)(i / 6));
+        berth_system_restore();
+        const char *kept = cases[i % 3].kill == kill_gone ? other : path;
+        cr_assert(holds(kept, OLD, strlen(OLD)), "%s, %zu: emptied", what, i);
+        if (cases[i % 3].kill == kill_too_late_and_next)
+            cr_assert(holds(leftover, "of the next", 11), "%s, %zu", what, i);
+    }
+}
+
+/* X5: what is dead is removed there, too: its own room is enough for the claim. */
+Test(leftovers, on_a_full_disk_what_is_dead_gives_its_room)
+{
+    for (int remover = 0; remover < 2; remover++) {
+        full_errno = ENOSPC;
+        leave_mine();
+        fill_disk(kill_gone);
+        remove_by(remover);
+        berth_system_restore();
+        cr_assert_geq(n_claims, 2, "it was claimed once");
+        struct stat status;
+        if (stat(leftover, &status) == 0) /* nothing can be claimed here */
+            cr_assert_eq(status.st_size, 0);
+    }
+}
+
+/* ---- a temporary that goes while it is written ---- */
+
+static bool replace_it;
+
+static int lose_temporary(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    if (done_nbytes == total_nbytes && unlink(leftover) == 0 && replace_it)
+        test_write_file(leftover, "theirs", 6);
+    return 0;
+}
+
+/* X5, W7: a save of any kind. */
+Test(leftovers, a_save_without_its_temporary_fails_and_touches_nothing)
+{
+    static const char *const options[] = {"save.method=buffered", "save.method=direct",
+                                          "save.durability=none"};
+    const berth_call call = {.progress = lose_temporary};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    char expected[600];
+    berth_error error;
+
+    for (size_t i = 0; i < 6; i++) {
+        replace_it = i % 2;
+        test_write_file(path, "old", 3);
+        if (berth_config_patch(options[i / 2], &error) < 0) {
+            cr_assert(strstr(error.message, "not part of this version"), "%s", error.message);
+            continue;
+        }
+        cr_assert_lt(berth_save_records(path, NULL, records, 1, 0, &call, &error), 0, "%s",
+                     options[i / 2]);
+        berth_config_unpatch(NULL);
+        snprintf(expected, sizeof expected, "%.500s: cannot be replaced: its temporary was removed",
+                 path);
+        cr_assert_eq(strncmp(error.message, expected, strlen(expected)), 0, "%s", error.message);
+        cr_assert(holds(path, "old", 3));
+        cr_assert_eq(access(leftover, F_OK) == 0, replace_it);
+        cr_assert(!replace_it || (holds(leftover, "theirs", 6) && unlink(leftover) == 0));
+        cr_assert_eq(test_folder_count(folder), 1);
+    }
+}
+
+/* ---- a write that failed ---- */
+
+static int write_errno;
+static unsigned n_writes;
+
+static ssize_t pwrite_fails_once(int fd, const void *bytes, size_t nbytes, off_t offset)
+{
+    if (n_writes++ > 0)
+        return pwrite(fd, bytes, nbytes, offset);
+    errno = write_errno;
+    return -1;
+}
+
+/* X7: whoever overlooks it, and writes on, is told at the end. */
+Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
+{
+    static const int failures[] = {EIO, ENOSPC, EDQUOT, EFBIG};
+
+    for (size_t i = 0; i < 8; i++) {
+        berth_atomic_file *file;
+        berth_error error, why;
+        char message[sizeof error.message];
+        test_write_file(path, "old", 3);
+        write_errno = failures[i % 4];
+        n_writes = 0;
+        berth_system.pwrite = pwrite_fails_once;
+        cr_assert_eq(berth_atomic_begin(path, 8, NULL, &file, &error), 0, "%s", error.message);
+        int status = berth_atomic_write(file, "half", 4, 0, &error);
+        cr_assert_lt(status, 0);
+        cr_assert_eq(error.system_errno, write_errno);
+        memcpy(message, error.message, sizeof message);
+        if (i >= 4)
+            (void)berth_atomic_write(file, "half", 4, 4, NULL);
+        cr_assert_eq(berth_atomic_commit(file, &why), status, "%s: saved all the same", message);
+        berth_system_restore();
+        cr_assert_eq(why.system_errno, write_errno);
+        cr_assert_str_eq(why.message, message);
+        cr_assert(holds(path, "old", 3));
+        cr_assert_eq(test_folder_count(folder), 1);
+    }
+}
