@@ -27,12 +27,11 @@
  *     NULL; when it is not, it is cleared on entry and filled on failure.
  *   - Nothing of a file is ever executed. Nothing here aborts, exits, prints,
  *     or keeps an error in hidden state.
- *   - A child that was forked may use all of this, at whatever the parent's threads were, and
- *     read on through the parent's trees, checkpoints and archives. Jobs, prefetches, row caches
+ *   - A forked child may use all of this, whatever the parent's threads were doing, and may read
+ *     on through the parent's trees, checkpoints and archives. Jobs, prefetches, row caches
  *     and devices stay with their threads in the parent: BERTH_E_ARGUMENT (devices:
  *     BERTH_E_DEVICE); make them anew. Everything can be freed there, and ends nothing of the
- *     parent's. A call that a thread of the parent was in is not there; but not so a fork from
- *     within a callback, whose child may only exec or exit.
+ *     parent's. A child that was forked from within a callback may only exec or exit.
  *   - A thread that is cancelled (pthread_cancel) in a call goes on to its end. SIGXFSZ is held
  *     off in saves; no other signal is touched. Descriptors 0 to 2 are never ours, also where
  *     they are closed. The shared library stays loaded after dlclose.
@@ -766,7 +765,8 @@ BERTH_API void berth_atomic_abort(berth_atomic_file *file);
 
 /* Whether the save that a temporary belongs to goes on. */
 typedef enum berth_temporary_state {
-    BERTH_TEMPORARY_UNKNOWN, /* of another host or container, or its file system keeps no owner */
+    BERTH_TEMPORARY_UNKNOWN, /* of another host or container, from before a reboot, or its file
+                                system keeps no owner */
     BERTH_TEMPORARY_ALIVE,
     BERTH_TEMPORARY_DEAD
 } berth_temporary_state;
@@ -788,9 +788,10 @@ typedef void (*berth_temporary_function)(void *context, const berth_temporary *t
 #define BERTH_CLEAN_REMOVE 1u
 
 /*
- * Reports each temporary of saves in a folder, in no order. Never removes one whose save is alive.
- * `flags`: 0 or BERTH_CLEAN_REMOVE. Choose an age that no save of another host takes between two
- * writes: a day is safe. Fails where the folder cannot be listed. Thread-safe.
+ * Reports each temporary of saves in a folder, in no order. `flags`: 0 or BERTH_CLEAN_REMOVE. Never
+ * removes one that is known to be alive. For unknown ones, choose an age that no save of another
+ * host takes between two writes: a day is safe. A save whose temporary is removed nevertheless
+ * fails, and leaves the old file. Fails where the folder cannot be listed. Thread-safe.
  */
 BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
                           berth_temporary_function report, void *context, berth_error *error);

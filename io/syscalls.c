@@ -46,6 +46,12 @@ static long mbind_of(void *address, unsigned long nbytes, int mode, const unsign
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
+/* Of memfd_create: what may no longer be done with it. */
+static int get_seals_of(int fd)
+{
+    return fcntl(fd, F_GET_SEALS);
+}
+
 /* Nor this, which is libcap's. */
 static int capget_of(void *header, void *capabilities)
 {

@@ -121,7 +121,8 @@ static int fail_data(const struct walk *walk, const char *record, uint64_t at, b
 
 /* ---- computing ---- */
 
-int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *error)
+int berth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor,
+                             berth_error *error)
 {
     struct walk walk = begin_walk(checkpoint, 0);
 
@@ -138,6 +139,12 @@ int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *er
             return fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
+    /* The next record's header tells the end of each but the last: it may have no descriptor. */
+    if (walk.place.next_offset != cursor)
+        return berth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
+                          "it ends here; the layout puts its end at byte %llu; "
+                          "load.calculate_storage_offsets=off asks the directory",
+                          (ull)walk.place.next_offset);
     return 0;
 }
 

@@ -189,8 +189,9 @@ int berth_small_take(berth_checkpoint *checkpoint, int which, const uint8_t *byt
 uint32_t berth_checkpoint_alignment(const berth_checkpoint *checkpoint);
 /* Places all storages by the layout; the first header is expected at `cursor`. */
 int berth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
-/* Compares what the small records' headers say with the layout. */
-int berth_check_small_layout(const berth_checkpoint *checkpoint, berth_error *error);
+/* Compares what the small records' headers say with the layout; the last ends at `cursor`. */
+int berth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor,
+                             berth_error *error);
 /* Compares the local header of the first storage, if it lies in the head. */
 int berth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
                               const berth_window *window, berth_error *error);

@@ -235,7 +235,7 @@ static int read_computed(berth_checkpoint *checkpoint, berth_window *window, uin
 {
     const berth_small *pickle = &checkpoint->small[BERTH_DATA_PKL];
 
-    if (berth_check_small_layout(checkpoint, error) < 0 ||
+    if (berth_check_small_layout(checkpoint, cursor, error) < 0 ||
         read_values(checkpoint, window->head + pickle->data_offset, pickle->nbytes,
                     pickle->data_offset, &checkpoint->survey, error) < 0 ||
         berth_compute_offsets(checkpoint, cursor, error) < 0)

@@ -92,7 +92,12 @@ static int take_over(berth_commit *commit, berth_error *error)
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
-    if (take_room(commit, error) < 0) /* before anything is lost: it may be sealed */
+    /* Before anything is lost: a memfd may be sealed. -1: it is none. */
+    int seals = berth_system.get_seals(commit->fd);
+    if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
+        return berth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
+                                "is sealed, and cannot be written in place");
+    if (take_room(commit, error) < 0)
         return error->code;
     if (berth_system.ftruncate(commit->fd, 0) < 0)
         return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,

@@ -138,7 +138,10 @@ bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
 
 /* ---- another one ---- */
 
-/* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
+/*
+ * X5: only what this kernel says counts. What cannot be known is taken to be alive. An emulator
+ * (qemu) tells no start of its own process, 0, and the true one of others.
+ */
 static berth_owner_state look_for(long process, unsigned long long start)
 {
     unsigned long long now;
@@ -148,7 +151,8 @@ static berth_owner_state look_for(long process, unsigned long long start)
     if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_OWNER_DEAD;
     (void)snprintf(number, sizeof number, "%ld", process);
-    if (is_own_proc() && read_start(number, &now, &is_over) && (now != start || is_over))
+    if (is_own_proc() && read_start(number, &now, &is_over) &&
+        ((start > 0 && now != start) || is_over))
         return BERTH_OWNER_DEAD;
     return BERTH_OWNER_ALIVE;
 }

@@ -33,6 +33,7 @@
       (folder, path, mode, flags))                                                                 \
     X(ssize_t, readlinkat, (int folder, const char *path, char *text, size_t nbytes),              \
       (folder, path, text, nbytes))                                                                \
+    X(int, get_seals, (int fd), (fd))                                                              \
     X(int, getrlimit, (int resource, struct rlimit *limit), (resource, limit))                     \
     X(int, ioctl, (int fd, unsigned long request, void *argument), (fd, request, argument))        \
     X(int, fallocate, (int fd, int mode, off_t offset, off_t nbytes), (fd, mode, offset, nbytes))  \
