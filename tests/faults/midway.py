@@ -25,14 +25,13 @@ STOPPED = re.compile(r"^(\d+) .*stopped by SIGSTOP", re.MULTILINE)
 class Stopped:
     """A save that has written all, and waits for go()."""
 
-    def __init__(self, command, prefix=(), umask=0o022):
+    def __init__(self, command):
         need_tool("strace")
         self.log = tempfile.NamedTemporaryFile(prefix="berth-trace-")
         self.process = subprocess.Popen(
-            [*prefix, "strace", "-f", "-qq", "-o", self.log.name, "-e", "trace=fsync", "-e",
+            ["strace", "-f", "-qq", "-o", self.log.name, "-e", "trace=fsync", "-e",
              "inject=fsync:signal=SIGSTOP:when=1", *command],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-            umask=umask)
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         until = time.monotonic() + 60
         self.pid = None
         while not self.pid:
@@ -45,7 +44,6 @@ class Stopped:
 
     def go(self):
         """Returns its exit code and what it said."""
-        # From another namespace its number here is not known: all that strace has started.
         os.kill(self.pid, signal.SIGCONT)
         said = self.process.communicate(timeout=60)[1].decode()
         self.log.close()
