@@ -183,7 +183,8 @@ static bool is_as_carried(const struct stat *carried, const struct stat *now)
 {
     return carried->st_ino == now->st_ino && carried->st_dev == now->st_dev &&
            carried->st_ctim.tv_sec == now->st_ctim.tv_sec &&
-           carried->st_ctim.tv_nsec == now->st_ctim.tv_nsec && carried->st_mode == now->st_mode;
+           carried->st_ctim.tv_nsec == now->st_ctim.tv_nsec && carried->st_mode == now->st_mode &&
+           carried->st_uid == now->st_uid && carried->st_gid == now->st_gid;
 }
 
 /*

@@ -91,17 +91,20 @@ static struct {
     unsigned long long start;
 } known;
 
-/* Kernels before 5.6 have no time namespaces. */
+/*
+ * Kernels before 5.6 have no time namespaces. /proc/self has none at all where the first thread has
+ * ended.
+ */
 static bool describe_host(void)
 {
     char boot[LINK_NBYTES];
     unsigned long long processes, time = 0;
 
     if (!berth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
-        !read_namespace("/proc/self/ns/pid", &processes))
+        !read_namespace("/proc/thread-self/ns/pid", &processes))
         return false;
     boot[strcspn(boot, " \n")] = '\0';
-    (void)read_namespace("/proc/self/ns/time", &time);
+    (void)read_namespace("/proc/thread-self/ns/time", &time);
     (void)snprintf(known.host, sizeof known.host, "1 %s %llu %llu ", boot, processes, time);
     return true;
 }

@@ -146,8 +146,10 @@ static bool is_same(int folder, const char *name, const berth_temporary_file *fi
  */
 static bool make_room(int folder, const char *name, const berth_temporary_file *file)
 {
-    if (file->state != BERTH_OWNER_DEAD || file->status.st_nlink != 1 ||
-        !is_same(folder, name, file))
+    struct stat now;
+
+    if (file->state != BERTH_OWNER_DEAD || !is_same(folder, name, file) ||
+        berth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
         return false;
     int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
     bool made = fd >= 0 && berth_system.ftruncate(fd, 0) == 0;
@@ -294,8 +296,6 @@ bool berth_temporary_is_lost(int folder, const char *name, int fd)
 
     if (berth_system.fstat(fd, &open) < 0)
         return false;
-    if (open.st_nlink == 0)
-        return true;
     if (berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT;
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;

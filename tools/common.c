@@ -2,6 +2,7 @@
 /* Options, errors and output that all subcommands share. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,12 +173,15 @@ int trouble(const char *format, ...)
     va_list arguments;
 
     (void)fflush(stdout);
+    /* A remark that nobody reads ends nothing. */
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     fputs("berth: ", stderr);
     print_name(stderr, text);
     fputc('\n', stderr);
+    (void)signal(SIGPIPE, before);
     return EXIT_TROUBLE;
 }
 
