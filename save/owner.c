@@ -44,15 +44,15 @@ static bool read_namespace(const char *path, unsigned long long *number)
 }
 
 /*
- * When a process started, in clock ticks since the boot. `process`: "self", or a number. *is_over:
+ * When a process started, in clock ticks since the boot. `of`: its part of a path. *is_over:
  * it has ended, and its parent has not asked for how yet: nothing of it runs any more.
  */
-static bool read_start(const char *process, unsigned long long *start, bool *is_over)
+static bool read_start(const char *of, unsigned long long *start, bool *is_over)
 {
     char path[LINK_NBYTES], text[STAT_NBYTES], state = ' ';
     unsigned long long n_threads = 0;
 
-    (void)snprintf(path, sizeof path, "/proc/%.20s/stat", process);
+    (void)snprintf(path, sizeof path, "/proc/%.40s/stat", of);
     if (!berth_file_read_text(path, text, sizeof text))
         return false;
     const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
@@ -109,15 +109,26 @@ static bool describe_host(void)
     return true;
 }
 
+/*
+ * By its first thread: qemu shows a start of its own making in /proc/self/stat. Where /proc is
+ * another pid namespace's, the thread has another number there.
+ */
+static bool read_own_start(void)
+{
+    char first[LINK_NBYTES];
+    bool is_over;
+
+    (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
+    return read_start(first, &known.start, &is_over) || read_start("self", &known.start, &is_over);
+}
+
 /* False where /proc does not tell. `host` has room for BERTH_OWNER_NBYTES. */
 static bool know_this(char *host, unsigned long long *start)
 {
-    bool is_over;
-
     (void)berth_lock_take(&known.lock);
     if (known.process != berth_process() || known.id != getpid()) {
         known.host[0] = '\0';
-        if (!read_start("self", &known.start, &is_over) || !describe_host())
+        if (!read_own_start() || !describe_host())
             known.host[0] = '\0';
         known.process = known.host[0] ? berth_process() : 0;
         known.id = getpid();
@@ -141,10 +152,7 @@ bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
 
 /* ---- another one ---- */
 
-/*
- * X5: only what this kernel says counts. What cannot be known is taken to be alive. An emulator
- * (qemu) tells no start of its own process, 0, and the true one of others.
- */
+/* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
 static berth_owner_state look_for(long process, unsigned long long start)
 {
     unsigned long long now;
@@ -154,8 +162,7 @@ static berth_owner_state look_for(long process, unsigned long long start)
     if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_OWNER_DEAD;
     (void)snprintf(number, sizeof number, "%ld", process);
-    if (is_own_proc() && read_start(number, &now, &is_over) &&
-        ((start > 0 && now != start) || is_over))
+    if (is_own_proc() && read_start(number, &now, &is_over) && (now != start || is_over))
         return BERTH_OWNER_DEAD;
     return BERTH_OWNER_ALIVE;
 }
