@@ -156,13 +156,13 @@ bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
 static berth_owner_state look_for(long process, unsigned long long start)
 {
     unsigned long long now;
-    char number[LINK_NBYTES];
+    char first[LINK_NBYTES];
     bool is_over;
 
     if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_OWNER_DEAD;
-    (void)snprintf(number, sizeof number, "%ld", process);
-    if (is_own_proc() && read_start(number, &now, &is_over) && (now != start || is_over))
+    (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
+    if (is_own_proc() && read_start(first, &now, &is_over) && (now != start || is_over))
         return BERTH_OWNER_DEAD;
     return BERTH_OWNER_ALIVE;
 }

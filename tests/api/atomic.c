@@ -360,7 +360,8 @@ static void await_end_of_first_thread(pid_t process)
 {
     char name[64], text[512];
 
-    snprintf(name, sizeof name, "/proc/%ld/stat", (long)process);
+    /* By the thread: qemu has a text of its own for /proc/PID/stat. */
+    snprintf(name, sizeof name, "/proc/%ld/task/%ld/stat", (long)process, (long)process);
     for (char state = 0; state != 'Z';) {
         FILE *file = fopen(name, "r");
         cr_assert(file && fgets(text, sizeof text, file) && strrchr(text, ')'));
