@@ -5,6 +5,7 @@
  */
 #include "format/bytes.h"
 #include "tests/load/builder.h"
+#include "tests/support/support.h"
 
 #define OFF "load.calculate_storage_offsets=off"
 
@@ -123,6 +124,22 @@ Test(strange_heads, a_record_without_its_descriptor)
                    "it there");
     free(file);
     free_archive(&archive);
+}
+
+/* The same of the last small record, behind which no storage tells its end. Found by fuzzing. */
+Test(strange_heads, a_last_record_without_its_descriptor)
+{
+    static const char *const checks[] = {"load.check=none", "load.check=directory",
+                                         "load.check=data"};
+    size_t nbytes;
+    uint8_t *file =
+        test_read_file("tests/fuzz/found/file/byteorder_without_descriptor.pt", &nbytes);
+
+    for (size_t i = 0; i < 3; i++)
+        expect_failure(file, nbytes, checks[i], BERTH_E_OFFSETS,
+                       "memory: byteorder at byte 454: it ends here; the layout puts its end at "
+                       "byte 470; load.calculate_storage_offsets=off asks the directory");
+    free(file);
 }
 
 /* Z6: a descriptor without its signature. The directory can do with it, the head cannot. */
