@@ -311,8 +311,7 @@ static bool lies_elsewhere(const struct walk *walk, int which)
 {
     const berth_small *small = &walk->checkpoint->small[which];
 
-    return which == BERTH_BYTEORDER && small->present &&
-           small->header_offset > walk->place.next_offset;
+    return which == BERTH_BYTEORDER && small->header_offset > walk->place.next_offset;
 }
 
 static int compare_all_small(struct walk *walk, berth_error *error)
