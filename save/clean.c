@@ -23,19 +23,6 @@ static double seconds_of(const struct timespec *time)
     return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
 }
 
-static berth_temporary_state state_of(const berth_temporary_file *file)
-{
-    switch (file->state) {
-    case BERTH_OWNER_ALIVE:
-        return BERTH_TEMPORARY_ALIVE;
-    case BERTH_OWNER_DEAD:
-        return BERTH_TEMPORARY_DEAD;
-    case BERTH_OWNER_UNKNOWN:
-        break;
-    }
-    return BERTH_TEMPORARY_UNKNOWN;
-}
-
 /* One whose owner nobody here can look for: who still writes to it changes its time. */
 static bool may_remove(const cleaning *clean, const berth_temporary *found)
 {
@@ -67,7 +54,7 @@ static void look_at(const cleaning *clean, const char *name)
     berth_temporary found = {.name = name,
                              .nbytes = (uint64_t)file.status.st_size,
                              .age_seconds = age > 0 ? age : 0,
-                             .state = state_of(&file),
+                             .state = file.state,
                              .owner = file.owner};
     berth_error_clear(&why);
     if (clean->remove && may_remove(clean, &found))

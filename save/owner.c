@@ -153,31 +153,31 @@ bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
 /* ---- another one ---- */
 
 /* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
-static berth_owner_state look_for(long process, unsigned long long start)
+static berth_temporary_state look_for(long process, unsigned long long start)
 {
     unsigned long long now;
     char first[LINK_NBYTES];
     bool is_over;
 
     if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
-        return BERTH_OWNER_DEAD;
+        return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
     if (is_own_proc() && read_start(first, &now, &is_over) && (now != start || is_over))
-        return BERTH_OWNER_DEAD;
-    return BERTH_OWNER_ALIVE;
+        return BERTH_TEMPORARY_DEAD;
+    return BERTH_TEMPORARY_ALIVE;
 }
 
-berth_owner_state berth_owner_look(const char *text)
+berth_temporary_state berth_owner_look(const char *text)
 {
     char host[BERTH_OWNER_NBYTES];
     unsigned long long process, start;
 
     if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)
-        return BERTH_OWNER_UNKNOWN;
+        return BERTH_TEMPORARY_UNKNOWN;
     /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
     const char *at = text + strlen(host);
     if (!parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
         !parse(&at, '\0', &start))
-        return BERTH_OWNER_UNKNOWN;
+        return BERTH_TEMPORARY_UNKNOWN;
     return look_for((long)process, start);
 }

@@ -8,20 +8,17 @@
 #ifndef BERTH_SAVE_OWNER_H
 #define BERTH_SAVE_OWNER_H
 
-#include <stdbool.h>
+#include "berth.h"
 
 #define BERTH_OWNER_NBYTES 160
-
-typedef enum berth_owner_state {
-    BERTH_OWNER_UNKNOWN, /* of another host or container, or the text is none */
-    BERTH_OWNER_ALIVE,
-    BERTH_OWNER_DEAD /* certainly: this kernel says so */
-} berth_owner_state;
 
 /* This process. False where /proc does not tell: then nobody can ever know. */
 bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES]);
 
-/* Whether the process that a text names is there. `text` may hold anything. */
-berth_owner_state berth_owner_look(const char *text);
+/*
+ * Whether the process that a text names is there. `text` may hold anything. Dead is only who this
+ * kernel says is dead.
+ */
+berth_temporary_state berth_owner_look(const char *text);
 
 #endif

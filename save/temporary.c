@@ -121,8 +121,8 @@ static bool make_claim(int fd, bool is_old)
         if (errno != EEXIST)
             return false;
         read_owner(fd, attribute, other);
-        berth_owner_state state = berth_owner_look(other);
-        if (state == BERTH_OWNER_ALIVE || (state == BERTH_OWNER_UNKNOWN && !is_old)) {
+        berth_temporary_state state = berth_owner_look(other);
+        if (state == BERTH_TEMPORARY_ALIVE || (state == BERTH_TEMPORARY_UNKNOWN && !is_old)) {
             errno = EEXIST;
             return false;
         }
@@ -148,7 +148,7 @@ static bool make_room(int folder, const char *name, const berth_temporary_file *
 {
     struct stat now;
 
-    if (file->state != BERTH_OWNER_DEAD || !is_same(folder, name, file) ||
+    if (file->state != BERTH_TEMPORARY_DEAD || !is_same(folder, name, file) ||
         berth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
         return false;
     int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
@@ -191,7 +191,7 @@ static bool remove_dead(int folder, const char *name, bool *exists)
     *exists = berth_temporary_open(folder, name, &file);
     if (!*exists)
         return false;
-    if (file.state == BERTH_OWNER_DEAD)
+    if (file.state == BERTH_TEMPORARY_DEAD)
         removed = berth_temporary_remove(folder, name, &file, false);
     if (removed)
         berth_log("removed %s, left by a save that was killed", name);

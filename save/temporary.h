@@ -39,7 +39,7 @@ typedef struct berth_temporary_file {
     int fd;                         /* O_PATH */
     struct stat status;             /* of a regular file */
     char owner[BERTH_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
-    berth_owner_state state;
+    berth_temporary_state state;
 } berth_temporary_file;
 
 /* Looks at a name. False: no regular file has it. */

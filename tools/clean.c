@@ -163,6 +163,8 @@ int run_clean(int argc, char **argv)
     berth_error error;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.common.stats)
+        return trouble("--stats: nothing is saved or loaded here");
     if (options.common.json && !(all.list = json_array()))
         return trouble("out of memory");
     if (berth_clean(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,

@@ -115,6 +115,8 @@ int run_config(int argc, char **argv)
     config_options options = {.words = {.most = 1}};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
+    if (options.common.stats)
+        return trouble("--stats: nothing is saved or loaded here");
     if (options.words.n)
         return show_one(options.words.words[0], options.common.json);
     return options.changed ? show_changed() : show_all(options.common.json);

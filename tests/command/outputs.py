@@ -31,9 +31,11 @@ class Pipes(Case):
                 os.close(theirs)
                 self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""), (words, was))
 
-    def test_cat_has_no_json(self):
+    def test_an_option_that_would_do_nothing_is_refused(self):
         self.refused("cat", "--json", self.demo, "model.layers.0.bias",
                      says=["--json", "raw bytes", "`berth ls --json`"])
+        self.refused("clean", "--stats", ".", says=["--stats", "nothing is saved or loaded"])
+        self.refused("config", "--stats", says=["--stats", "nothing is saved or loaded"])
 
 
 class Demo(Case):
