@@ -184,15 +184,22 @@ const berth_value *berth_root(const berth_checkpoint *checkpoint)
     return checkpoint ? checkpoint->root : NULL;
 }
 
+/* With the lock held. NULL on failure. */
+static const berth_names *need_names(berth_checkpoint *checkpoint, berth_error *error)
+{
+    if (!checkpoint->names)
+        (void)berth_names_new(checkpoint->root, &checkpoint->names, error);
+    return error->code < 0 ? NULL : checkpoint->names;
+}
+
 const berth_names *berth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
 {
     berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
 
     berth_checkpoint_lock(checkpoint);
-    if (!checkpoint->names)
-        (void)berth_names_new(checkpoint->root, &checkpoint->names, error);
+    const berth_names *names = need_names(checkpoint, error);
     berth_checkpoint_unlock(checkpoint);
-    return error->code < 0 ? NULL : checkpoint->names;
+    return names;
 }
 
 const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
@@ -249,14 +256,21 @@ static bool is_parameter(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* The text that is handed out until the next call. */
-static int show(berth_checkpoint *checkpoint, const berth_names *names, size_t i,
-                berth_error *error)
+/* Makes the text that is handed out until the next call. The value, or NULL. With the lock held. */
+static const berth_value *show(berth_checkpoint *checkpoint, size_t i, berth_error *error)
 {
-    berth_checkpoint_lock(checkpoint);
-    (void)berth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error);
-    berth_checkpoint_unlock(checkpoint);
-    return error->code;
+    const berth_names *names = need_names(checkpoint, error);
+
+    if (!names)
+        return NULL;
+    if (i >= berth_names_count(names)) {
+        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                         "there is no tensor %zu among %zu", i, berth_names_count(names));
+        return NULL;
+    }
+    if (berth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
+        return NULL;
+    return berth_names_value(names, i);
 }
 
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
@@ -266,17 +280,11 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     if (!checkpoint || !named)
         return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                           "berth_tensor_at needs a checkpoint and a place for the tensor");
-    const berth_names *names = berth_checkpoint_names(checkpoint, error);
-    if (!names)
+    berth_checkpoint_lock(checkpoint);
+    const berth_value *value = show(checkpoint, i, error);
+    berth_checkpoint_unlock(checkpoint);
+    if (error->code < 0)
         return berth_error_prefix(error, checkpoint->reader.name);
-    if (i >= berth_names_count(names)) {
-        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                         "there is no tensor %zu among %zu", i, berth_names_count(names));
-        return berth_error_prefix(error, checkpoint->reader.name);
-    }
-    if (show(checkpoint, names, i, error) < 0)
-        return berth_error_prefix(error, checkpoint->reader.name);
-    const berth_value *value = berth_names_value(names, i);
     const berth_tensor *tensor = berth_value_tensor(value);
     *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
                                   .path = checkpoint->shown_path.text,
