@@ -3,14 +3,14 @@
  * X13: a thread that is cancelled inside a call of the library goes on to the call's end, whatever
  * it waits for there; so does what the caller gave us to call.
  */
-#ifndef BERTH_CONFIG_CANCEL_H
-#define BERTH_CONFIG_CANCEL_H
+#ifndef BTH_CONFIG_CANCEL_H
+#define BTH_CONFIG_CANCEL_H
 
 #include <pthread.h>
 #include <stdbool.h>
 
-/* What berth_cancel_restore puts back; -1: nothing. */
-static inline int berth_cancel_hold(bool is_meant)
+/* What bth_cancel_restore puts back; -1: nothing. */
+static inline int bth_cancel_hold(bool is_meant)
 {
     int before = -1;
 
@@ -19,7 +19,7 @@ static inline int berth_cancel_hold(bool is_meant)
     return before;
 }
 
-static inline void berth_cancel_restore(const int *before)
+static inline void bth_cancel_restore(const int *before)
 {
     int unasked;
 
@@ -28,8 +28,8 @@ static inline void berth_cancel_restore(const int *before)
 }
 
 /* Until the end of the block, if the condition holds. */
-#define BERTH_HOLD_CANCEL(condition)                                                               \
-    __attribute__((cleanup(berth_cancel_restore), unused)) const int berth_cancel_before =         \
-        berth_cancel_hold(condition)
+#define BTH_HOLD_CANCEL(condition)                                                                 \
+    __attribute__((cleanup(bth_cancel_restore), unused)) const int bth_cancel_before =             \
+        bth_cancel_hold(condition)
 
 #endif

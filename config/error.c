@@ -17,11 +17,11 @@ const char *berth_status_text(int status)
     switch (status) {
     case BERTH_OK:
         return "success";
-#define BERTH_STATUS_TEXT(name, value, text)                                                       \
+#define BTH_STATUS_TEXT(name, value, text)                                                         \
     case value:                                                                                    \
         return text;
-        BERTH_STATUS_MAP(BERTH_STATUS_TEXT)
-#undef BERTH_STATUS_TEXT
+        BERTH_STATUS_MAP(BTH_STATUS_TEXT)
+#undef BTH_STATUS_TEXT
     default:
         return "unknown status";
     }
@@ -32,17 +32,17 @@ const char *berth_status_name(int status)
     switch (status) {
     case BERTH_OK:
         return "BERTH_OK";
-#define BERTH_STATUS_NAME(name, value, text)                                                       \
+#define BTH_STATUS_NAME(name, value, text)                                                         \
     case value:                                                                                    \
         return "BERTH_E_" #name;
-        BERTH_STATUS_MAP(BERTH_STATUS_NAME)
-#undef BERTH_STATUS_NAME
+        BERTH_STATUS_MAP(BTH_STATUS_NAME)
+#undef BTH_STATUS_NAME
     default:
         return "BERTH_E_UNKNOWN";
     }
 }
 
-void berth_error_clear(berth_error *error)
+void bth_error_clear(berth_error *error)
 {
     /* Not the whole object: it is a kilobyte, and clearing happens on every call. */
     error->code = BERTH_OK;
@@ -137,7 +137,7 @@ static void append(berth_error *error, const char *format, ...)
 /* Code, record, offset and the part of the message before the text. */
 static void begin(berth_error *error, int code, const char *record, uint64_t offset)
 {
-    berth_error_clear(error);
+    bth_error_clear(error);
     error->code = (berth_status)code;
     error->offset = offset;
     if (record && *record) {
@@ -151,8 +151,8 @@ static void begin(berth_error *error, int code, const char *record, uint64_t off
         append(error, ": ");
 }
 
-int berth_fail(berth_error *error, int code, const char *record, uint64_t offset,
-               const char *format, ...)
+int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
+             ...)
 {
     va_list arguments;
 
@@ -182,8 +182,8 @@ static int code_of_errno(int system_errno)
     }
 }
 
-int berth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                     const char *format, ...)
+int bth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                   const char *format, ...)
 {
     va_list arguments;
 
@@ -204,7 +204,7 @@ int berth_fail_errno(berth_error *error, int system_errno, const char *record, u
     return error->code;
 }
 
-int berth_error_prefix(berth_error *error, const char *name)
+int bth_error_prefix(berth_error *error, const char *name)
 {
     char message[sizeof error->message];
 
@@ -217,7 +217,7 @@ int berth_error_prefix(berth_error *error, const char *name)
     return error->code;
 }
 
-int berth_error_in(berth_error *error, const char *record)
+int bth_error_in(berth_error *error, const char *record)
 {
     static const char at[] = "at byte ";
     char message[sizeof error->message];
@@ -233,10 +233,10 @@ int berth_error_in(berth_error *error, const char *record)
     return error->code;
 }
 
-int berth_fail_memory(berth_error *error, uint64_t nbytes)
+int bth_fail_memory(berth_error *error, uint64_t nbytes)
 {
-    return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                      "out of memory: %llu bytes were asked for", (unsigned long long)nbytes);
+    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "out of memory: %llu bytes were asked for", (unsigned long long)nbytes);
 }
 
 static berth_log_function log_function;
@@ -248,15 +248,15 @@ void berth_set_log(berth_log_function function, void *context)
     log_context = context;
 }
 
-void berth_log(const char *format, ...)
+void bth_log(const char *format, ...)
 {
     berth_error line;
     va_list arguments;
 
     if (!log_function)
         return;
-    BERTH_HOLD_CANCEL(true);
-    berth_error_clear(&line);
+    BTH_HOLD_CANCEL(true);
+    bth_error_clear(&line);
     va_start(arguments, format);
     append_list(&line, format, arguments);
     va_end(arguments);

@@ -11,13 +11,13 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* Of berth_lock.process: somebody is making the mutex. */
+/* Of bth_lock.process: somebody is making the mutex. */
 #define MAKING 1u
 
 /* ---- which process this is ---- */
 
 /* In a page that is zeros in a child. NULL: there is none, and processes are known by their ids. */
-_Atomic uint64_t *berth_process_page;
+_Atomic uint64_t *bth_process_page;
 static _Atomic uint64_t n_processes; /* numbers given so far, here and in the parents */
 
 static _Atomic uint64_t n_forks;
@@ -27,7 +27,7 @@ static void count_fork(void)
     atomic_fetch_add(&n_forks, 1);
 }
 
-uint64_t berth_forks(void)
+uint64_t bth_forks(void)
 {
     return atomic_load(&n_forks);
 }
@@ -46,14 +46,14 @@ __attribute__((constructor)) static void begin(void)
         return;
     /* Emulators that take any advice (qemu before 8.0) follow none. */
     if (madvise(page, nbytes, -1) != 0 && madvise(page, nbytes, MADV_WIPEONFORK) == 0)
-        berth_process_page = page;
+        bth_process_page = page;
     else
         (void)munmap(page, nbytes);
 }
 
-void berth_process_by_id(void)
+void bth_process_by_id(void)
 {
-    berth_process_page = NULL;
+    bth_process_page = NULL;
 }
 
 /* Two threads of a child may come at once: the number that is there first counts for both. */
@@ -61,12 +61,12 @@ static uint64_t number_process(void)
 {
     uint64_t nobody = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
 
-    return atomic_compare_exchange_strong(berth_process_page, &nobody, number) ? number : nobody;
+    return atomic_compare_exchange_strong(bth_process_page, &nobody, number) ? number : nobody;
 }
 
-uint64_t berth_process_number(void)
+uint64_t bth_process_number(void)
 {
-    return berth_process_page ? number_process() : (uint64_t)getpid();
+    return bth_process_page ? number_process() : (uint64_t)getpid();
 }
 
 /* ---- locks ---- */
@@ -76,11 +76,11 @@ static uint64_t made_in(uint64_t process)
     return process << 1;
 }
 
-void berth_lock_begin(berth_lock *lock)
+void bth_lock_begin(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
-    lock->state = BERTH_LOCK_OURS;
-    atomic_init(&lock->process, made_in(berth_process()));
+    lock->state = BTH_LOCK_OURS;
+    atomic_init(&lock->process, made_in(bth_process()));
 }
 
 /*
@@ -88,7 +88,7 @@ void berth_lock_begin(berth_lock *lock)
  * whether it was held. A fork in the midst of this leaves MAKING with the number of a process that
  * the grandchild is not.
  */
-static void make_anew(berth_lock *lock, uint64_t wanted)
+static void make_anew(bth_lock *lock, uint64_t wanted)
 {
     uint64_t seen = atomic_load(&lock->process);
 
@@ -100,37 +100,37 @@ static void make_anew(berth_lock *lock, uint64_t wanted)
         }
         if (!atomic_compare_exchange_strong(&lock->process, &seen, wanted | MAKING))
             continue;
-        if (lock->state != BERTH_LOCK_TORN)
-            lock->state = berth_lock_was_free(lock) ? BERTH_LOCK_INHERITED : BERTH_LOCK_TORN;
+        if (lock->state != BTH_LOCK_TORN)
+            lock->state = bth_lock_was_free(lock) ? BTH_LOCK_INHERITED : BTH_LOCK_TORN;
         (void)pthread_mutex_init(&lock->mutex, NULL);
         atomic_store(&lock->process, wanted);
         return;
     }
 }
 
-berth_lock_state berth_lock_take(berth_lock *lock)
+bth_lock_state bth_lock_take(bth_lock *lock)
 {
-    uint64_t wanted = made_in(berth_process());
+    uint64_t wanted = made_in(bth_process());
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
         make_anew(lock, wanted);
     (void)pthread_mutex_lock(&lock->mutex);
-    berth_lock_state state = lock->state;
-    lock->state = BERTH_LOCK_OURS;
+    bth_lock_state state = lock->state;
+    lock->state = BTH_LOCK_OURS;
     return state;
 }
 
-void berth_lock_give(berth_lock *lock)
+void bth_lock_give(bth_lock *lock)
 {
     (void)pthread_mutex_unlock(&lock->mutex);
 }
 
-bool berth_lock_is_ours(const berth_lock *lock)
+bool bth_lock_is_ours(const bth_lock *lock)
 {
-    return atomic_load_explicit(&lock->process, memory_order_relaxed) == made_in(berth_process());
+    return atomic_load_explicit(&lock->process, memory_order_relaxed) == made_in(bth_process());
 }
 
-bool berth_lock_was_free(berth_lock *lock)
+bool bth_lock_was_free(bth_lock *lock)
 {
     if (pthread_mutex_trylock(&lock->mutex) != 0)
         return false;
@@ -138,16 +138,16 @@ bool berth_lock_was_free(berth_lock *lock)
     return true;
 }
 
-void berth_lock_end(berth_lock *lock)
+void bth_lock_end(bth_lock *lock)
 {
-    if (berth_lock_is_ours(lock))
+    if (bth_lock_is_ours(lock))
         (void)pthread_mutex_destroy(&lock->mutex);
 }
 
-int berth_fail_forked(berth_error *error, const char *what)
+int bth_fail_forked(berth_error *error, const char *what)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                      "this %s was made before this process was forked, and its threads are not "
-                      "here: make it anew in this process",
-                      what);
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "this %s was made before this process was forked, and its threads are not "
+                    "here: make it anew in this process",
+                    what);
 }

@@ -19,7 +19,7 @@ void berth_set_allocator(const berth_allocator *chosen)
 /* X13: the caller's, who may wait in it. */
 static void *call_hook(void *pointer, size_t nbytes)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     return allocator.reallocate(allocator.context, pointer, nbytes);
 }
 
@@ -29,7 +29,7 @@ static int is_allocatable(size_t nbytes)
     return nbytes > 0 && nbytes <= PTRDIFF_MAX;
 }
 
-void *berth_allocate(size_t nbytes)
+void *bth_allocate(size_t nbytes)
 {
     if (!is_allocatable(nbytes))
         return NULL;
@@ -38,7 +38,7 @@ void *berth_allocate(size_t nbytes)
     return malloc(nbytes);
 }
 
-void *berth_allocate_zeroed(size_t nbytes)
+void *bth_allocate_zeroed(size_t nbytes)
 {
     if (!is_allocatable(nbytes))
         return NULL;
@@ -50,7 +50,7 @@ void *berth_allocate_zeroed(size_t nbytes)
     return pointer;
 }
 
-void *berth_reallocate(void *pointer, size_t nbytes)
+void *bth_reallocate(void *pointer, size_t nbytes)
 {
     if (!is_allocatable(nbytes))
         return NULL;
@@ -59,7 +59,7 @@ void *berth_reallocate(void *pointer, size_t nbytes)
     return realloc(pointer, nbytes);
 }
 
-void berth_release(void *pointer)
+void bth_release(void *pointer)
 {
     if (!pointer)
         return;
@@ -69,11 +69,11 @@ void berth_release(void *pointer)
         free(pointer);
 }
 
-char *berth_duplicate(const char *text, size_t n)
+char *bth_duplicate(const char *text, size_t n)
 {
     if (n == SIZE_MAX)
         return NULL;
-    char *copy = berth_allocate(n + 1);
+    char *copy = bth_allocate(n + 1);
     if (!copy)
         return NULL;
     if (n > 0)
@@ -84,5 +84,5 @@ char *berth_duplicate(const char *text, size_t n)
 
 void berth_free(void *bytes)
 {
-    berth_release(bytes);
+    bth_release(bytes);
 }

@@ -21,39 +21,39 @@
 /* clang-format off */
 /* Not one on top of the other: bounds and later hold commas once they are expanded. */
 #define BERTH_OPTION(section, option, type, value, bounds, unit_text, names, later, text)          \
-    {.name = #section "." #option, .kind = BERTH_OPTION_##type, .initial = (value), bounds,        \
+    {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,        \
      .unit = (unit_text), .aliases = (names), later, .help = (text)},
-#define BERTH_OPTION_TOP(option, type, value, bounds, unit_text, names, later, text)               \
-    {.name = #option, .kind = BERTH_OPTION_##type, .initial = (value), bounds,                     \
+#define BTH_OPTION_TOP(option, type, value, bounds, unit_text, names, later, text)               \
+    {.name = #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,                     \
      .unit = (unit_text), .aliases = (names), later, .help = (text)},
-static const berth_option_row rows[] = {
+static const bth_option_row rows[] = {
 #include "config/options.def"
 };
 #undef BERTH_OPTION
-#undef BERTH_OPTION_TOP
+#undef BTH_OPTION_TOP
 /* clang-format on */
 
-_Static_assert(sizeof rows / sizeof *rows == BERTH_N_OPTIONS, "one field a row");
+_Static_assert(sizeof rows / sizeof *rows == BTH_N_OPTIONS, "one field a row");
 
-const berth_option_row *berth_option_at(size_t i)
+const bth_option_row *bth_option_at(size_t i)
 {
     return &rows[i];
 }
 
-size_t berth_option_index(const berth_option_row *row)
+size_t bth_option_index(const bth_option_row *row)
 {
     return (size_t)(row - rows);
 }
 
 /* The fields are all int64_t, in the order of the rows. */
-int64_t *berth_option_field(struct berth_config *config, const berth_option_row *row)
+int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row)
 {
-    return (int64_t *)(void *)config + berth_option_index(row);
+    return (int64_t *)(void *)config + bth_option_index(row);
 }
 
-int64_t berth_option_value(const struct berth_config *config, const berth_option_row *row)
+int64_t bth_option_value(const struct berth_config *config, const bth_option_row *row)
 {
-    return ((const int64_t *)(const void *)config)[berth_option_index(row)];
+    return ((const int64_t *)(const void *)config)[bth_option_index(row)];
 }
 
 /* ---- names ---- */
@@ -85,10 +85,9 @@ static bool is_name(const char *text, size_t n, const char *name, size_t name_n,
     return true;
 }
 
-const berth_option_row *berth_option_find(const char *name, size_t n, bool as_variable,
-                                          unsigned *rank)
+const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank)
 {
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const char *at = rows[i].aliases, *word = rows[i].name;
         size_t word_n = strlen(word);
         unsigned word_rank = 0;
@@ -104,9 +103,9 @@ const berth_option_row *berth_option_find(const char *name, size_t n, bool as_va
     return NULL;
 }
 
-bool berth_option_is_in_section(const char *name, size_t n)
+bool bth_option_is_in_section(const char *name, size_t n)
 {
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const char *dot = strchr(rows[i].name, '.');
         size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
         if (dot && n >= section_n && is_name(name, section_n, rows[i].name, section_n, true))
@@ -126,7 +125,7 @@ static void add(char *text, size_t text_nbytes, const char *more, size_t n)
 }
 
 /* Choice i, or an empty word. */
-static const char *choice_at(const berth_option_row *row, int64_t i, size_t *n)
+static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
     const char *at = row->choices, *word;
 
@@ -136,7 +135,7 @@ static const char *choice_at(const berth_option_row *row, int64_t i, size_t *n)
     return "";
 }
 
-static void print_number(const berth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+static void print_number(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
 {
     static const struct {
         int shift;
@@ -145,7 +144,7 @@ static void print_number(const berth_option_row *row, int64_t value, char *text,
     int shift = 0;
     const char *suffix = "";
 
-    for (size_t i = 0; row->kind == BERTH_OPTION_BYTES && value != 0 && i < 3 && !shift; i++)
+    for (size_t i = 0; row->kind == BTH_OPTION_BYTES && value != 0 && i < 3 && !shift; i++)
         if (value % (INT64_C(1) << units[i].shift) == 0) {
             shift = units[i].shift;
             suffix = units[i].suffix;
@@ -153,7 +152,7 @@ static void print_number(const berth_option_row *row, int64_t value, char *text,
     (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> shift), suffix);
 }
 
-static void print_flags(const berth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+static void print_flags(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
 {
     size_t n;
     /* The first two exclude each other; the rest is added. */
@@ -168,31 +167,30 @@ static void print_flags(const berth_option_row *row, int64_t value, char *text, 
         }
 }
 
-void berth_option_print(const berth_option_row *row, int64_t value,
-                        char text[BERTH_OPTION_TEXT_NBYTES])
+void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES])
 {
     size_t n;
 
     switch (row->kind) {
-    case BERTH_OPTION_BOOL:
-    case BERTH_OPTION_CHOICE:
+    case BTH_OPTION_BOOL:
+    case BTH_OPTION_CHOICE:
         text[0] = '\0';
         const char *word = choice_at(row, value, &n);
-        add(text, BERTH_OPTION_TEXT_NBYTES, word, n);
+        add(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
-    case BERTH_OPTION_INT:
-    case BERTH_OPTION_BYTES:
-        print_number(row, value, text, BERTH_OPTION_TEXT_NBYTES);
+    case BTH_OPTION_INT:
+    case BTH_OPTION_BYTES:
+        print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
-    case BERTH_OPTION_FLAGS:
-        print_flags(row, value, text, BERTH_OPTION_TEXT_NBYTES);
+    case BTH_OPTION_FLAGS:
+        print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     }
 }
 
-void berth_option_print_bounds(const berth_option_row *row, char *text, size_t text_nbytes)
+void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes)
 {
-    char least[BERTH_OPTION_TEXT_NBYTES], most[BERTH_OPTION_TEXT_NBYTES];
+    char least[BTH_OPTION_TEXT_NBYTES], most[BTH_OPTION_TEXT_NBYTES];
 
     if (row->choices) {
         (void)snprintf(text, text_nbytes, "%s", row->choices);
@@ -206,16 +204,16 @@ void berth_option_print_bounds(const berth_option_row *row, char *text, size_t t
 }
 
 /* Whether the engine of choice or flag i is not built. */
-static bool is_unbuilt_choice(const berth_option_row *row, int64_t i)
+static bool is_unbuilt_choice(const bth_option_row *row, int64_t i)
 {
-    if (row->kind == BERTH_OPTION_FLAGS)
+    if (row->kind == BTH_OPTION_FLAGS)
         return i > 0 && (row->unbuilt & BIT(i - 1));
     return row->unbuilt & BIT(i);
 }
 
 /* "auto or buffered", "private, shared or populate"; those that are built, or those that are not.
  */
-static void list_choices(const berth_option_row *row, bool unbuilt, char *text, size_t text_nbytes)
+static void list_choices(const bth_option_row *row, bool unbuilt, char *text, size_t text_nbytes)
 {
     size_t n, left = 0;
     const char *word;
@@ -233,13 +231,13 @@ static void list_choices(const berth_option_row *row, bool unbuilt, char *text, 
     }
 }
 
-void berth_option_print_unbuilt(const berth_option_row *row, char *text, size_t text_nbytes)
+void bth_option_print_unbuilt(const bth_option_row *row, char *text, size_t text_nbytes)
 {
-    char initial[BERTH_OPTION_TEXT_NBYTES];
+    char initial[BTH_OPTION_TEXT_NBYTES];
 
     text[0] = '\0';
     if (row->unbuilt == ALL_BUT_DEFAULT) {
-        berth_option_print(row, row->initial, initial);
+        bth_option_print(row, row->initial, initial);
         (void)snprintf(text, text_nbytes, "all but %s", initial);
     } else if (row->unbuilt) {
         list_choices(row, true, text, text_nbytes);
@@ -248,42 +246,42 @@ void berth_option_print_unbuilt(const berth_option_row *row, char *text, size_t 
 
 /* ---- text to values ---- */
 
-static int fail_bounds(const berth_option_row *row, const char *text, size_t n, const char *source,
+static int fail_bounds(const bth_option_row *row, const char *text, size_t n, const char *source,
                        berth_error *error)
 {
     char bounds[128];
 
-    berth_option_print_bounds(row, bounds, sizeof bounds);
-    return berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%s = %.*s: must be %s (%s)",
-                      row->name, (int)(n < 100 ? n : 100), text, bounds, source);
+    bth_option_print_bounds(row, bounds, sizeof bounds);
+    return bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%s = %.*s: must be %s (%s)",
+                    row->name, (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
 /* A value in bounds, but of an engine that is not built. */
-static int fail_unbuilt(const berth_option_row *row, int64_t value, const char *source,
+static int fail_unbuilt(const bth_option_row *row, int64_t value, const char *source,
                         berth_error *error)
 {
-    char text[BERTH_OPTION_TEXT_NBYTES], use[128];
+    char text[BTH_OPTION_TEXT_NBYTES], use[128];
 
-    berth_option_print(row, value, text);
+    bth_option_print(row, value, text);
     if (row->unbuilt == ALL_BUT_DEFAULT)
-        berth_option_print(row, row->initial, use);
+        bth_option_print(row, row->initial, use);
     else
         list_choices(row, false, use, sizeof use);
-    return berth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
-                      "%s = %s: %s not part of this version; use %s (%s)", row->name, text,
-                      row->engine, use, source);
+    return bth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
+                    "%s = %s: %s not part of this version; use %s (%s)", row->name, text,
+                    row->engine, use, source);
 }
 
-static bool is_unbuilt(const berth_option_row *row, int64_t value)
+static bool is_unbuilt(const bth_option_row *row, int64_t value)
 {
     if (row->unbuilt == 0)
         return false;
     if (row->unbuilt == ALL_BUT_DEFAULT)
         return value != row->initial;
-    return row->kind == BERTH_OPTION_FLAGS ? (value & row->unbuilt) : (BIT(value) & row->unbuilt);
+    return row->kind == BTH_OPTION_FLAGS ? (value & row->unbuilt) : (BIT(value) & row->unbuilt);
 }
 
-static int64_t count_choices(const berth_option_row *row)
+static int64_t count_choices(const bth_option_row *row)
 {
     const char *at = row->choices, *word;
     size_t n;
@@ -294,13 +292,13 @@ static int64_t count_choices(const berth_option_row *row)
     return count;
 }
 
-static bool is_in_bounds(const berth_option_row *row, int64_t value)
+static bool is_in_bounds(const bth_option_row *row, int64_t value)
 {
     switch (row->kind) {
-    case BERTH_OPTION_BOOL:
-    case BERTH_OPTION_CHOICE:
+    case BTH_OPTION_BOOL:
+    case BTH_OPTION_CHOICE:
         return value >= 0 && value < count_choices(row);
-    case BERTH_OPTION_FLAGS:
+    case BTH_OPTION_FLAGS:
         return value >= 0 && value < BIT(count_choices(row) - 1);
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
@@ -309,8 +307,8 @@ static bool is_in_bounds(const berth_option_row *row, int64_t value)
     }
 }
 
-int berth_option_check(const berth_option_row *row, int64_t value, const char *source,
-                       berth_error *error)
+int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
+                     berth_error *error)
 {
     char text[24];
 
@@ -343,7 +341,7 @@ static bool parse_bool(const char *text, size_t n, int64_t *value)
     return false;
 }
 
-static bool parse_choice(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool parse_choice(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     size_t word_n;
     const char *word;
@@ -357,7 +355,7 @@ static bool parse_choice(const berth_option_row *row, const char *text, size_t n
 }
 
 /* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
-static bool parse_flags(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool parse_flags(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     int64_t choice;
     bool is_private = false;
@@ -389,40 +387,40 @@ static int shift_of(const char *suffix, size_t n)
 }
 
 /* False also when it does not fit. */
-static bool parse_number(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     uint64_t number = 0;
     size_t at = 0;
 
     for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
-        if (!berth_multiply(number, 10, &number) ||
-            !berth_add(number, (uint64_t)(text[at] - '0'), &number))
+        if (!bth_multiply(number, 10, &number) ||
+            !bth_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
     int shift = shift_of(text + at, n - at);
     if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
         return false;
-    if (!berth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
+    if (!bth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
         return false;
     *value = (int64_t)number;
     return true;
 }
 
-static bool parse(const berth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool parse(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     switch (row->kind) {
-    case BERTH_OPTION_BOOL:
+    case BTH_OPTION_BOOL:
         return parse_bool(text, n, value);
-    case BERTH_OPTION_CHOICE:
+    case BTH_OPTION_CHOICE:
         return parse_choice(row, text, n, value);
-    case BERTH_OPTION_FLAGS:
+    case BTH_OPTION_FLAGS:
         return parse_flags(row, text, n, value);
     default:
         return parse_number(row, text, n, value);
     }
 }
 
-int berth_option_parse(const berth_option_row *row, const char *text, size_t n, const char *source,
-                       int64_t *value, berth_error *error)
+int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
+                     int64_t *value, berth_error *error)
 {
     int64_t parsed;
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One row of options.def, its value as text, and the check of a value against its row. */
-#ifndef BERTH_CONFIG_OPTION_ROW_H
-#define BERTH_CONFIG_OPTION_ROW_H
+#ifndef BTH_CONFIG_OPTION_ROW_H
+#define BTH_CONFIG_OPTION_ROW_H
 
 #include "config/options.h"
 
-#define BERTH_N_OPTIONS (sizeof(struct berth_config) / sizeof(int64_t))
+#define BTH_N_OPTIONS (sizeof(struct berth_config) / sizeof(int64_t))
 
-enum berth_option_kind {
-    BERTH_OPTION_BOOL,
-    BERTH_OPTION_CHOICE,
-    BERTH_OPTION_INT,
-    BERTH_OPTION_BYTES,
-    BERTH_OPTION_FLAGS
+enum bth_option_kind {
+    BTH_OPTION_BOOL,
+    BTH_OPTION_CHOICE,
+    BTH_OPTION_INT,
+    BTH_OPTION_BYTES,
+    BTH_OPTION_FLAGS
 };
 
-typedef struct berth_option_row {
+typedef struct bth_option_row {
     const char *name; /* "save.method" */
-    enum berth_option_kind kind;
+    enum bth_option_kind kind;
     int64_t initial;
     const char *choices; /* "a | b | c", the position is the value; flags: item i + 1 is bit i */
     int64_t minimum, maximum;
@@ -28,43 +28,41 @@ typedef struct berth_option_row {
     int64_t unbuilt;    /* bits of choices or flags, or -1: all but the default */
     const char *engine; /* "direct writes are", before "not part of this version" */
     const char *help;
-} berth_option_row;
+} bth_option_row;
 
-/* Row i, 0 <= i < BERTH_N_OPTIONS, in the order of options.def. */
-const berth_option_row *berth_option_at(size_t i);
-size_t berth_option_index(const berth_option_row *row);
+/* Row i, 0 <= i < BTH_N_OPTIONS, in the order of options.def. */
+const bth_option_row *bth_option_at(size_t i);
+size_t bth_option_index(const bth_option_row *row);
 
 /*
  * The row of a name or alias. `rank`, if not NULL: 0 for the name, 1 for the first alias, … With
  * `as_variable`, names are compared in the form they have in the environment, "SAVE_METHOD".
  */
-const berth_option_row *berth_option_find(const char *name, size_t n, bool as_variable,
-                                          unsigned *rank);
+const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank);
 
 /* Whether a variable's name ("SAVE_METHD") begins with an option's section: then it must be one. */
-bool berth_option_is_in_section(const char *name, size_t n);
+bool bth_option_is_in_section(const char *name, size_t n);
 
 /* The field of a row. */
-int64_t *berth_option_field(struct berth_config *config, const berth_option_row *row);
-int64_t berth_option_value(const struct berth_config *config, const berth_option_row *row);
+int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row);
+int64_t bth_option_value(const struct berth_config *config, const bth_option_row *row);
 
 /*
  * Text of n bytes to a checked value. `source` tells in a message who brought the value, e.g.
  * "set by the program".
  */
-int berth_option_parse(const berth_option_row *row, const char *text, size_t n, const char *source,
-                       int64_t *value, berth_error *error);
+int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
+                     int64_t *value, berth_error *error);
 /* Checks a value that came as an integer. */
-int berth_option_check(const berth_option_row *row, int64_t value, const char *source,
-                       berth_error *error);
+int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
+                     berth_error *error);
 
 /* What fits any value as text. */
-#define BERTH_OPTION_TEXT_NBYTES 64
-void berth_option_print(const berth_option_row *row, int64_t value,
-                        char text[BERTH_OPTION_TEXT_NBYTES]);
+#define BTH_OPTION_TEXT_NBYTES 64
+void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES]);
 /* "none | file | full", "1 to 32768, a power of two", "0 to 1024, 0: measured". */
-void berth_option_print_bounds(const berth_option_row *row, char *text, size_t text_nbytes);
+void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes);
 /* Values whose engine is not built: "direct", "all but 0"; "". */
-void berth_option_print_unbuilt(const berth_option_row *row, char *text, size_t text_nbytes);
+void bth_option_print_unbuilt(const bth_option_row *row, char *text, size_t text_nbytes);
 
 #endif

@@ -21,24 +21,24 @@ static const char by_program[] = "set by the program";
  * forked meanwhile: what is new is made beside the old, and then said to be the one that counts.
  */
 static struct {
-    berth_lock lock; /* of the rest */
+    bth_lock lock; /* of the rest */
     atomic_bool environment_is_read;
     berth_error environment_error; /* a bad variable: fails every operation */
-    berth_environment environment;
-    berth_layer programs[2];  /* what the program has set: */
+    bth_environment environment;
+    bth_layer programs[2];    /* what the program has set: */
     _Atomic unsigned current; /* this of them */
 } process;
 
 /* With the lock held, as all that follow. */
-static const berth_layer *program_layer(void)
+static const bth_layer *program_layer(void)
 {
     return &process.programs[atomic_load(&process.current)];
 }
 
 /* A copy to be changed, until it is adopted. */
-static berth_layer *copy_program_layer(void)
+static bth_layer *copy_program_layer(void)
 {
-    berth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
+    bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
 
     *copy = *program_layer();
     return copy;
@@ -52,8 +52,8 @@ static void adopt_program_layer(void)
 static int need_environment(berth_error *error)
 {
     if (!atomic_load(&process.environment_is_read)) {
-        berth_error_clear(&process.environment_error);
-        (void)berth_environment_read(environ, &process.environment, &process.environment_error);
+        bth_error_clear(&process.environment_error);
+        (void)bth_environment_read(environ, &process.environment, &process.environment_error);
         atomic_store(&process.environment_is_read, true);
     }
     if (process.environment_error.code != BERTH_OK)
@@ -61,18 +61,18 @@ static int need_environment(berth_error *error)
     return error->code;
 }
 
-void berth_config_reread_environment(void)
+void bth_config_reread_environment(void)
 {
-    (void)berth_lock_take(&process.lock);
+    (void)bth_lock_take(&process.lock);
     atomic_store(&process.environment_is_read, false);
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
 }
 
 /* ---- what the thread has ---- */
 
 typedef struct patch {
     struct patch *outer;
-    berth_layer layer; /* with all that the outer patches set */
+    bth_layer layer; /* with all that the outer patches set */
 } patch;
 
 static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
@@ -86,7 +86,7 @@ static void free_patches(void *innermost)
 
     while (inner) {
         patch *outer = inner->outer;
-        berth_release(inner);
+        bth_release(inner);
         inner = outer;
     }
 }
@@ -104,92 +104,92 @@ static patch *innermost_patch(void)
 
 int berth_config_patch(const char *assignments, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     patch *outer = innermost_patch();
-    berth_layer layer = {0};
+    bth_layer layer = {0};
 
     if (outer)
         layer = outer->layer;
-    if (berth_layer_parse_words(&layer, assignments, "in a patch", error) < 0)
+    if (bth_layer_parse_words(&layer, assignments, "in a patch", error) < 0)
         return error->code;
-    patch *inner = berth_allocate(sizeof *inner);
+    patch *inner = bth_allocate(sizeof *inner);
     if (!inner)
-        return berth_fail_memory(error, sizeof *inner);
+        return bth_fail_memory(error, sizeof *inner);
     *inner = (patch){.outer = outer, .layer = layer};
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
-        berth_release(inner);
-        return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                          "the system has no more memory for thread-local values");
+        bth_release(inner);
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "the system has no more memory for thread-local values");
     }
     return 0;
 }
 
 int berth_config_unpatch(berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     patch *inner = innermost_patch();
 
     if (!inner)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "this thread has no patch to undo");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "this thread has no patch to undo");
     (void)pthread_setspecific(patch_key, inner->outer); /* the key has its place already */
-    berth_release(inner);
+    bth_release(inner);
     return 0;
 }
 
 /* ---- what is in force ---- */
 
 /* With the lock held and the environment read. */
-static int64_t value_in_force(const berth_option_row *row, const patch *inner, const char **source)
+static int64_t value_in_force(const bth_option_row *row, const patch *inner, const char **source)
 {
-    size_t i = berth_option_index(row);
-    const berth_environment *environment = &process.environment;
+    size_t i = bth_option_index(row);
+    const bth_environment *environment = &process.environment;
 
     if (environment->force.is_set[i]) {
         *source = environment->force_source[i];
-        return berth_option_value(&environment->force.values, row);
+        return bth_option_value(&environment->force.values, row);
     }
     if (inner && inner->layer.is_set[i]) {
         *source = "patch";
-        return berth_option_value(&inner->layer.values, row);
+        return bth_option_value(&inner->layer.values, row);
     }
     if (program_layer()->is_set[i]) {
         *source = "program";
-        return berth_option_value(&program_layer()->values, row);
+        return bth_option_value(&program_layer()->values, row);
     }
     if (environment->plain.is_set[i]) {
         *source = environment->plain_source[i];
-        return berth_option_value(&environment->plain.values, row);
+        return bth_option_value(&environment->plain.values, row);
     }
     *source = "default";
     return row->initial;
 }
 
-int berth_config_in_force(struct berth_config *config, berth_error *error)
+int bth_config_in_force(struct berth_config *config, berth_error *error)
 {
     const patch *inner = innermost_patch();
     const char *source;
 
-    (void)berth_lock_take(&process.lock);
+    (void)bth_lock_take(&process.lock);
     if (need_environment(error) == BERTH_OK)
-        for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
-            const berth_option_row *row = berth_option_at(i);
-            *berth_option_field(config, row) = value_in_force(row, inner, &source);
+        for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+            const bth_option_row *row = bth_option_at(i);
+            *bth_option_field(config, row) = value_in_force(row, inner, &source);
         }
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
     return error->code;
 }
 
-static int one_in_force(const berth_option_row *row, int64_t *value, const char **source,
+static int one_in_force(const bth_option_row *row, int64_t *value, const char **source,
                         berth_error *error)
 {
     const patch *inner = innermost_patch();
 
-    (void)berth_lock_take(&process.lock);
+    (void)bth_lock_take(&process.lock);
     int status = need_environment(error);
     if (status == BERTH_OK)
         *value = value_in_force(row, inner, source);
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
     return status;
 }
 
@@ -197,59 +197,58 @@ static int one_in_force(const berth_option_row *row, int64_t *value, const char 
 static int with_forced(const struct berth_config *own, struct berth_config *config,
                        berth_error *error)
 {
-    (void)berth_lock_take(&process.lock);
+    (void)bth_lock_take(&process.lock);
     if (need_environment(error) == BERTH_OK) {
         *config = *own;
-        berth_layer_apply(&process.environment.force, config);
+        bth_layer_apply(&process.environment.force, config);
     }
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
     return error->code;
 }
 
-int berth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error)
+int bth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error)
 {
     int status = call && call->config ? with_forced(call->config, config, error)
-                                      : berth_config_in_force(config, error);
+                                      : bth_config_in_force(config, error);
 
-    if (status == 0 && config->debug && config->load_check < BERTH_CHECK_HEADERS)
-        config->load_check = BERTH_CHECK_HEADERS;
+    if (status == 0 && config->debug && config->load_check < BTH_CHECK_HEADERS)
+        config->load_check = BTH_CHECK_HEADERS;
     return status;
 }
 
 /* ---- the program's values ---- */
 
-static const berth_option_row *find(const char *name, berth_error *error)
+static const bth_option_row *find(const char *name, berth_error *error)
 {
-    const berth_option_row *row = name ? berth_option_find(name, strlen(name), false, NULL) : NULL;
+    const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
     if (!row)
-        (void)berth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.100s: no such option",
-                         name ? name : "(null)");
+        (void)bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.100s: no such option",
+                       name ? name : "(null)");
     return row;
 }
 
-static void set_program(const berth_option_row *row, int64_t value)
+static void set_program(const bth_option_row *row, int64_t value)
 {
-    (void)berth_lock_take(&process.lock);
-    berth_layer *layer = copy_program_layer();
-    *berth_option_field(&layer->values, row) = value;
-    layer->is_set[berth_option_index(row)] = true;
+    (void)bth_lock_take(&process.lock);
+    bth_layer *layer = copy_program_layer();
+    *bth_option_field(&layer->values, row) = value;
+    layer->is_set[bth_option_index(row)] = true;
     adopt_program_layer();
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
 }
 
 int berth_config_set(const char *name, const char *text, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = find(name, error);
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = find(name, error);
     int64_t value;
 
     if (!row)
         return error->code;
     if (!text)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value",
-                          row->name);
-    if (berth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value", row->name);
+    if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
     set_program(row, value);
     return 0;
@@ -257,10 +256,10 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
 
 int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = find(name, error);
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = find(name, error);
 
-    if (!row || berth_option_check(row, value, by_program, error) < 0)
+    if (!row || bth_option_check(row, value, by_program, error) < 0)
         return error->code;
     set_program(row, value);
     return 0;
@@ -268,26 +267,26 @@ int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 
 int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = find(name, error);
-    char printed[BERTH_OPTION_TEXT_NBYTES];
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = find(name, error);
+    char printed[BTH_OPTION_TEXT_NBYTES];
     const char *source;
     int64_t value;
 
     if (!row || one_in_force(row, &value, &source, error) != BERTH_OK)
         return error->code;
-    berth_option_print(row, value, printed);
+    bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%s: its value needs %zu bytes", row->name, strlen(printed) + 1);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: its value needs %zu bytes", row->name, strlen(printed) + 1);
     memcpy(text, printed, strlen(printed) + 1);
     return 0;
 }
 
 int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = find(name, error);
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = find(name, error);
     const char *source;
 
     if (!row)
@@ -297,33 +296,33 @@ int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
 
 int berth_config_reset(const char *name, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = name ? find(name, error) : NULL;
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = name ? find(name, error) : NULL;
 
     if (name && !row)
         return error->code;
-    (void)berth_lock_take(&process.lock);
-    berth_layer *layer = copy_program_layer();
+    (void)bth_lock_take(&process.lock);
+    bth_layer *layer = copy_program_layer();
     if (row)
-        layer->is_set[berth_option_index(row)] = false;
+        layer->is_set[bth_option_index(row)] = false;
     else
-        *layer = (berth_layer){0};
+        *layer = (bth_layer){0};
     adopt_program_layer();
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
     return 0;
 }
 
 int berth_config_load(const char *text, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_layer layer = {0};
+    BTH_ERROR_BEGIN(error);
+    bth_layer layer = {0};
 
-    if (berth_layer_parse_lines(&layer, text, error) < 0)
+    if (bth_layer_parse_lines(&layer, text, error) < 0)
         return error->code;
-    (void)berth_lock_take(&process.lock);
-    berth_layer_add(copy_program_layer(), &layer);
+    (void)bth_lock_take(&process.lock);
+    bth_layer_add(copy_program_layer(), &layer);
     adopt_program_layer();
-    berth_lock_give(&process.lock);
+    bth_lock_give(&process.lock);
     return 0;
 }
 
@@ -347,23 +346,23 @@ int berth_set_default_load_endianness(const char *endianness, berth_error *error
 /* Texts of the rows that are put together once and live for ever. */
 static struct {
     char bounds[80];
-    char initial[BERTH_OPTION_TEXT_NBYTES];
-} row_texts[BERTH_N_OPTIONS];
+    char initial[BTH_OPTION_TEXT_NBYTES];
+} row_texts[BTH_N_OPTIONS];
 static pthread_once_t row_texts_once = PTHREAD_ONCE_INIT;
 
 static void make_row_texts(void)
 {
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
-        const berth_option_row *row = berth_option_at(i);
-        berth_option_print_bounds(row, row_texts[i].bounds, sizeof row_texts[i].bounds);
-        berth_option_print(row, row->initial, row_texts[i].initial);
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        bth_option_print_bounds(row, row_texts[i].bounds, sizeof row_texts[i].bounds);
+        bth_option_print(row, row->initial, row_texts[i].initial);
     }
 }
 
-static int describe(const berth_option_row *row, berth_option *option, berth_error *error)
+static int describe(const bth_option_row *row, berth_option *option, berth_error *error)
 {
     static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
-    size_t i = berth_option_index(row);
+    size_t i = bth_option_index(row);
     const char *source;
     int64_t value;
 
@@ -378,29 +377,29 @@ static int describe(const berth_option_row *row, berth_option *option, berth_err
                              .help = row->help,
                              .aliases = row->aliases,
                              .source = source};
-    berth_option_print(row, value, option->value);
-    berth_option_print_unbuilt(row, option->later, sizeof option->later);
+    bth_option_print(row, value, option->value);
+    bth_option_print_unbuilt(row, option->later, sizeof option->later);
     return 0;
 }
 
 size_t berth_config_count(void)
 {
-    return BERTH_N_OPTIONS;
+    return BTH_N_OPTIONS;
 }
 
 int berth_config_option(size_t i, berth_option *option, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    if (i >= BERTH_N_OPTIONS)
-        return berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                          "there is no option %zu, there are %zu", i, BERTH_N_OPTIONS);
-    return describe(berth_option_at(i), option, error);
+    BTH_ERROR_BEGIN(error);
+    if (i >= BTH_N_OPTIONS)
+        return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                        "there is no option %zu, there are %zu", i, BTH_N_OPTIONS);
+    return describe(bth_option_at(i), option, error);
 }
 
 int berth_config_describe(const char *name, berth_option *option, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    const berth_option_row *row = find(name, error);
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = find(name, error);
 
     if (!row)
         return error->code;
@@ -411,15 +410,15 @@ int berth_config_describe(const char *name, berth_option *option, berth_error *e
 
 berth_config *berth_config_new(berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_config *config = berth_allocate(sizeof *config);
+    BTH_ERROR_BEGIN(error);
+    berth_config *config = bth_allocate(sizeof *config);
 
     if (!config) {
-        (void)berth_fail_memory(error, sizeof *config);
+        (void)bth_fail_memory(error, sizeof *config);
         return NULL;
     }
-    if (berth_config_in_force(config, error) < 0) {
-        berth_release(config);
+    if (bth_config_in_force(config, error) < 0) {
+        bth_release(config);
         return NULL;
     }
     return config;
@@ -427,18 +426,18 @@ berth_config *berth_config_new(berth_error *error)
 
 void berth_config_free(berth_config *config)
 {
-    berth_release(config);
+    bth_release(config);
 }
 
 int berth_config_apply(berth_config *config, const char *assignments, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_layer layer = {0};
+    BTH_ERROR_BEGIN(error);
+    bth_layer layer = {0};
 
     if (!config)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no configuration");
-    if (berth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no configuration");
+    if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
         return error->code;
-    berth_layer_apply(&layer, config);
+    bth_layer_apply(&layer, config);
     return 0;
 }

@@ -4,33 +4,33 @@
  * after the first step beyond the end every read gives 0 and `good` stays false, so a
  * fixed structure is read field by field and asked once, at its end.
  */
-#ifndef BERTH_FORMAT_BYTES_H
-#define BERTH_FORMAT_BYTES_H
+#ifndef BTH_FORMAT_BYTES_H
+#define BTH_FORMAT_BYTES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-typedef struct berth_cursor {
+typedef struct bth_cursor {
     const uint8_t *start;
     size_t nbytes;
     size_t at;
     bool good;
-} berth_cursor;
+} bth_cursor;
 
-static inline berth_cursor berth_cursor_over(const uint8_t *start, size_t nbytes)
+static inline bth_cursor bth_cursor_over(const uint8_t *start, size_t nbytes)
 {
-    return (berth_cursor){.start = start, .nbytes = nbytes, .at = 0, .good = true};
+    return (bth_cursor){.start = start, .nbytes = nbytes, .at = 0, .good = true};
 }
 
-static inline size_t berth_cursor_left(const berth_cursor *cursor)
+static inline size_t bth_cursor_left(const bth_cursor *cursor)
 {
     return cursor->nbytes - cursor->at;
 }
 
 /* The next n bytes, or NULL when fewer are left. */
-static inline const uint8_t *berth_cursor_take(berth_cursor *cursor, size_t n)
+static inline const uint8_t *bth_cursor_take(bth_cursor *cursor, size_t n)
 {
     const uint8_t *taken = cursor->start + cursor->at;
     if (!cursor->good || n > cursor->nbytes - cursor->at) {
@@ -41,9 +41,9 @@ static inline const uint8_t *berth_cursor_take(berth_cursor *cursor, size_t n)
     return taken;
 }
 
-static inline uint64_t berth_cursor_integer(berth_cursor *cursor, size_t n)
+static inline uint64_t bth_cursor_integer(bth_cursor *cursor, size_t n)
 {
-    const uint8_t *taken = berth_cursor_take(cursor, n);
+    const uint8_t *taken = bth_cursor_take(cursor, n);
     uint64_t value = 0;
     for (size_t i = n; taken && i > 0; i--)
         value = value << 8 | taken[i - 1];
@@ -51,46 +51,46 @@ static inline uint64_t berth_cursor_integer(berth_cursor *cursor, size_t n)
 }
 
 /* Spelled out, so that each is one load. */
-static inline uint16_t berth_cursor_u16(berth_cursor *cursor)
+static inline uint16_t bth_cursor_u16(bth_cursor *cursor)
 {
-    const uint8_t *taken = berth_cursor_take(cursor, 2);
+    const uint8_t *taken = bth_cursor_take(cursor, 2);
     return taken ? (uint16_t)((unsigned)taken[0] | (unsigned)taken[1] << 8) : 0;
 }
 
-static inline uint32_t berth_cursor_u32(berth_cursor *cursor)
+static inline uint32_t bth_cursor_u32(bth_cursor *cursor)
 {
-    const uint8_t *taken = berth_cursor_take(cursor, 4);
+    const uint8_t *taken = bth_cursor_take(cursor, 4);
     return taken ? taken[0] | (uint32_t)taken[1] << 8 | (uint32_t)taken[2] << 16 |
                        (uint32_t)taken[3] << 24
                  : 0;
 }
 
-static inline uint64_t berth_cursor_u64(berth_cursor *cursor)
+static inline uint64_t bth_cursor_u64(bth_cursor *cursor)
 {
-    return berth_cursor_integer(cursor, 8);
+    return bth_cursor_integer(cursor, 8);
 }
 
 /* Writes the low n bytes of value; returns where the next field begins. */
-static inline uint8_t *berth_put_integer(uint8_t *out, uint64_t value, size_t n)
+static inline uint8_t *bth_put_integer(uint8_t *out, uint64_t value, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = (uint8_t)(value >> (8 * i));
     return out + n;
 }
 
-static inline uint8_t *berth_put_u16(uint8_t *out, uint64_t value)
+static inline uint8_t *bth_put_u16(uint8_t *out, uint64_t value)
 {
-    return berth_put_integer(out, value, 2);
+    return bth_put_integer(out, value, 2);
 }
 
-static inline uint8_t *berth_put_u32(uint8_t *out, uint64_t value)
+static inline uint8_t *bth_put_u32(uint8_t *out, uint64_t value)
 {
-    return berth_put_integer(out, value, 4);
+    return bth_put_integer(out, value, 4);
 }
 
-static inline uint8_t *berth_put_u64(uint8_t *out, uint64_t value)
+static inline uint8_t *bth_put_u64(uint8_t *out, uint64_t value)
 {
-    return berth_put_integer(out, value, 8);
+    return bth_put_integer(out, value, 8);
 }
 
 #endif

@@ -4,7 +4,7 @@
 #include <libdeflate.h>
 #include <zlib.h>
 
-uint32_t berth_crc32(uint32_t crc, const void *bytes, size_t nbytes)
+uint32_t bth_crc32(uint32_t crc, const void *bytes, size_t nbytes)
 {
     /* libdeflate gives the starting value, whatever the CRC, when the pointer is NULL. */
     if (nbytes == 0)
@@ -13,7 +13,7 @@ uint32_t berth_crc32(uint32_t crc, const void *bytes, size_t nbytes)
 }
 
 /* Lengths below 2^63, as the layout guarantees: zlib never ends on a negative one. */
-uint32_t berth_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t b_nbytes)
+uint32_t bth_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t b_nbytes)
 {
     z_off64_t length = (z_off64_t)(b_nbytes & INT64_MAX);
     return (uint32_t)crc32_combine64(crc_a, crc_b, length);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Facts about dtypes, from the rows of berth.h and dtypes.def. */
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 
 #include <string.h>
 
@@ -75,22 +75,22 @@ size_t berth_dtype_nbytes(berth_dtype dtype)
     return names[row(dtype)].nbytes;
 }
 
-size_t berth_dtype_swap_nbytes(berth_dtype dtype)
+size_t bth_dtype_swap_nbytes(berth_dtype dtype)
 {
     return facts[row(dtype)].swap_nbytes;
 }
 
-int berth_dtype_elements(berth_dtype dtype)
+int bth_dtype_elements(berth_dtype dtype)
 {
     return facts[row(dtype)].elements;
 }
 
-const char *berth_dtype_storage_class(berth_dtype dtype)
+const char *bth_dtype_storage_class(berth_dtype dtype)
 {
     return facts[row(dtype)].storage_class;
 }
 
-bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
+bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
 {
     *dtype = BERTH_DTYPE_NONE;
     if (nbytes == strlen("UntypedStorage") && memcmp(name, "UntypedStorage", nbytes) == 0)
@@ -105,18 +105,18 @@ bool berth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype
     return false;
 }
 
-berth_dtype berth_dtype_of_storage(berth_dtype dtype)
+berth_dtype bth_dtype_of_storage(berth_dtype dtype)
 {
-    return berth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
+    return bth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
 }
 
-bool berth_dtype_same_class(berth_dtype a, berth_dtype b)
+bool bth_dtype_same_class(berth_dtype a, berth_dtype b)
 {
     return a == b || (a == BERTH_DTYPE_NONE && b == BERTH_UINT8) ||
            (a == BERTH_UINT8 && b == BERTH_DTYPE_NONE);
 }
 
-bool berth_dtype_is_quantized(berth_dtype dtype)
+bool bth_dtype_is_quantized(berth_dtype dtype)
 {
     return facts[row(dtype)].sort == QUANTIZED;
 }

@@ -4,13 +4,13 @@
 #include <stdbool.h>
 
 #include "config/memory.h"
-#include "format/zip_fields.h"
+#include "format/zip/zip_fields.h"
 
 /* From the saturated value on, a size or an offset moves to the zip64 extra field. */
 static uint32_t zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 {
-    bool wide_size = nbytes >= BERTH_ZIP_SATURATED32;
-    bool wide_offset = cursor >= BERTH_ZIP_SATURATED32;
+    bool wide_size = nbytes >= BTH_ZIP_SATURATED32;
+    bool wide_offset = cursor >= BTH_ZIP_SATURATED32;
     if (!wide_size && !wide_offset)
         return 0;
     return 4u + (wide_size ? 16u : 0u) + (wide_offset ? 8u : 0u);
@@ -24,25 +24,25 @@ static uint32_t descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
     return zip64 > 0 ? 24 : 16;
 }
 
-int berth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
-                       berth_place *place)
+int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
+                     bth_place *place)
 {
-    if (alignment == 0 || alignment > BERTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
+    if (alignment == 0 || alignment > BTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
         return -1;
     uint32_t zip64 = zip64_nbytes(cursor, nbytes);
     uint32_t descriptor = descriptor_nbytes(zip64, nbytes);
     uint64_t start, data, next;
-    if (!berth_add(cursor, BERTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
+    if (!bth_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
         return -1;
     /* A remainder, never a mask: files may have any alignment (FORMAT.md section 2). */
     uint32_t over = (uint32_t)(start % alignment);
     uint32_t padding = over ? alignment - over : 0;
     if (zip64 + 4 + padding > UINT16_MAX)
         return -1;
-    if (!berth_add(start, padding, &data) || !berth_add(data, nbytes, &next) ||
-        !berth_add(next, descriptor, &next) || next > INT64_MAX)
+    if (!bth_add(start, padding, &data) || !bth_add(data, nbytes, &next) ||
+        !bth_add(next, descriptor, &next) || next > INT64_MAX)
         return -1;
-    *place = (berth_place){
+    *place = (bth_place){
         .header_offset = cursor,
         .data_offset = data,
         .nbytes = nbytes,
@@ -55,7 +55,7 @@ int berth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uin
     return 0;
 }
 
-uint64_t berth_layout_central_nbytes(const berth_place *place)
+uint64_t bth_layout_central_nbytes(const bth_place *place)
 {
-    return BERTH_ZIP_CENTRAL_NBYTES + (uint64_t)place->name_nbytes + place->zip64_nbytes;
+    return BTH_ZIP_CENTRAL_NBYTES + (uint64_t)place->name_nbytes + place->zip64_nbytes;
 }

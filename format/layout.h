@@ -4,19 +4,19 @@
  * and an alignment (format/FORMAT.md section 2). The heart of the house: saving
  * renders by it, loading finds by it, debug mode checks against it.
  */
-#ifndef BERTH_FORMAT_LAYOUT_H
-#define BERTH_FORMAT_LAYOUT_H
+#ifndef BTH_FORMAT_LAYOUT_H
+#define BTH_FORMAT_LAYOUT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define BERTH_ZIP_LOCAL_NBYTES 30           /* local header without name and extra fields */
-#define BERTH_ZIP_CENTRAL_NBYTES 46         /* central directory entry without name and extra */
-#define BERTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
-#define BERTH_MAX_ALIGNMENT_READ 65536
+#define BTH_ZIP_LOCAL_NBYTES 30           /* local header without name and extra fields */
+#define BTH_ZIP_CENTRAL_NBYTES 46         /* central directory entry without name and extra */
+#define BTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
+#define BTH_MAX_ALIGNMENT_READ 65536
 
 /* One record's place. All offsets are bytes from the start of the file. */
-typedef struct berth_place {
+typedef struct bth_place {
     uint64_t header_offset;
     uint64_t data_offset;
     uint64_t nbytes;            /* of the data */
@@ -25,17 +25,17 @@ typedef struct berth_place {
     uint32_t zip64_nbytes;      /* of the zip64 extra field: 0, 12, 20 or 28 */
     uint32_t padding_nbytes;    /* 'Z's in the padding extra, whose header is 4 more */
     uint32_t descriptor_nbytes; /* 0, 16 or 24 */
-} berth_place;
+} bth_place;
 
 /*
  * Places one record whose local header begins at `cursor`. `alignment` 1 to
- * BERTH_MAX_ALIGNMENT_READ, not necessarily a power of two. 0, or -1 when a sum
+ * BTH_MAX_ALIGNMENT_READ, not necessarily a power of two. 0, or -1 when a sum
  * does not fit 63 bits or a length does not fit its field.
  */
-int berth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
-                       berth_place *place);
+int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
+                     bth_place *place);
 
 /* Bytes of the central directory entry of a placed record. */
-uint64_t berth_layout_central_nbytes(const berth_place *place);
+uint64_t bth_layout_central_nbytes(const bth_place *place);
 
 #endif

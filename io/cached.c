@@ -25,15 +25,15 @@ static bool may_know(int fd)
     char path[32];
     struct stat status;
 
-    if (berth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid())
+    if (bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid())
         return true;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return berth_system.faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+    return bth_system.faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
 }
 
 /* Pages that can be used at once; those that are still being read do not count. */
-static bool count_mapped(const berth_map *map, uint64_t offset, uint64_t nbytes,
-                         uint64_t page_nbytes, uint64_t *n_there)
+static bool count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes, uint64_t page_nbytes,
+                         uint64_t *n_there)
 {
     unsigned char pages[PAGES_AT_ONCE];
 
@@ -42,7 +42,7 @@ static bool count_mapped(const berth_map *map, uint64_t offset, uint64_t nbytes,
         uint64_t n = nbytes - at;
         if (n > PAGES_AT_ONCE * page_nbytes)
             n = PAGES_AT_ONCE * page_nbytes;
-        if (berth_system.mincore((uint8_t *)map->base + offset + at, n, pages) < 0)
+        if (bth_system.mincore((uint8_t *)map->base + offset + at, n, pages) < 0)
             return false;
         for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
             *n_there += pages[i] & 1;
@@ -56,14 +56,14 @@ static bool count_cached(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_t
     struct count_range range = {.offset = offset, .nbytes = nbytes};
     struct counts counts = {0};
 
-    if (berth_system.cachestat(fd, &range, &counts, 0) < 0)
+    if (bth_system.cachestat(fd, &range, &counts, 0) < 0)
         return false;
     *n_there = counts.n_cached;
     return true;
 }
 
-bool berth_cached_nbytes(int fd, const berth_map *map, uint64_t offset, uint64_t nbytes,
-                         uint64_t *cached_nbytes)
+bool bth_cached_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
+                       uint64_t *cached_nbytes)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t n_there;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Time since some moment, never set back: of statistics, and how old what is known is. */
-#ifndef BERTH_IO_CLOCK_H
-#define BERTH_IO_CLOCK_H
+#ifndef BTH_IO_CLOCK_H
+#define BTH_IO_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
 
-static inline double berth_seconds(void)
+static inline double bth_seconds(void)
 {
     struct timespec time = {0};
 
@@ -18,7 +18,7 @@ static inline double berth_seconds(void)
  * The system clock's own tick, never 0: 1 to 10 ms long (CONFIG_HZ), and asked for in a tenth of
  * the time that any system call takes.
  */
-static inline uint64_t berth_tick(void)
+static inline uint64_t bth_tick(void)
 {
     struct timespec time = {0};
 

@@ -17,7 +17,7 @@ static void stream_line(uint8_t *to, const uint8_t *from)
                          _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
 }
 
-void berth_copy_for_device(void *to, const void *from, size_t nbytes)
+void bth_copy_for_device(void *to, const void *from, size_t nbytes)
 {
     uint8_t *out = to;
     const uint8_t *in = from;
@@ -35,7 +35,7 @@ void berth_copy_for_device(void *to, const void *from, size_t nbytes)
 
 #else
 
-void berth_copy_for_device(void *to, const void *from, size_t nbytes)
+void bth_copy_for_device(void *to, const void *from, size_t nbytes)
 {
     memcpy(to, from, nbytes);
 }

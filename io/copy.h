@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Copying for a device. */
-#ifndef BERTH_IO_COPY_H
-#define BERTH_IO_COPY_H
+#ifndef BTH_IO_COPY_H
+#define BTH_IO_COPY_H
 
 #include <stddef.h>
 
@@ -9,6 +9,6 @@
  * memcpy for bytes that no processor reads again: they go past its caches where it can do that, so
  * that lines which the device's side has just read need not be fetched back first.
  */
-void berth_copy_for_device(void *to, const void *from, size_t nbytes);
+void bth_copy_for_device(void *to, const void *from, size_t nbytes);
 
 #endif

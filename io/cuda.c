@@ -52,7 +52,7 @@ static const char *find_functions(void *library, struct functions *found)
 
     memset(found, 0, sizeof *found);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *function = berth_system.dlsym(library, symbols[i].name);
+        void *function = bth_system.dlsym(library, symbols[i].name);
         memcpy((char *)found + symbols[i].at, &function, sizeof function);
         if (!function && symbols[i].is_required && !missing)
             missing = symbols[i].name;
@@ -65,11 +65,11 @@ static int fail_missing(const struct functions *found, const char *missing, bert
     int version = 0;
 
     if (found->DriverGetVersion && found->DriverGetVersion(&version) == CUDA_SUCCESS)
-        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                          LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
-                          version / 1000, version % 1000 / 10);
-    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                      LIBRARY " has no %s: it is too old", missing);
+        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                        LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
+                        version / 1000, version % 1000 / 10);
+    return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                    LIBRARY " has no %s: it is too old", missing);
 }
 
 /*
@@ -96,9 +96,9 @@ static bool is_final(int result)
     return false;
 }
 
-static berth_driver_result describe_by(const struct functions *by, int result)
+static bth_driver_result describe_by(const struct functions *by, int result)
 {
-    berth_driver_result told = {
+    bth_driver_result told = {
         .text = "CUDA error", .code = BERTH_E_DEVICE, .is_final = is_final(result)};
     const char *name, *text;
 
@@ -115,20 +115,20 @@ static berth_driver_result describe_by(const struct functions *by, int result)
     return told;
 }
 
-static void describe(int result, berth_driver_result *told)
+static void describe(int result, bth_driver_result *told)
 {
     *told = describe_by(&cuda, result);
 }
 
 static int fail_to_start(const struct functions *found, int result, berth_error *error)
 {
-    berth_driver_result told = describe_by(found, result);
+    bth_driver_result told = describe_by(found, result);
 
     if (told.name)
-        return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
-                          "the CUDA driver does not start: %s (%s)", told.text, told.name);
-    return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
-                      "the CUDA driver does not start: %s %d", told.text, result);
+        return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
+                        "the CUDA driver does not start: %s (%s)", told.text, told.name);
+    return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
+                    "the CUDA driver does not start: %s %d", told.text, result);
 }
 
 /* The library stays open: others in the process have it open as well. */
@@ -139,11 +139,11 @@ static int load(berth_error *error)
 
     if (is_loaded)
         return 0;
-    void *library = berth_system.dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    void *library = bth_system.dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                          "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
+        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                        "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
     }
     missing = find_functions(library, &found);
     if (missing)
@@ -265,7 +265,7 @@ static unsigned long long id_of(CUcontext context)
  * memory here. Never given back: that could reset the device under a library that came later. One
  * that died is made anew by this, for all of the process (X18).
  */
-static int open_device(berth_device_handle *device)
+static int open_device(bth_device_handle *device)
 {
     CUdevice number;
     CUcontext context = NULL;
@@ -288,7 +288,7 @@ static int open_device(berth_device_handle *device)
 }
 
 /* X18: cuDevicePrimaryCtxReset leaves it inactive, until somebody retains it anew. */
-static int look(const berth_device_handle *device, bool closely)
+static int look(const bth_device_handle *device, bool closely)
 {
     CUcontext context = (CUcontext)atomic_load(&device->native);
     CUdevice number;
@@ -307,7 +307,7 @@ static int look(const berth_device_handle *device, bool closely)
 
 /* ---- memory ---- */
 
-static int allocate(berth_device_handle *device, size_t nbytes, uintptr_t *address)
+static int allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address)
 {
     CUdeviceptr at = 0;
     CUresult result;
@@ -317,13 +317,13 @@ static int allocate(berth_device_handle *device, size_t nbytes, uintptr_t *addre
     return (int)result;
 }
 
-static int release(berth_device_handle *device, uintptr_t address)
+static int release(bth_device_handle *device, uintptr_t address)
 {
     RETURN_IN_CONTEXT(device, cuda.MemFree((CUdeviceptr)address));
 }
 
 /* Whose memory, by unified addresses. Host memory that the driver never saw is an invalid value. */
-static int find(berth_device_handle *device, uintptr_t address, berth_memory_place *place)
+static int find(bth_device_handle *device, uintptr_t address, bth_memory_place *place)
 {
     CUmemorytype type = (CUmemorytype)0;
     int ordinal = -1;
@@ -332,41 +332,41 @@ static int find(berth_device_handle *device, uintptr_t address, berth_memory_pla
     IN_CONTEXT(
         device, result,
         cuda.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)address));
-    place->kind = BERTH_MEMORY_PAGEABLE;
+    place->kind = BTH_MEMORY_PAGEABLE;
     if (result == CUDA_ERROR_INVALID_VALUE)
         return 0;
     if (result != CUDA_SUCCESS)
         return (int)result;
     if (type == CU_MEMORYTYPE_HOST)
-        place->kind = BERTH_MEMORY_PINNED;
+        place->kind = BTH_MEMORY_PINNED;
     if (type != CU_MEMORYTYPE_DEVICE)
         return 0;
     IN_CONTEXT(device, result,
                cuda.PointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         (CUdeviceptr)address));
-    place->kind = BERTH_MEMORY_DEVICE;
+    place->kind = BTH_MEMORY_DEVICE;
     place->ordinal = (unsigned)ordinal;
     return (int)result;
 }
 
-static int pin(berth_device_handle *device, size_t nbytes, void **bytes)
+static int pin(bth_device_handle *device, size_t nbytes, void **bytes)
 {
     RETURN_IN_CONTEXT(device, cuda.MemHostAlloc(bytes, nbytes, CU_MEMHOSTALLOC_PORTABLE));
 }
 
-static int unpin(berth_device_handle *device, void *bytes)
+static int unpin(bth_device_handle *device, void *bytes)
 {
     RETURN_IN_CONTEXT(device, cuda.MemFreeHost(bytes));
 }
 
-static int enlist(berth_device_handle *device, void *bytes, size_t nbytes)
+static int enlist(bth_device_handle *device, void *bytes, size_t nbytes)
 {
     if (!cuda.MemHostRegister || !cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
     RETURN_IN_CONTEXT(device, cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
-static int delist(berth_device_handle *device, void *bytes)
+static int delist(bth_device_handle *device, void *bytes)
 {
     if (!cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -376,7 +376,7 @@ static int delist(berth_device_handle *device, void *bytes)
 /* ---- streams ---- */
 
 /* NON_BLOCKING: else the default stream, where training runs, and ours would wait in turns. */
-static int open_stream(berth_device_handle *device, void **stream)
+static int open_stream(bth_device_handle *device, void **stream)
 {
     CUstream opened = NULL;
     CUresult result;
@@ -386,25 +386,25 @@ static int open_stream(berth_device_handle *device, void **stream)
     return (int)result;
 }
 
-static int wait_stream(berth_device_handle *device, void *stream)
+static int wait_stream(bth_device_handle *device, void *stream)
 {
     RETURN_IN_CONTEXT(device, cuda.StreamSynchronize((CUstream)stream));
 }
 
-static int close_stream(berth_device_handle *device, void *stream)
+static int close_stream(bth_device_handle *device, void *stream)
 {
     (void)wait_stream(device, stream);
     RETURN_IN_CONTEXT(device, cuda.StreamDestroy((CUstream)stream));
 }
 
-static int copy_to_host(berth_device_handle *device, void *stream, void *to, uintptr_t from,
+static int copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
                         size_t nbytes)
 {
     RETURN_IN_CONTEXT(device,
                       cuda.MemcpyDtoHAsync(to, (CUdeviceptr)from, nbytes, (CUstream)stream));
 }
 
-static int copy_to_device(berth_device_handle *device, void *stream, uintptr_t to, const void *from,
+static int copy_to_device(bth_device_handle *device, void *stream, uintptr_t to, const void *from,
                           size_t nbytes)
 {
     RETURN_IN_CONTEXT(device,
@@ -414,7 +414,7 @@ static int copy_to_device(berth_device_handle *device, void *stream, uintptr_t t
 /* ---- events ---- */
 
 /* BLOCKING_SYNC: who waits sleeps, there is other work for its processor. */
-static int open_event(berth_device_handle *device, void **event)
+static int open_event(bth_device_handle *device, void **event)
 {
     CUevent opened = NULL;
     CUresult result;
@@ -425,22 +425,22 @@ static int open_event(berth_device_handle *device, void **event)
     return (int)result;
 }
 
-static int close_event(berth_device_handle *device, void *event)
+static int close_event(bth_device_handle *device, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.EventDestroy((CUevent)event));
 }
 
-static int record(berth_device_handle *device, void *event, void *stream)
+static int record(bth_device_handle *device, void *event, void *stream)
 {
     RETURN_IN_CONTEXT(device, cuda.EventRecord((CUevent)event, (CUstream)stream));
 }
 
-static int wait_event(berth_device_handle *device, void *event)
+static int wait_event(bth_device_handle *device, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.EventSynchronize((CUevent)event));
 }
 
-static int query_event(berth_device_handle *device, void *event, bool *has_come)
+static int query_event(bth_device_handle *device, void *event, bool *has_come)
 {
     CUresult result;
 
@@ -449,12 +449,12 @@ static int query_event(berth_device_handle *device, void *event, bool *has_come)
     return result == CUDA_ERROR_NOT_READY ? 0 : (int)result;
 }
 
-static int wait_for(berth_device_handle *device, void *stream, void *event)
+static int wait_for(bth_device_handle *device, void *stream, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.StreamWaitEvent((CUstream)stream, (CUevent)event, 0));
 }
 
-const berth_device_driver berth_cuda_driver = {
+const bth_device_driver bth_cuda_driver = {
     .kind = "cuda",
     .load = load,
     .describe = describe,

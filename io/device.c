@@ -15,14 +15,14 @@
 
 static const struct {
     const char *name;
-    const berth_device_driver *driver; /* NULL: left out of this build */
+    const bth_device_driver *driver; /* NULL: left out of this build */
 } kinds[] = {
 #ifdef BERTH_HAS_CUDA
-    {"cuda", &berth_cuda_driver},
+    {"cuda", &bth_cuda_driver},
 #else
     {"cuda", NULL},
 #endif
-    {"simulated", &berth_simulated_driver},
+    {"simulated", &bth_simulated_driver},
 };
 
 #define N_KINDS (sizeof kinds / sizeof *kinds)
@@ -32,21 +32,21 @@ static const struct {
  * its libraries; to open and give back one with every operation costs seconds.
  */
 static struct {
-    berth_lock lock;    /* taken to open one */
+    bth_lock lock;      /* taken to open one */
     atomic_int process; /* who has some open, or opens the first; 0: nobody */
     bool is_lost;       /* this process was forked while a thread of its parent opened one */
     unsigned n;
-    berth_device_handle devices[N_KINDS][MOST_DEVICES];
+    bth_device_handle devices[N_KINDS][MOST_DEVICES];
 } opened;
 
 /* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
-static int report(berth_device_handle *device, int result, berth_error *error, const char *format,
+static int report(bth_device_handle *device, int result, berth_error *error, const char *format,
                   ...) __attribute__((format(printf, 4, 5)));
 
-static int report(berth_device_handle *device, int result, berth_error *error, const char *format,
+static int report(bth_device_handle *device, int result, berth_error *error, const char *format,
                   ...)
 {
-    berth_driver_result told = {0};
+    bth_driver_result told = {0};
     char tried[256];
     va_list arguments;
 
@@ -59,10 +59,10 @@ static int report(berth_device_handle *device, int result, berth_error *error, c
     device->driver->describe(result, &told);
     const char *what_next = told.is_final ? ", and the process must be started again" : "";
     if (told.name)
-        return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)",
-                          device->name, tried, what_next, told.text, told.name);
-    return berth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name,
-                      tried, what_next, told.text, result);
+        return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)", device->name,
+                        tried, what_next, told.text, told.name);
+    return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name, tried,
+                    what_next, told.text, result);
 }
 
 /* ---- opening ---- */
@@ -89,25 +89,25 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
         ++*kind;
     *ordinal = 0;
     if (*kind == N_KINDS || (name[length] && !parse_ordinal(name + length + 1, ordinal)))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%s: names no device; such do: cuda:0, simulated:0", name);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: names no device; such do: cuda:0, simulated:0", name);
     if (!kinds[*kind].driver)
-        return berth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
-                          "%s: this library was built without its part for CUDA devices", name);
+        return bth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
+                        "%s: this library was built without its part for CUDA devices", name);
     return 0;
 }
 
-static int open_locked(berth_device_handle *device, berth_error *error)
+static int open_locked(bth_device_handle *device, berth_error *error)
 {
     unsigned n = 0;
 
     if (device->driver->load(error) < 0)
-        return berth_error_prefix(error, device->name);
+        return bth_error_prefix(error, device->name);
     if (report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
         return error->code;
     if (device->ordinal >= n)
-        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                          "%s: there is no such device, the driver has %u", device->name, n);
+        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                        "%s: there is no such device, the driver has %u", device->name, n);
     if (device->is_open &&
         device->driver->look(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
@@ -118,21 +118,20 @@ static int open_locked(berth_device_handle *device, berth_error *error)
     return 0;
 }
 
-static int fail_forked(const berth_device_handle *device, berth_error *error)
+static int fail_forked(const bth_device_handle *device, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                      "%s: this process was forked from one that had opened a device, and devices "
-                      "do not survive that",
-                      device->name);
+    return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                    "%s: this process was forked from one that had opened a device, and devices "
+                    "do not survive that",
+                    device->name);
 }
 
 /* X11: a child whose parent had one, or was opening one, touches nothing. */
-static int open_once(const berth_device_handle *wanted, berth_device_handle *device,
-                     berth_error *error)
+static int open_once(const bth_device_handle *wanted, bth_device_handle *device, berth_error *error)
 {
-    if (berth_lock_take(&opened.lock) == BERTH_LOCK_TORN)
+    if (bth_lock_take(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
-    if (opened.is_lost || (opened.n > 0 && !berth_device_is_usable(wanted)))
+    if (opened.is_lost || (opened.n > 0 && !bth_device_is_usable(wanted)))
         (void)fail_forked(wanted, error);
     else {
         atomic_store(&opened.process, (int)getpid());
@@ -142,13 +141,13 @@ static int open_once(const berth_device_handle *wanted, berth_device_handle *dev
         if (opened.n == 0)
             atomic_store(&opened.process, 0);
     }
-    berth_lock_give(&opened.lock);
+    bth_lock_give(&opened.lock);
     return error->code;
 }
 
-int berth_device_open(const char *name, berth_device_handle **device, berth_error *error)
+int bth_device_open(const char *name, bth_device_handle **device, berth_error *error)
 {
-    berth_device_handle wanted = {0};
+    bth_device_handle wanted = {0};
     size_t kind;
 
     *device = NULL;
@@ -157,277 +156,271 @@ int berth_device_open(const char *name, berth_device_handle **device, berth_erro
     wanted.driver = kinds[kind].driver;
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", kinds[kind].name, wanted.ordinal);
     if (wanted.ordinal >= MOST_DEVICES)
-        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                          "%s: there is no such device, at most %d are used", wanted.name,
-                          MOST_DEVICES);
+        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                        "%s: there is no such device, at most %d are used", wanted.name,
+                        MOST_DEVICES);
     if (open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
         return error->code;
     *device = &opened.devices[kind][wanted.ordinal];
     return 0;
 }
 
-const char *berth_device_name(const berth_device_handle *device)
+const char *bth_device_name(const bth_device_handle *device)
 {
     return device->name;
 }
 
-bool berth_device_is_akin(const berth_device_handle *a, const berth_device_handle *b)
+bool bth_device_is_akin(const bth_device_handle *a, const bth_device_handle *b)
 {
     return a->driver == b->driver;
 }
 
-bool berth_device_is_usable(const berth_device_handle *device)
+bool bth_device_is_usable(const bth_device_handle *device)
 {
     (void)device; /* one process opens them all */
     return atomic_load(&opened.process) == (int)getpid();
 }
 
-int berth_device_check_usable(const berth_device_handle *device, berth_error *error)
+int bth_device_check_usable(const bth_device_handle *device, berth_error *error)
 {
-    if (berth_device_is_usable(device))
+    if (bth_device_is_usable(device))
         return 0;
     return fail_forked(device, error);
 }
 
 /* ---- lives ---- */
 
-unsigned berth_device_life(const berth_device_handle *device)
+unsigned bth_device_life(const bth_device_handle *device)
 {
     return atomic_load(&device->life);
 }
 
-bool berth_device_is_gone(const berth_device_handle *device, unsigned life)
+bool bth_device_is_gone(const bth_device_handle *device, unsigned life)
 {
-    return !berth_device_is_usable(device) || life != berth_device_life(device) ||
+    return !bth_device_is_usable(device) || life != bth_device_life(device) ||
            device->driver->look(device, false) != 0;
 }
 
-int berth_device_check_life(berth_device_handle *device, unsigned life, berth_error *error)
+int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error)
 {
-    if (berth_device_check_usable(device, error) < 0)
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    if (life != berth_device_life(device))
-        return berth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                          "%s: its context died and was opened anew: what was in it is gone",
-                          device->name);
+    if (life != bth_device_life(device))
+        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+                        "%s: its context died and was opened anew: what was in it is gone",
+                        device->name);
     return report(device, device->driver->look(device, false), error, "its context died");
 }
 
 /* ---- memory ---- */
 
-int berth_device_allocate(berth_device_handle *device, size_t nbytes, uintptr_t *address,
-                          berth_error *error)
+int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address,
+                        berth_error *error)
 {
     *address = 0;
     if (nbytes == 0)
         return 0;
-    if (berth_device_check_usable(device, error) < 0)
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->allocate(device, nbytes, address), error,
                   "%zu bytes of device memory cannot be had", nbytes);
 }
 
-void berth_device_release(berth_device_handle *device, uintptr_t address)
+void bth_device_release(bth_device_handle *device, uintptr_t address)
 {
-    if (address != 0 && berth_device_is_usable(device))
+    if (address != 0 && bth_device_is_usable(device))
         (void)device->driver->release(device, address);
 }
 
-int berth_device_find(berth_device_handle *device, uintptr_t address, berth_memory_place *place,
-                      berth_error *error)
+int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_place *place,
+                    berth_error *error)
 {
-    *place = (berth_memory_place){0};
-    if (berth_device_check_usable(device, error) < 0)
+    *place = (bth_memory_place){0};
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->find(device, address, place), error,
                   "cannot tell whose memory 0x%zx is", (size_t)address);
 }
 
-static int check_byte(berth_device_handle *device, uintptr_t address, size_t nbytes, uintptr_t byte,
+static int check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes, uintptr_t byte,
                       berth_error *error)
 {
-    berth_memory_place place;
+    bth_memory_place place;
 
-    if (berth_device_find(device, byte, &place, error) < 0)
+    if (bth_device_find(device, byte, &place, error) < 0)
         return error->code;
-    if (place.kind == BERTH_MEMORY_DEVICE && place.ordinal == device->ordinal)
+    if (place.kind == BTH_MEMORY_DEVICE && place.ordinal == device->ordinal)
         return 0;
-    if (place.kind == BERTH_MEMORY_DEVICE)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
-                          (size_t)address, device->driver->kind, place.ordinal);
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                      "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
-                      device->name, nbytes, (size_t)address);
+    if (place.kind == BTH_MEMORY_DEVICE)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
+                        (size_t)address, device->driver->kind, place.ordinal);
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+                    device->name, nbytes, (size_t)address);
 }
 
-int berth_device_check(berth_device_handle *device, uintptr_t address, size_t nbytes,
-                       berth_error *error)
+int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes,
+                     berth_error *error)
 {
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%s: %zu bytes at 0x%zx end beyond all addresses", device->name, nbytes,
-                          (size_t)address);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: %zu bytes at 0x%zx end beyond all addresses", device->name, nbytes,
+                        (size_t)address);
     if (check_byte(device, address, nbytes, address, error) < 0)
         return error->code;
     return check_byte(device, address, nbytes, address + (nbytes - 1), error);
 }
 
-int berth_pinned_allocate(berth_device_handle *device, size_t nbytes, void **bytes,
-                          berth_error *error)
+int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)
 {
     *bytes = NULL;
-    if (berth_device_check_usable(device, error) < 0)
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->pin(device, nbytes, bytes), error,
                   "%zu bytes of pinned memory cannot be had", nbytes);
 }
 
-void berth_pinned_release(berth_device_handle *device, void *bytes)
+void bth_pinned_release(bth_device_handle *device, void *bytes)
 {
-    if (bytes && berth_device_is_usable(device))
+    if (bytes && bth_device_is_usable(device))
         (void)device->driver->unpin(device, bytes);
 }
 
-int berth_pinned_register(berth_device_handle *device, void *bytes, size_t nbytes,
-                          berth_error *error)
+int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, berth_error *error)
 {
-    if (berth_device_check_usable(device, error) < 0)
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->enlist(device, bytes, nbytes), error,
                   "%zu bytes cannot be pinned", nbytes);
 }
 
-void berth_pinned_unregister(berth_device_handle *device, void *bytes)
+void bth_pinned_unregister(bth_device_handle *device, void *bytes)
 {
-    if (berth_device_is_usable(device))
+    if (bth_device_is_usable(device))
         (void)device->driver->delist(device, bytes);
 }
 
 /* ---- streams ---- */
 
-int berth_device_stream_open(berth_device_handle *device, berth_device_stream *stream,
-                             berth_error *error)
+int bth_device_stream_open(bth_device_handle *device, bth_device_stream *stream, berth_error *error)
 {
-    *stream = (berth_device_stream){.device = device, .life = berth_device_life(device)};
-    if (berth_device_check_usable(device, error) < 0)
+    *stream = (bth_device_stream){.device = device, .life = bth_device_life(device)};
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_stream(device, &stream->native), error,
                   "no stream can be had");
 }
 
-void berth_device_stream_close(berth_device_stream *stream)
+void bth_device_stream_close(bth_device_stream *stream)
 {
-    if (stream->native && !berth_device_is_gone(stream->device, stream->life))
+    if (stream->native && !bth_device_is_gone(stream->device, stream->life))
         (void)stream->device->driver->close_stream(stream->device, stream->native);
-    *stream = (berth_device_stream){0};
+    *stream = (bth_device_stream){0};
 }
 
-int berth_device_copy_to_host(berth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
-                              berth_error *error)
+int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
+                            berth_error *error)
 {
-    const berth_device_driver *driver = stream->device->driver;
+    const bth_device_driver *driver = stream->device->driver;
 
     if (nbytes == 0)
         return 0;
-    if (berth_device_check_life(stream->device, stream->life, error) < 0)
+    if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_host(stream->device, stream->native, to, from, nbytes), error,
                   "%zu bytes cannot be copied to the host", nbytes);
 }
 
-int berth_device_copy_to_device(berth_device_stream *stream, uintptr_t to, const void *from,
-                                size_t nbytes, berth_error *error)
+int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
+                              size_t nbytes, berth_error *error)
 {
-    const berth_device_driver *driver = stream->device->driver;
+    const bth_device_driver *driver = stream->device->driver;
 
     if (nbytes == 0)
         return 0;
-    if (berth_device_check_life(stream->device, stream->life, error) < 0)
+    if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   driver->copy_to_device(stream->device, stream->native, to, from, nbytes), error,
                   "%zu bytes cannot be copied to the device", nbytes);
 }
 
-int berth_device_stream_wait(berth_device_stream *stream, berth_error *error)
+int bth_device_stream_wait(bth_device_stream *stream, berth_error *error)
 {
-    if (berth_device_check_life(stream->device, stream->life, error) < 0)
+    if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device,
                   stream->device->driver->wait_stream(stream->device, stream->native), error,
                   "copies did not end well");
 }
 
-int berth_device_stream_wait_for(berth_device_stream *stream, void *native_event,
-                                 berth_error *error)
+int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error)
 {
-    const berth_device_driver *driver = stream->device->driver;
+    const bth_device_driver *driver = stream->device->driver;
 
-    if (berth_device_check_life(stream->device, stream->life, error) < 0)
+    if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
     return report(stream->device, driver->wait_for(stream->device, stream->native, native_event),
                   error, "a stream cannot wait for an event");
 }
 
-int berth_device_read(berth_device_handle *device, void *to, uintptr_t from, size_t nbytes,
-                      void *ready, berth_error *error)
+int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t nbytes, void *ready,
+                    berth_error *error)
 {
-    berth_device_stream stream;
+    bth_device_stream stream;
 
-    if (berth_device_stream_open(device, &stream, error) < 0)
+    if (bth_device_stream_open(device, &stream, error) < 0)
         return error->code;
-    if ((!ready || berth_device_stream_wait_for(&stream, ready, error) == 0) &&
-        berth_device_copy_to_host(&stream, to, from, nbytes, error) == 0)
-        (void)berth_device_stream_wait(&stream, error);
-    berth_device_stream_close(&stream);
+    if ((!ready || bth_device_stream_wait_for(&stream, ready, error) == 0) &&
+        bth_device_copy_to_host(&stream, to, from, nbytes, error) == 0)
+        (void)bth_device_stream_wait(&stream, error);
+    bth_device_stream_close(&stream);
     return error->code;
 }
 
 /* ---- events ---- */
 
-int berth_device_event_open(berth_device_handle *device, berth_device_event *event,
-                            berth_error *error)
+int bth_device_event_open(bth_device_handle *device, bth_device_event *event, berth_error *error)
 {
-    *event = (berth_device_event){.device = device, .life = berth_device_life(device)};
-    if (berth_device_check_usable(device, error) < 0)
+    *event = (bth_device_event){.device = device, .life = bth_device_life(device)};
+    if (bth_device_check_usable(device, error) < 0)
         return error->code;
     return report(device, device->driver->open_event(device, &event->native), error,
                   "no event can be had");
 }
 
-void berth_device_event_close(berth_device_event *event)
+void bth_device_event_close(bth_device_event *event)
 {
-    if (event->native && !berth_device_is_gone(event->device, event->life))
+    if (event->native && !bth_device_is_gone(event->device, event->life))
         (void)event->device->driver->close_event(event->device, event->native);
-    *event = (berth_device_event){0};
+    *event = (bth_device_event){0};
 }
 
-int berth_device_event_record(berth_device_event *event, berth_device_stream *stream,
-                              berth_error *error)
+int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, berth_error *error)
 {
-    if (berth_device_check_life(event->device, event->life, error) < 0)
+    if (bth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->record(event->device, event->native, stream->native),
                   error, "an event cannot be recorded");
 }
 
-int berth_device_event_wait(berth_device_event *event, berth_error *error)
+int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
-    if (berth_device_check_life(event->device, event->life, error) < 0)
+    if (bth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device, event->device->driver->wait_event(event->device, event->native),
                   error, "copies did not end well");
 }
 
-int berth_device_event_query(berth_device_event *event, bool *has_come, berth_error *error)
+int bth_device_event_query(bth_device_event *event, bool *has_come, berth_error *error)
 {
     *has_come = false;
-    if (berth_device_check_life(event->device, event->life, error) < 0)
+    if (bth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
     return report(event->device,
                   event->device->driver->query_event(event->device, event->native, has_come), error,

@@ -4,62 +4,62 @@
  * that only `describe` understands; messages are made in io/device.c. Called in the process that
  * opened the device only, with handles that are open, and never to move 0 bytes.
  */
-#ifndef BERTH_IO_DEVICE_DRIVER_H
-#define BERTH_IO_DEVICE_DRIVER_H
+#ifndef BTH_IO_DEVICE_DRIVER_H
+#define BTH_IO_DEVICE_DRIVER_H
 
 #include <stdatomic.h>
 
 #include "io/device.h"
 
-typedef struct berth_driver_result {
+typedef struct bth_driver_result {
     const char *name; /* the driver's name for it, or NULL */
     const char *text; /* one line; static */
     berth_status code;
     bool is_final; /* the driver works again in another process only */
-} berth_driver_result;
+} bth_driver_result;
 
-typedef struct berth_device_driver {
+typedef struct bth_device_driver {
     const char *kind; /* "cuda" */
     /* Makes the rest usable; again and again. Messages name no device. Under a lock, as is `open`.
      */
     int (*load)(berth_error *error);
-    void (*describe)(int result, berth_driver_result *told);
+    void (*describe)(int result, bth_driver_result *told);
     int (*count)(unsigned *n);
     /*
      * Counts a life and then sets `native`, whose work is known to go well; else leaves all as it
      * was. (In this order what is made meanwhile is of the new life, or fails in the old context.)
      */
-    int (*open)(berth_device_handle *device);
+    int (*open)(bth_device_handle *device);
     /* 0: the context that was opened is there still; `closely`: and works. Any thread may ask. */
-    int (*look)(const berth_device_handle *device, bool closely);
+    int (*look)(const bth_device_handle *device, bool closely);
 
-    int (*allocate)(berth_device_handle *device, size_t nbytes, uintptr_t *address);
-    int (*release)(berth_device_handle *device, uintptr_t address);
-    int (*find)(berth_device_handle *device, uintptr_t address, berth_memory_place *place);
+    int (*allocate)(bth_device_handle *device, size_t nbytes, uintptr_t *address);
+    int (*release)(bth_device_handle *device, uintptr_t address);
+    int (*find)(bth_device_handle *device, uintptr_t address, bth_memory_place *place);
 
-    int (*pin)(berth_device_handle *device, size_t nbytes, void **bytes);
-    int (*unpin)(berth_device_handle *device, void *bytes);
-    int (*enlist)(berth_device_handle *device, void *bytes, size_t nbytes);
-    int (*delist)(berth_device_handle *device, void *bytes);
+    int (*pin)(bth_device_handle *device, size_t nbytes, void **bytes);
+    int (*unpin)(bth_device_handle *device, void *bytes);
+    int (*enlist)(bth_device_handle *device, void *bytes, size_t nbytes);
+    int (*delist)(bth_device_handle *device, void *bytes);
 
-    int (*open_stream)(berth_device_handle *device, void **stream);
-    int (*close_stream)(berth_device_handle *device, void *stream); /* waits first */
-    int (*copy_to_host)(berth_device_handle *device, void *stream, void *to, uintptr_t from,
+    int (*open_stream)(bth_device_handle *device, void **stream);
+    int (*close_stream)(bth_device_handle *device, void *stream); /* waits first */
+    int (*copy_to_host)(bth_device_handle *device, void *stream, void *to, uintptr_t from,
                         size_t nbytes);
-    int (*copy_to_device)(berth_device_handle *device, void *stream, uintptr_t to, const void *from,
+    int (*copy_to_device)(bth_device_handle *device, void *stream, uintptr_t to, const void *from,
                           size_t nbytes);
-    int (*wait_stream)(berth_device_handle *device, void *stream);
+    int (*wait_stream)(bth_device_handle *device, void *stream);
 
-    int (*open_event)(berth_device_handle *device, void **event);
-    int (*close_event)(berth_device_handle *device, void *event);
-    int (*record)(berth_device_handle *device, void *event, void *stream);
-    int (*wait_event)(berth_device_handle *device, void *event);
-    int (*query_event)(berth_device_handle *device, void *event, bool *has_come);
-    int (*wait_for)(berth_device_handle *device, void *stream, void *event);
-} berth_device_driver;
+    int (*open_event)(bth_device_handle *device, void **event);
+    int (*close_event)(bth_device_handle *device, void *event);
+    int (*record)(bth_device_handle *device, void *event, void *stream);
+    int (*wait_event)(bth_device_handle *device, void *event);
+    int (*query_event)(bth_device_handle *device, void *event, bool *has_come);
+    int (*wait_for)(bth_device_handle *device, void *stream, void *event);
+} bth_device_driver;
 
-struct berth_device_handle {
-    const berth_device_driver *driver;
+struct bth_device_handle {
+    const bth_device_driver *driver;
     unsigned ordinal;
     char name[32];
     bool is_open;
@@ -71,8 +71,8 @@ struct berth_device_handle {
 };
 
 #ifdef BERTH_HAS_CUDA
-extern const berth_device_driver berth_cuda_driver;
+extern const bth_device_driver bth_cuda_driver;
 #endif
-extern const berth_device_driver berth_simulated_driver;
+extern const bth_device_driver bth_simulated_driver;
 
 #endif

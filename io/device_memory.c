@@ -3,68 +3,68 @@
 #include "config/error.h"
 #include "io/device.h"
 
-static int open_named(const char *device, berth_device_handle **handle, berth_error *error)
+static int open_named(const char *device, bth_device_handle **handle, berth_error *error)
 {
     if (!device)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "memory of a device without the device's name");
-    return berth_device_open(device, handle, error);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "memory of a device without the device's name");
+    return bth_device_open(device, handle, error);
 }
 
 /* Opens the device and looks whether the bytes are its memory: an address is only a number. */
-static int find(const char *device, uintptr_t address, size_t nbytes, berth_device_handle **handle,
+static int find(const char *device, uintptr_t address, size_t nbytes, bth_device_handle **handle,
                 berth_error *error)
 {
     if (open_named(device, handle, error) < 0)
         return error->code;
-    return berth_device_check(*handle, address, nbytes, error);
+    return bth_device_check(*handle, address, nbytes, error);
 }
 
 int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                             berth_error *error)
 {
-    berth_device_handle *handle;
+    bth_device_handle *handle;
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     *address = 0;
     if (open_named(device, &handle, error) < 0)
         return error->code;
-    return berth_device_allocate(handle, nbytes, address, error);
+    return bth_device_allocate(handle, nbytes, address, error);
 }
 
 void berth_device_memory_free(const char *device, uintptr_t address)
 {
-    berth_device_handle *handle;
+    bth_device_handle *handle;
     berth_error error;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     if (address != 0 && open_named(device, &handle, &error) == 0)
-        berth_device_release(handle, address);
+        bth_device_release(handle, address);
 }
 
 int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
                               size_t nbytes, berth_error *error)
 {
-    berth_device_handle *handle;
-    berth_device_stream stream;
+    bth_device_handle *handle;
+    bth_device_stream stream;
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (find(device, address, nbytes, &handle, error) < 0 ||
-        berth_device_stream_open(handle, &stream, error) < 0)
+        bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
-    if (berth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
-        (void)berth_device_stream_wait(&stream, error);
-    berth_device_stream_close(&stream);
+    if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
+        (void)bth_device_stream_wait(&stream, error);
+    bth_device_stream_close(&stream);
     return error->code;
 }
 
 int berth_device_memory_read(const char *device, uintptr_t address, void *bytes, size_t nbytes,
                              berth_error *error)
 {
-    berth_device_handle *handle;
+    bth_device_handle *handle;
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (find(device, address, nbytes, &handle, error) < 0)
         return error->code;
-    return berth_device_read(handle, bytes, address, nbytes, NULL, error);
+    return bth_device_read(handle, bytes, address, nbytes, NULL, error);
 }

@@ -21,14 +21,14 @@ static bool is_power_of_two(uint32_t n)
  * What the file says it needs (Linux 6.1 and later, some file systems); else a page. The file
  * system's block is never divided: ext4 and XFS would lock the whole file for such a write.
  */
-static bool align(int fd, const struct stat *status, berth_direct *direct)
+static bool align(int fd, const struct stat *status, bth_direct *direct)
 {
-    uint32_t block_nbytes = BERTH_DIRECT_BLOCK_NBYTES;
-    uint32_t memory_alignment = BERTH_DIRECT_BLOCK_NBYTES;
+    uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
+    uint32_t memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
 #ifdef STATX_DIOALIGN
     struct statx told;
 
-    if (berth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 &&
+    if (bth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 &&
         (told.stx_mask & STATX_DIOALIGN)) {
         if (!is_power_of_two(told.stx_dio_offset_align)) /* 0: not of this file */
             return false;
@@ -36,46 +36,46 @@ static bool align(int fd, const struct stat *status, berth_direct *direct)
         memory_alignment = told.stx_dio_mem_align;
     }
 #endif
-    if (status->st_blksize > 0 && status->st_blksize <= BERTH_DIRECT_MOST_BLOCK_NBYTES)
+    if (status->st_blksize > 0 && status->st_blksize <= BTH_DIRECT_MOST_BLOCK_NBYTES)
         block_nbytes = larger(block_nbytes, (uint32_t)status->st_blksize);
     direct->block_nbytes = block_nbytes;
     direct->memory_alignment = memory_alignment;
-    return is_power_of_two(block_nbytes) && block_nbytes <= BERTH_DIRECT_MOST_BLOCK_NBYTES &&
+    return is_power_of_two(block_nbytes) && block_nbytes <= BTH_DIRECT_MOST_BLOCK_NBYTES &&
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 
 /* `none`: what is told where the file system has no such I/O. */
-static bool open_as(int fd, int flags, const char *none, berth_direct *direct, const char **reason)
+static bool open_as(int fd, int flags, const char *none, bth_direct *direct, const char **reason)
 {
     struct stat first, second;
 
-    *direct = (berth_direct){.fd = -1};
+    *direct = (bth_direct){.fd = -1};
     *reason = "the file cannot be opened a second time";
-    if (berth_system.fstat(fd, &first) < 0)
+    if (bth_system.fstat(fd, &first) < 0)
         return false;
     if (!align(fd, &first, direct)) {
         *reason = none;
         return false;
     }
-    direct->fd = berth_file_open_again(fd, flags | O_DIRECT);
+    direct->fd = bth_file_open_again(fd, flags | O_DIRECT);
     if (direct->fd < 0) {
         if (errno == EINVAL || errno == EOPNOTSUPP)
             *reason = none;
         return false;
     }
-    if (berth_system.fstat(direct->fd, &second) == 0 && first.st_dev == second.st_dev &&
+    if (bth_system.fstat(direct->fd, &second) == 0 && first.st_dev == second.st_dev &&
         first.st_ino == second.st_ino)
         return true;
-    berth_direct_close(direct);
+    bth_direct_close(direct);
     return false;
 }
 
-bool berth_direct_open(int fd, berth_direct *direct, const char **reason)
+bool bth_direct_open(int fd, bth_direct *direct, const char **reason)
 {
     return open_as(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
 }
 
-bool berth_direct_open_reading(int fd, berth_direct *direct, const char **reason)
+bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason)
 {
     return open_as(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
 }
@@ -85,8 +85,8 @@ static bool is_refusal(int system_errno)
     return system_errno == EINVAL || system_errno == EFAULT || system_errno == EOPNOTSUPP;
 }
 
-int berth_direct_read(const berth_direct *direct, void *buffer, size_t nbytes, uint64_t offset,
-                      size_t *done_nbytes, bool *refused, berth_error *error)
+int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint64_t offset,
+                    size_t *done_nbytes, bool *refused, berth_error *error)
 {
     uint8_t *at = buffer;
 
@@ -95,13 +95,13 @@ int berth_direct_read(const berth_direct *direct, void *buffer, size_t nbytes, u
     while (*done_nbytes < nbytes && *done_nbytes % direct->block_nbytes == 0) {
         size_t left = nbytes - *done_nbytes;
         ssize_t n =
-            berth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
-        if (n < 0 && berth_file_may_continue(direct->fd, errno, POLLIN))
+            bth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
+        if (n < 0 && bth_file_may_continue(direct->fd, errno, POLLIN))
             continue;
         *refused = n < 0 && is_refusal(errno);
         if (n < 0 && !*refused)
-            return berth_fail_errno(error, errno, NULL, offset + *done_nbytes, "%zu bytes not read",
-                                    left);
+            return bth_fail_errno(error, errno, NULL, offset + *done_nbytes, "%zu bytes not read",
+                                  left);
         if (n <= 0)
             break;
         *done_nbytes += (size_t)n;
@@ -109,8 +109,8 @@ int berth_direct_read(const berth_direct *direct, void *buffer, size_t nbytes, u
     return 0;
 }
 
-void berth_direct_close(berth_direct *direct)
+void bth_direct_close(bth_direct *direct)
 {
-    berth_file_close(direct->fd);
+    bth_file_close(direct->fd);
     direct->fd = -1;
 }

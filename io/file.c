@@ -14,18 +14,17 @@
 static int fail_regular(const struct stat *status, berth_error *error)
 {
     if (S_ISDIR(status->st_mode))
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "is a folder, not a file");
-    return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                      "is not a regular file");
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                        "is a folder, not a file");
+    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "is not a regular file");
 }
 
-int berth_file_size(int fd, uint64_t *nbytes, berth_error *error)
+int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
 {
     struct stat status;
 
-    if (berth_system.fstat(fd, &status) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    if (bth_system.fstat(fd, &status) < 0)
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     if (!S_ISREG(status.st_mode))
         return fail_regular(&status, error);
     *nbytes = (uint64_t)status.st_size;
@@ -37,7 +36,7 @@ static int open_as(const char *path, int flags)
     int fd;
 
     do
-        fd = berth_system.open(path, flags | O_CLOEXEC, 0);
+        fd = bth_system.open(path, flags | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -58,31 +57,31 @@ static int open_for_reading(const char *path)
     int place = open_as(path, O_PATH);
     if (place < 0)
         return -1;
-    if (berth_system.fstat(place, &status) == 0 && S_ISREG(status.st_mode))
-        fd = berth_file_open_again(place, O_RDONLY | O_NOCTTY);
+    if (bth_system.fstat(place, &status) == 0 && S_ISREG(status.st_mode))
+        fd = bth_file_open_again(place, O_RDONLY | O_NOCTTY);
     else
         errno = EWOULDBLOCK;
     int failure = errno;
-    berth_file_close(place);
+    bth_file_close(place);
     errno = failure;
     return fd;
 }
 
-int berth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error)
+int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error)
 {
     int opened = open_for_reading(path);
 
     if (opened < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
-    if (berth_file_size(opened, nbytes, error) < 0) {
-        berth_file_close(opened);
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+    if (bth_file_size(opened, nbytes, error) < 0) {
+        bth_file_close(opened);
         return error->code;
     }
     *fd = opened;
     return 0;
 }
 
-int berth_file_open_again(int fd, int flags)
+int bth_file_open_again(int fd, int flags)
 {
     char path[32];
 
@@ -90,7 +89,7 @@ int berth_file_open_again(int fd, int flags)
     return open_as(path, flags);
 }
 
-bool berth_file_read_text(const char *path, char *text, size_t text_nbytes)
+bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 {
     int fd = open_as(path, O_RDONLY);
     ssize_t n;
@@ -98,23 +97,23 @@ bool berth_file_read_text(const char *path, char *text, size_t text_nbytes)
     if (fd < 0)
         return false;
     do
-        n = berth_system.pread(fd, text, text_nbytes - 1, 0);
+        n = bth_system.pread(fd, text, text_nbytes - 1, 0);
     while (n < 0 && errno == EINTR);
-    berth_file_close(fd);
+    bth_file_close(fd);
     if (n <= 0)
         return false;
     text[n] = '\0';
     return true;
 }
 
-void berth_file_close(int fd)
+void bth_file_close(int fd)
 {
     /* Never repeated: Linux has let go of the number even when it says EINTR. */
     if (fd >= 0)
-        (void)berth_system.close(fd);
+        (void)bth_system.close(fd);
 }
 
-bool berth_file_may_continue(int fd, int system_errno, short events)
+bool bth_file_may_continue(int fd, int system_errno, short events)
 {
     struct pollfd wait = {.fd = fd, .events = events};
 
@@ -122,7 +121,7 @@ bool berth_file_may_continue(int fd, int system_errno, short events)
         return true;
     if (system_errno != EAGAIN && system_errno != EWOULDBLOCK)
         return false;
-    (void)berth_system.poll(&wait, 1, -1);
+    (void)bth_system.poll(&wait, 1, -1);
     return true;
 }
 
@@ -134,26 +133,26 @@ static bool is_position(uint64_t offset, uint64_t nbytes)
 
 static int fail_write(berth_error *error, int system_errno, uint64_t offset, uint64_t nbytes)
 {
-    return berth_fail_errno(error, system_errno, NULL, offset, "%llu bytes not written",
-                            (unsigned long long)nbytes);
+    return bth_fail_errno(error, system_errno, NULL, offset, "%llu bytes not written",
+                          (unsigned long long)nbytes);
 }
 
-int berth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     uint8_t *at = buffer;
 
     if (!is_position(offset, nbytes))
-        return berth_fail_errno(error, EOVERFLOW, NULL, offset, "%zu bytes not read", nbytes);
+        return bth_fail_errno(error, EOVERFLOW, NULL, offset, "%zu bytes not read", nbytes);
     while (nbytes > 0) {
-        ssize_t n = berth_system.pread(fd, at, nbytes, (off_t)offset);
+        ssize_t n = bth_system.pread(fd, at, nbytes, (off_t)offset);
         if (n < 0) {
-            if (berth_file_may_continue(fd, errno, POLLIN))
+            if (bth_file_may_continue(fd, errno, POLLIN))
                 continue;
-            return berth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
+            return bth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
         }
         if (n == 0) /* W9: it was longer when it was opened */
-            return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                              "the file ends here, %zu bytes too early", nbytes);
+            return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                            "the file ends here, %zu bytes too early", nbytes);
         at += n;
         nbytes -= (size_t)n;
         offset += (uint64_t)n;
@@ -161,15 +160,15 @@ int berth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_
     return 0;
 }
 
-int berth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     const uint8_t *at = buffer;
 
     if (!is_position(offset, nbytes))
         return fail_write(error, EFBIG, offset, nbytes);
     while (nbytes > 0) {
-        ssize_t n = berth_system.pwrite(fd, at, nbytes, (off_t)offset);
-        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
+        ssize_t n = bth_system.pwrite(fd, at, nbytes, (off_t)offset);
+        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0) /* 0 of more than 0 bytes would be repeated for ever */
             return fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
@@ -203,16 +202,16 @@ static uint64_t sum_of(const struct iovec *pieces, size_t n_pieces)
     return sum;
 }
 
-int berth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                            berth_error *error)
+int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                          berth_error *error)
 {
     if (!is_position(offset, sum_of(pieces, n_pieces)))
         return fail_write(error, EFBIG, offset, sum_of(pieces, n_pieces));
     advance(&pieces, &n_pieces, 0);
     while (n_pieces > 0) {
         int n_now = n_pieces < MAX_PIECES ? (int)n_pieces : MAX_PIECES;
-        ssize_t n = berth_system.pwritev(fd, pieces, n_now, (off_t)offset);
-        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
+        ssize_t n = bth_system.pwritev(fd, pieces, n_now, (off_t)offset);
+        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
             return fail_write(error, n < 0 ? errno : EIO, offset, sum_of(pieces, n_pieces));
@@ -222,13 +221,13 @@ int berth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint6
     return 0;
 }
 
-int berth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
+int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
 {
     const uint8_t *at = buffer;
 
     while (nbytes > 0) {
-        ssize_t n = berth_system.write(fd, at, nbytes);
-        if (n < 0 && berth_file_may_continue(fd, errno, POLLOUT))
+        ssize_t n = bth_system.write(fd, at, nbytes);
+        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
             return fail_write(error, n < 0 ? errno : EIO, BERTH_NO_OFFSET, nbytes);

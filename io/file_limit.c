@@ -21,17 +21,17 @@ static bool is_pending(void)
     return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
 }
 
-berth_file_limit berth_file_limit_hold(void)
+bth_file_limit bth_file_limit_hold(void)
 {
     sigset_t set = only_it();
-    berth_file_limit held = {.was_pending = false};
+    bth_file_limit held = {.was_pending = false};
 
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
     held.was_pending = is_pending();
     return held;
 }
 
-void berth_file_limit_restore(const berth_file_limit *held)
+void bth_file_limit_restore(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
     sigset_t set = only_it();

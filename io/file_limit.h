@@ -4,22 +4,22 @@
  * of our own have it blocked; a caller's has until the end of the block, and one that came is
  * taken, unless there was one before.
  */
-#ifndef BERTH_IO_FILE_LIMIT_H
-#define BERTH_IO_FILE_LIMIT_H
+#ifndef BTH_IO_FILE_LIMIT_H
+#define BTH_IO_FILE_LIMIT_H
 
 #include <signal.h>
 #include <stdbool.h>
 
-typedef struct berth_file_limit {
+typedef struct bth_file_limit {
     sigset_t before; /* the thread's mask */
     bool was_pending;
-} berth_file_limit;
+} bth_file_limit;
 
-berth_file_limit berth_file_limit_hold(void);
-void berth_file_limit_restore(const berth_file_limit *held);
+bth_file_limit bth_file_limit_hold(void);
+void bth_file_limit_restore(const bth_file_limit *held);
 
-#define BERTH_HOLD_FILE_LIMIT()                                                                    \
-    __attribute__((cleanup(berth_file_limit_restore), unused))                                     \
-    const berth_file_limit berth_file_limit_held = berth_file_limit_hold()
+#define BTH_HOLD_FILE_LIMIT()                                                                      \
+    __attribute__((cleanup(bth_file_limit_restore), unused))                                       \
+    const bth_file_limit bth_file_limit_held = bth_file_limit_hold()
 
 #endif

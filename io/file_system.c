@@ -15,20 +15,20 @@
 #define GPFS 0x47504653ul
 #define BEEGFS 0x19830326ul
 
-berth_file_system berth_file_system_of(int fd)
+bth_file_system bth_file_system_of(int fd)
 {
     struct statfs system;
 
-    if (berth_system.fstatfs(fd, &system) < 0)
-        return BERTH_ELSEWHERE;
+    if (bth_system.fstatfs(fd, &system) < 0)
+        return BTH_ELSEWHERE;
     switch ((unsigned long)system.f_type) {
     case TMPFS_MAGIC:
     case RAMFS_MAGIC:
     case HUGETLBFS_MAGIC:
-        return BERTH_IN_MEMORY;
+        return BTH_IN_MEMORY;
     case EXT4_SUPER_MAGIC: /* and ext2, ext3 */
     case XFS:
-        return BERTH_ON_DISK;
+        return BTH_ON_DISK;
     case NFS_SUPER_MAGIC:
     case AFS_SUPER_MAGIC:
     case CODA_SUPER_MAGIC:
@@ -40,17 +40,17 @@ berth_file_system berth_file_system_of(int fd)
     case LUSTRE:
     case GPFS:
     case BEEGFS:
-        return BERTH_REMOTE;
+        return BTH_REMOTE;
     default:
-        return BERTH_ELSEWHERE;
+        return BTH_ELSEWHERE;
     }
 }
 
-bool berth_file_system_obeys_acls(int fd)
+bool bth_file_system_obeys_acls(int fd)
 {
     struct statfs system;
 
-    if (berth_system.fstatfs(fd, &system) < 0)
+    if (bth_system.fstatfs(fd, &system) < 0)
         return false;
     switch ((unsigned long)system.f_type) {
     case FUSE:

@@ -52,7 +52,7 @@ struct totals {
 static bool read_text(const char *path, char text[TEXT_NBYTES])
 {
     text[0] = '\n';
-    return berth_file_read_text(path, text + 1, TEXT_NBYTES - 1);
+    return bth_file_read_text(path, text + 1, TEXT_NBYTES - 1);
 }
 
 /* The number behind a label; "max", or no such label: false. */
@@ -197,7 +197,7 @@ static bool find_group(const char *text, const char *controller, char group[PATH
     return false;
 }
 
-uint64_t berth_free_memory(const char *root)
+uint64_t bth_free_memory(const char *root)
 {
     static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], path[PATH_NBYTES], group[PATH_NBYTES];

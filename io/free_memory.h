@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How much memory can really be had now. */
-#ifndef BERTH_IO_FREE_MEMORY_H
-#define BERTH_IO_FREE_MEMORY_H
+#ifndef BTH_IO_FREE_MEMORY_H
+#define BTH_IO_FREE_MEMORY_H
 
 #include <stdint.h>
 
@@ -13,6 +13,6 @@
  * much of it is killed. UINT64_MAX: nobody tells. `root`: of the folders proc and sys, "" but for
  * tests.
  */
-uint64_t berth_free_memory(const char *root);
+uint64_t bth_free_memory(const char *root);
 
 #endif

@@ -14,7 +14,7 @@
 /* Some were closed once: until then, nobody takes the lock. */
 static atomic_bool were_closed;
 static struct {
-    berth_lock lock; /* of the rest */
+    bth_lock lock; /* of the rest */
     unsigned n_users;
     bool is_taken[N_LOW];
 } low;
@@ -57,17 +57,17 @@ static void give_back_all(void)
 /* X11: a child goes without those that its parent's threads had. */
 static void lock(void)
 {
-    berth_lock_state state = berth_lock_take(&low.lock);
+    bth_lock_state state = bth_lock_take(&low.lock);
 
-    if (state == BERTH_LOCK_OURS)
+    if (state == BTH_LOCK_OURS)
         return;
-    for (int fd = 0; fd < N_LOW && state == BERTH_LOCK_TORN; fd++)
+    for (int fd = 0; fd < N_LOW && state == BTH_LOCK_TORN; fd++)
         low.is_taken[fd] = true;
     give_back_all();
     low.n_users = 0;
 }
 
-bool berth_low_take(void)
+bool bth_low_take(void)
 {
     int failure = errno;
 
@@ -78,23 +78,23 @@ bool berth_low_take(void)
     lock();
     take_closed();
     low.n_users++;
-    berth_lock_give(&low.lock);
+    bth_lock_give(&low.lock);
     errno = failure;
     return true;
 }
 
-void berth_low_give_back(void)
+void bth_low_give_back(void)
 {
     int failure = errno;
 
     lock();
     if (low.n_users > 0 && --low.n_users == 0)
         give_back_all();
-    berth_lock_give(&low.lock);
+    bth_lock_give(&low.lock);
     errno = failure;
 }
 
-int berth_low_move_up(int fd)
+int bth_low_move_up(int fd)
 {
     int above = fcntl(fd, F_DUPFD_CLOEXEC, N_LOW);
     int failure = errno;

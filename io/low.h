@@ -4,15 +4,15 @@
  * land in the file that got such a number. Moving it up after it was opened leaves a moment; so the
  * numbers are taken before, by descriptors that can be neither read nor written, and given back.
  */
-#ifndef BERTH_IO_LOW_H
-#define BERTH_IO_LOW_H
+#ifndef BTH_IO_LOW_H
+#define BTH_IO_LOW_H
 
 #include <stdbool.h>
 
-/* Takes the low numbers that are closed. True: berth_low_give_back is due. Thread-safe. */
-bool berth_low_take(void);
-void berth_low_give_back(void);
+/* Takes the low numbers that are closed. True: bth_low_give_back is due. Thread-safe. */
+bool bth_low_take(void);
+void bth_low_give_back(void);
 /* The same description above them, of one that the program's own closing let slip through. */
-int berth_low_move_up(int fd);
+int bth_low_move_up(int fd);
 
 #endif

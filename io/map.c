@@ -17,12 +17,12 @@ static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *er
 {
     uint64_t size;
 
-    if (berth_file_size(fd, &size, error) < 0)
+    if (bth_file_size(fd, &size, error) < 0)
         return error->code;
     if (offset > size || nbytes > size - offset)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                          "%llu bytes cannot be mapped, the file is now %llu bytes long",
-                          (unsigned long long)nbytes, (unsigned long long)size);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                        "%llu bytes cannot be mapped, the file is now %llu bytes long",
+                        (unsigned long long)nbytes, (unsigned long long)size);
     return 0;
 }
 
@@ -33,10 +33,10 @@ static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *er
  */
 static void make_present(void *base, size_t nbytes, int flags)
 {
-    if (flags & BERTH_MMAP_HUGE)
-        (void)berth_system.madvise(base, nbytes, MADV_HUGEPAGE);
-    if (flags & BERTH_MMAP_POPULATE)
-        (void)berth_system.madvise(base, nbytes, MADV_POPULATE_READ);
+    if (flags & BTH_MMAP_HUGE)
+        (void)bth_system.madvise(base, nbytes, MADV_HUGEPAGE);
+    if (flags & BTH_MMAP_POPULATE)
+        (void)bth_system.madvise(base, nbytes, MADV_POPULATE_READ);
 }
 
 /*
@@ -45,14 +45,14 @@ static void make_present(void *base, size_t nbytes, int flags)
  */
 static void protection_of(int flags, int *protection, int *map_flags)
 {
-    bool is_shared = flags & BERTH_MMAP_SHARED;
+    bool is_shared = flags & BTH_MMAP_SHARED;
 
     *protection = is_shared ? PROT_READ : PROT_READ | PROT_WRITE;
     *map_flags = is_shared ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE;
 }
 
-int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_map *map,
-                   berth_error *error)
+int bth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, bth_map *map,
+                 berth_error *error)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t before = offset % page_nbytes;
@@ -61,41 +61,41 @@ int berth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, berth_ma
     if (check_range(fd, offset, nbytes, error) < 0)
         return error->code;
     if (nbytes == 0 || nbytes > (uint64_t)PTRDIFF_MAX - before)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, offset, "%llu bytes cannot be mapped",
-                          (unsigned long long)nbytes);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, offset, "%llu bytes cannot be mapped",
+                        (unsigned long long)nbytes);
     protection_of(flags, &protection, &map_flags);
     size_t base_nbytes = (size_t)(before + nbytes);
     void *base =
-        berth_system.mmap(NULL, base_nbytes, protection, map_flags, fd, (off_t)(offset - before));
+        bth_system.mmap(NULL, base_nbytes, protection, map_flags, fd, (off_t)(offset - before));
     if (base == MAP_FAILED)
-        return berth_fail_errno(error, errno, NULL, offset, "%llu bytes cannot be mapped",
-                                (unsigned long long)nbytes);
+        return bth_fail_errno(error, errno, NULL, offset, "%llu bytes cannot be mapped",
+                              (unsigned long long)nbytes);
     make_present(base, base_nbytes, flags);
-    *map = (berth_map){.address = (uint8_t *)base + before,
-                       .nbytes = nbytes,
-                       .base = base,
-                       .base_nbytes = base_nbytes};
+    *map = (bth_map){.address = (uint8_t *)base + before,
+                     .nbytes = nbytes,
+                     .base = base,
+                     .base_nbytes = base_nbytes};
     return 0;
 }
 
-void berth_map_free(berth_map *map)
+void bth_map_free(bth_map *map)
 {
     if (map->base)
-        (void)berth_system.munmap(map->base, map->base_nbytes);
-    *map = (berth_map){0};
+        (void)bth_system.munmap(map->base, map->base_nbytes);
+    *map = (bth_map){0};
 }
 
-bool berth_map_holds(const berth_map *map, const void *address)
+bool bth_map_holds(const bth_map *map, const void *address)
 {
     return map->base && (uintptr_t)address - (uintptr_t)map->address < map->nbytes;
 }
 
-int berth_map_advise(const berth_map *map, uint64_t offset, uint64_t nbytes, int advice)
+int bth_map_advise(const bth_map *map, uint64_t offset, uint64_t nbytes, int advice)
 {
     int result;
 
     do
-        result = berth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
+        result = bth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
     while (result < 0 && errno == EINTR);
     return result < 0 ? errno : 0;
 }

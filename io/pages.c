@@ -23,17 +23,17 @@ struct scan {
 #define IS_HUGE ((__u64)1 << 6)
 #define PAGE_NBYTES ((__u64)4096)
 
-int berth_pages_open(void)
+int bth_pages_open(void)
 {
-    return berth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+    return bth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
 }
 
-void berth_pages_close(int fd)
+void bth_pages_close(int fd)
 {
-    berth_file_close(fd);
+    bth_file_close(fd);
 }
 
-bool berth_pages_are_large(int fd, const void *bytes, size_t nbytes)
+bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
 {
     struct scanned found = {0};
     struct scan scan = {.size = sizeof scan,
@@ -44,13 +44,13 @@ bool berth_pages_are_large(int fd, const void *bytes, size_t nbytes)
                         .return_mask = IS_HUGE};
 
     scan.end = ((__u64)(uintptr_t)bytes + nbytes + PAGE_NBYTES - 1) & ~(PAGE_NBYTES - 1);
-    if (fd < 0 || berth_system.ioctl(fd, SCAN, &scan) != 1)
+    if (fd < 0 || bth_system.ioctl(fd, SCAN, &scan) != 1)
         return false;
     return found.start == scan.start && found.end == scan.end;
 }
 
-void berth_pages_make_large(void *bytes, size_t nbytes)
+void bth_pages_make_large(void *bytes, size_t nbytes)
 {
     /* Where the system has none, small ones do. */
-    (void)berth_system.madvise(bytes, nbytes & ~(BERTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
+    (void)bth_system.madvise(bytes, nbytes & ~(BTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
 }

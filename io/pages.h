@@ -3,21 +3,21 @@
  * Which memory lies in large pages. A device counts the pieces of memory that one request of it may
  * have: from large pages requests are fewer and larger.
  */
-#ifndef BERTH_IO_PAGES_H
-#define BERTH_IO_PAGES_H
+#ifndef BTH_IO_PAGES_H
+#define BTH_IO_PAGES_H
 
 #include "berth.h"
 
-#define BERTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
+#define BTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
 
 /* A descriptor to ask by, or -1. */
-int berth_pages_open(void);
-void berth_pages_close(int fd);
+int bth_pages_open(void);
+void bth_pages_close(int fd);
 
 /* Whether all of [bytes, bytes + nbytes) is present in large pages. False where nobody tells. */
-bool berth_pages_are_large(int fd, const void *bytes, size_t nbytes);
+bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes);
 
 /* Asks for large pages: for memory that has not been touched yet, aligned to them. */
-void berth_pages_make_large(void *bytes, size_t nbytes);
+void bth_pages_make_large(void *bytes, size_t nbytes);
 
 #endif

@@ -13,7 +13,7 @@
 #define MEASURED_WORKERS_MAX 8
 
 struct pool {
-    berth_pool_function function;
+    bth_pool_function function;
     void *context;
     uint64_t n_tasks;
     pthread_mutex_t lock;    /* of the rest */
@@ -32,7 +32,7 @@ struct worker {
 
 static int fail_cancelled(berth_error *error)
 {
-    return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
 }
 
 static struct timespec after(struct timespec time, long nanoseconds)
@@ -59,12 +59,12 @@ static struct timespec now(void)
 /* A function that fails without saying why still fails, with a sentence. */
 static int fail_plainly(berth_error *error, int status)
 {
-    return berth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
+    return bth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
 }
 
 /* ---- no workers: the caller's thread does all ---- */
 
-static int run_serially(uint64_t n_tasks, berth_pool_function function, berth_pool_watch watch,
+static int run_serially(uint64_t n_tasks, bth_pool_function function, bth_pool_watch watch,
                         void *context, berth_error *error)
 {
     struct timespec next_watch = now();
@@ -118,8 +118,8 @@ static void *work(void *argument)
     berth_error error;
     uint64_t task;
 
-    berth_thread_begin();
-    berth_error_clear(&error);
+    bth_thread_begin();
+    bth_error_clear(&error);
     while (claim(pool, &task)) {
         int status = pool->function(pool->context, task, worker->number, &error);
         if (status < 0) {
@@ -143,15 +143,15 @@ static unsigned start(struct pool *pool, struct worker *workers, unsigned n_work
     pool->n_running = n_workers;
     for (; n < n_workers; n++) {
         workers[n] = (struct worker){.pool = pool, .number = n};
-        failure = berth_thread_start(&workers[n].thread, work, &workers[n]);
+        failure = bth_thread_start(&workers[n].thread, work, &workers[n]);
         if (failure != 0)
             break;
     }
     if (failure != 0) {
         berth_error error;
-        berth_error_clear(&error);
-        (void)berth_fail_errno(&error, failure, NULL, BERTH_NO_OFFSET,
-                               "worker thread %u of %u cannot be started", n + 1, n_workers);
+        bth_error_clear(&error);
+        (void)bth_fail_errno(&error, failure, NULL, BERTH_NO_OFFSET,
+                             "worker thread %u of %u cannot be started", n + 1, n_workers);
         stop_with(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;
@@ -161,7 +161,7 @@ static unsigned start(struct pool *pool, struct worker *workers, unsigned n_work
 }
 
 /* Calls the watch about ten times a second, on the caller's thread, until all workers are done. */
-static void wait_for(struct pool *pool, berth_pool_watch watch)
+static void wait_for(struct pool *pool, bth_pool_watch watch)
 {
     struct timespec next_watch = after(now(), WATCH_NANOSECONDS);
 
@@ -176,7 +176,7 @@ static void wait_for(struct pool *pool, berth_pool_watch watch)
         pthread_mutex_unlock(&pool->lock); /* the watch is the caller's code */
         if (watch(pool->context) != 0) {
             berth_error error;
-            berth_error_clear(&error);
+            bth_error_clear(&error);
             stop_with(pool, fail_cancelled(&error), &error);
         }
         next_watch = after(now(), WATCH_NANOSECONDS);
@@ -196,8 +196,8 @@ static void prepare(struct pool *pool)
     pthread_condattr_destroy(&attributes);
 }
 
-int berth_pool_run(unsigned n_workers, uint64_t n_tasks, berth_pool_function function,
-                   berth_pool_watch watch, void *context, berth_error *error)
+int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
+                 bth_pool_watch watch, void *context, berth_error *error)
 {
     struct pool pool = {.function = function, .context = context, .n_tasks = n_tasks};
 
@@ -207,9 +207,9 @@ int berth_pool_run(unsigned n_workers, uint64_t n_tasks, berth_pool_function fun
         return fail_cancelled(error);
     if (n_workers > n_tasks)
         n_workers = (unsigned)n_tasks;
-    struct worker *workers = berth_allocate(n_workers * sizeof *workers);
+    struct worker *workers = bth_allocate(n_workers * sizeof *workers);
     if (!workers)
-        return berth_fail_memory(error, n_workers * sizeof *workers);
+        return bth_fail_memory(error, n_workers * sizeof *workers);
     prepare(&pool);
     unsigned n_started = start(&pool, workers, n_workers);
     wait_for(&pool, watch);
@@ -217,18 +217,18 @@ int berth_pool_run(unsigned n_workers, uint64_t n_tasks, berth_pool_function fun
         pthread_join(workers[i].thread, NULL);
     pthread_cond_destroy(&pool.finished);
     pthread_mutex_destroy(&pool.lock);
-    berth_release(workers);
+    bth_release(workers);
     if (pool.first.code != BERTH_OK && error->code == BERTH_OK)
         *error = pool.first;
     return pool.first.code;
 }
 
-unsigned berth_pool_measure(void)
+unsigned bth_pool_measure(void)
 {
     cpu_set_t cpus;
     long n;
 
-    if (berth_system.sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+    if (bth_system.sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         n = CPU_COUNT(&cpus);
     else /* more processors than the set has bits */
         n = sysconf(_SC_NPROCESSORS_ONLN);

@@ -14,12 +14,12 @@
 static bool read_number(const char *path, uint64_t *number)
 {
     char text[24];
-    int fd = berth_system.open(path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = bth_system.open(path, O_RDONLY | O_CLOEXEC, 0);
 
     if (fd < 0)
         return false;
-    ssize_t n = berth_system.pread(fd, text, sizeof text - 1, 0);
-    berth_file_close(fd);
+    ssize_t n = bth_system.pread(fd, text, sizeof text - 1, 0);
+    bth_file_close(fd);
     if (n <= 0 || *text < '0' || *text > '9')
         return false;
     text[n] = '\0';
@@ -27,18 +27,18 @@ static bool read_number(const char *path, uint64_t *number)
     return true;
 }
 
-uint64_t berth_readahead_nbytes(int fd, const char *root)
+uint64_t bth_readahead_nbytes(int fd, const char *root)
 {
     /* A whole disk; a partition of one; what has no disk of its own (btrfs, NFS). */
     static const char *const places[] = {"%s/sys/dev/block/%u:%u/queue/read_ahead_kb",
                                          "%s/sys/dev/block/%u:%u/../queue/read_ahead_kb",
                                          "%s/sys/class/bdi/%u:%u/read_ahead_kb"};
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t n_kib = BERTH_READAHEAD_NBYTES / 1024;
+    uint64_t n_kib = BTH_READAHEAD_NBYTES / 1024;
     char path[4096];
     struct stat status;
 
-    for (size_t i = 0; i < 3 && berth_system.fstat(fd, &status) == 0; i++) {
+    for (size_t i = 0; i < 3 && bth_system.fstat(fd, &status) == 0; i++) {
         int n = snprintf(path, sizeof path, places[i], root, major(status.st_dev),
                          minor(status.st_dev));
         if (n > 0 && (size_t)n < sizeof path && read_number(path, &n_kib))

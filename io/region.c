@@ -20,11 +20,11 @@ static uint8_t *align_up(void *address, size_t alignment)
     return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
 }
 
-static int allocate(uint64_t nbytes, size_t alignment, berth_region *region, berth_error *error)
+static int allocate(uint64_t nbytes, size_t alignment, bth_region *region, berth_error *error)
 {
-    region->base = berth_allocate((size_t)nbytes + alignment);
+    region->base = bth_allocate((size_t)nbytes + alignment);
     if (!region->base)
-        return berth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, nbytes);
     region->bytes = align_up(region->base, alignment);
     return 0;
 }
@@ -35,39 +35,38 @@ static void spread_pages(void *base, size_t nbytes)
     unsigned long nodes[MOST_NODES / WORD_BITS] = {0};
     int mode;
 
-    if (berth_system.get_mempolicy(&mode, nodes, MOST_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
-        berth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, MOST_NODES, 0) < 0)
-        berth_log("memory is not spread over nodes (io.numa=interleave): %s",
-                  strerrordesc_np(errno));
+    if (bth_system.get_mempolicy(&mode, nodes, MOST_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
+        bth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, MOST_NODES, 0) < 0)
+        bth_log("memory is not spread over nodes (io.numa=interleave): %s", strerrordesc_np(errno));
 }
 
-int berth_region_new(uint64_t nbytes, size_t alignment, bool spread, berth_region *region,
-                     berth_error *error)
+int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,
+                   berth_error *error)
 {
-    *region = (berth_region){0};
-    if (nbytes > PTRDIFF_MAX - BERTH_LARGE_PAGE_NBYTES)
-        return berth_fail_memory(error, nbytes);
-    if (nbytes < BERTH_LARGE_PAGE_NBYTES)
+    *region = (bth_region){0};
+    if (nbytes > PTRDIFF_MAX - BTH_LARGE_PAGE_NBYTES)
+        return bth_fail_memory(error, nbytes);
+    if (nbytes < BTH_LARGE_PAGE_NBYTES)
         return allocate(nbytes, alignment, region, error);
-    size_t base_nbytes = (size_t)nbytes + BERTH_LARGE_PAGE_NBYTES;
-    void *base = berth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t base_nbytes = (size_t)nbytes + BTH_LARGE_PAGE_NBYTES;
+    void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "%llu bytes of memory",
-                                (unsigned long long)nbytes);
-    *region = (berth_region){
-        .bytes = align_up(base, BERTH_LARGE_PAGE_NBYTES), .base = base, .base_nbytes = base_nbytes};
-    berth_pages_make_large(region->bytes, (size_t)nbytes);
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "%llu bytes of memory",
+                              (unsigned long long)nbytes);
+    *region = (bth_region){
+        .bytes = align_up(base, BTH_LARGE_PAGE_NBYTES), .base = base, .base_nbytes = base_nbytes};
+    bth_pages_make_large(region->bytes, (size_t)nbytes);
     if (spread)
         spread_pages(base, base_nbytes);
     return 0;
 }
 
-void berth_region_free(berth_region *region)
+void bth_region_free(bth_region *region)
 {
     if (region->base_nbytes > 0)
-        (void)berth_system.munmap(region->base, region->base_nbytes);
+        (void)bth_system.munmap(region->base, region->base_nbytes);
     else
-        berth_release(region->base);
-    *region = (berth_region){0};
+        bth_release(region->base);
+    *region = (bth_region){0};
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory for what is read: aligned, in large pages where the system gives them. */
-#ifndef BERTH_IO_REGION_H
-#define BERTH_IO_REGION_H
+#ifndef BTH_IO_REGION_H
+#define BTH_IO_REGION_H
 
 #include "berth.h"
 
-typedef struct berth_region {
+typedef struct bth_region {
     uint8_t *bytes;
     void *base;         /* what is given back */
     size_t base_nbytes; /* mapped; 0: from the allocator */
-} berth_region;
+} bth_region;
 
 /*
  * nbytes > 0, at a multiple of `alignment`, a power of two up to 64 KiB. From one large page on it
@@ -17,8 +17,8 @@ typedef struct berth_region {
  * `spread` they go round all memory nodes that this process may use. Where a device writes to the
  * far node's memory itself (direct reads), that is slower than to the near one's.
  */
-int berth_region_new(uint64_t nbytes, size_t alignment, bool spread, berth_region *region,
-                     berth_error *error);
-void berth_region_free(berth_region *region); /* of zeros: nothing */
+int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,
+                   berth_error *error);
+void bth_region_free(bth_region *region); /* of zeros: nothing */
 
 #endif

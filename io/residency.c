@@ -11,18 +11,18 @@
 /* So many of them may be missing. */
 #define MOST_ABSENT 6
 
-static berth_residency ask(int fd, uint64_t offset)
+static bth_residency ask(int fd, uint64_t offset)
 {
     uint8_t byte;
     struct iovec piece = {.iov_base = &byte, .iov_len = 1};
     ssize_t n;
 
     do
-        n = berth_system.preadv2(fd, &piece, 1, (off_t)offset, RWF_NOWAIT);
+        n = bth_system.preadv2(fd, &piece, 1, (off_t)offset, RWF_NOWAIT);
     while (n < 0 && errno == EINTR);
     if (n == 1)
-        return BERTH_RESIDENT;
-    return n < 0 && errno == EAGAIN ? BERTH_NOT_RESIDENT : BERTH_RESIDENCY_UNKNOWN;
+        return BTH_RESIDENT;
+    return n < 0 && errno == EAGAIN ? BTH_NOT_RESIDENT : BTH_RESIDENCY_UNKNOWN;
 }
 
 /*
@@ -31,11 +31,11 @@ static berth_residency ask(int fd, uint64_t offset)
  */
 static int open_for_asking(int fd)
 {
-    int again = berth_file_open_again(fd, O_RDONLY);
+    int again = bth_file_open_again(fd, O_RDONLY);
 
     if (again < 0)
         return fd;
-    (void)berth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
+    (void)bth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
     return again;
 }
 
@@ -49,7 +49,7 @@ static uint64_t stir(uint64_t number)
     return number ^ number >> 29;
 }
 
-berth_residency berth_residency_of(int fd, uint64_t offset, uint64_t nbytes)
+bth_residency bth_residency_of(int fd, uint64_t offset, uint64_t nbytes)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t first = offset / page_nbytes;
@@ -57,18 +57,18 @@ berth_residency berth_residency_of(int fd, uint64_t offset, uint64_t nbytes)
     uint64_t n_samples = n_pages < N_SAMPLES ? n_pages : N_SAMPLES;
     uint64_t stride = n_pages / n_samples;
     uint64_t most_absent = n_samples * MOST_ABSENT / N_SAMPLES;
-    berth_residency result = BERTH_RESIDENT;
+    bth_residency result = BTH_RESIDENT;
     int asked = open_for_asking(fd);
 
-    for (uint64_t i = 0, n_absent = 0; i < n_samples && result == BERTH_RESIDENT; i++) {
+    for (uint64_t i = 0, n_absent = 0; i < n_samples && result == BTH_RESIDENT; i++) {
         uint64_t page = first + i * stride + stir(i) % stride;
-        berth_residency there = ask(asked, page * page_nbytes);
-        if (there == BERTH_RESIDENCY_UNKNOWN)
+        bth_residency there = ask(asked, page * page_nbytes);
+        if (there == BTH_RESIDENCY_UNKNOWN)
             result = there;
-        else if (there == BERTH_NOT_RESIDENT && ++n_absent > most_absent)
-            result = BERTH_NOT_RESIDENT;
+        else if (there == BTH_NOT_RESIDENT && ++n_absent > most_absent)
+            result = BTH_NOT_RESIDENT;
     }
     if (asked != fd)
-        berth_file_close(asked);
+        bth_file_close(asked);
     return result;
 }

@@ -8,68 +8,68 @@
  * one can be held back, or all begins late. What code above does too early, or after it freed what
  * is still copied, shows.
  */
-#ifndef BERTH_IO_SIMULATED_H
-#define BERTH_IO_SIMULATED_H
+#ifndef BTH_IO_SIMULATED_H
+#define BTH_IO_SIMULATED_H
 
 #include "io/device.h"
 
-typedef struct berth_simulated_machine {
+typedef struct bth_simulated_machine {
     unsigned n_devices;
     uint64_t memory_nbytes;      /* of each device */
     uint64_t pinned_nbytes;      /* how much of the host's memory can be pinned */
     uint64_t latest_nanoseconds; /* each work begins up to so much later than it could */
     uint64_t seed;               /* how much each time */
     bool cannot_register;        /* pinned memory comes from the driver only */
-} berth_simulated_machine;
+} bth_simulated_machine;
 
 /*
  * Sets up the machine anew: devices that were lost are there again, no fault is due, counts are 0.
  * NULL: as it is unasked, two devices without bounds that are never late. Not while copies
  * are under way.
  */
-void berth_simulated_set(const berth_simulated_machine *machine);
+void bth_simulated_set(const bth_simulated_machine *machine);
 
 /*
  * As another library's cuDevicePrimaryCtxReset does: what the device has, and was pinned by it, is
  * gone; all calls fail until somebody opens it anew. While streams or events exist, it must not be
  * called.
  */
-void berth_simulated_reset(unsigned ordinal);
+void bth_simulated_reset(unsigned ordinal);
 
 /* Calls into the driver that can be made to fail. */
-typedef enum berth_simulated_call {
-    BERTH_SIMULATED_OPEN,
-    BERTH_SIMULATED_ALLOCATE,
-    BERTH_SIMULATED_FIND,
-    BERTH_SIMULATED_PIN, /* and registering */
-    BERTH_SIMULATED_OPEN_STREAM,
-    BERTH_SIMULATED_OPEN_EVENT,
-    BERTH_SIMULATED_COPY,   /* asking for one */
-    BERTH_SIMULATED_RECORD, /* and waiting for an event in a stream */
-    BERTH_SIMULATED_WAIT,   /* of the host, for streams and events; and queries */
-    BERTH_SIMULATED_WORK,   /* no call: a copy, when its stream gets to it. Loses the device */
-    BERTH_SIMULATED_N_CALLS
-} berth_simulated_call;
+typedef enum bth_simulated_call {
+    BTH_SIMULATED_OPEN,
+    BTH_SIMULATED_ALLOCATE,
+    BTH_SIMULATED_FIND,
+    BTH_SIMULATED_PIN, /* and registering */
+    BTH_SIMULATED_OPEN_STREAM,
+    BTH_SIMULATED_OPEN_EVENT,
+    BTH_SIMULATED_COPY,   /* asking for one */
+    BTH_SIMULATED_RECORD, /* and waiting for an event in a stream */
+    BTH_SIMULATED_WAIT,   /* of the host, for streams and events; and queries */
+    BTH_SIMULATED_WORK,   /* no call: a copy, when its stream gets to it. Loses the device */
+    BTH_SIMULATED_N_CALLS
+} bth_simulated_call;
 
-typedef enum berth_simulated_fault {
-    BERTH_SIMULATED_ONCE,
-    BERTH_SIMULATED_FOR_EVER,
-    BERTH_SIMULATED_LOST /* from then on all calls of that device fail, as after a bad kernel */
-} berth_simulated_fault;
+typedef enum bth_simulated_fault {
+    BTH_SIMULATED_ONCE,
+    BTH_SIMULATED_FOR_EVER,
+    BTH_SIMULATED_LOST /* from then on all calls of that device fail, as after a bad kernel */
+} bth_simulated_fault;
 
 /* The nth call from now on fails (1: the next). 0: none does. */
-void berth_simulated_fail(berth_simulated_call call, uint64_t nth, berth_simulated_fault fault);
-/* How many there were since berth_simulated_set. */
-uint64_t berth_simulated_n_calls(berth_simulated_call call);
+void bth_simulated_fail(bth_simulated_call call, uint64_t nth, bth_simulated_fault fault);
+/* How many there were since bth_simulated_set. */
+uint64_t bth_simulated_n_calls(bth_simulated_call call);
 
 /* A stream that is held begins no work. Closing one lets it go on. */
-void berth_simulated_hold(berth_device_stream *stream, bool is_held);
+void bth_simulated_hold(bth_device_stream *stream, bool is_held);
 
 /* What exists now: zeros when nothing leaks. */
-typedef struct berth_simulated_live {
+typedef struct bth_simulated_live {
     uint64_t memory_nbytes, pinned_nbytes;
     unsigned n_streams, n_events;
-} berth_simulated_live;
-berth_simulated_live berth_simulated_seen(void);
+} bth_simulated_live;
+bth_simulated_live bth_simulated_seen(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Shared by the parts of the simulated device only. */
-#ifndef BERTH_IO_SIMULATED_INNER_H
-#define BERTH_IO_SIMULATED_INNER_H
+#ifndef BTH_IO_SIMULATED_INNER_H
+#define BTH_IO_SIMULATED_INNER_H
 
 #include <pthread.h>
 
@@ -35,55 +35,55 @@ struct simulated_range {
 };
 
 extern struct simulated_state {
-    berth_lock lock;        /* of all below */
+    bth_lock lock;          /* of all below */
     pthread_cond_t changed; /* anything below did */
-    berth_simulated_machine machine;
-    berth_simulated_fault fault;
-    berth_simulated_call failing;
+    bth_simulated_machine machine;
+    bth_simulated_fault fault;
+    bth_simulated_call failing;
     uint64_t fail_at; /* of n_calls; 0: never */
-    uint64_t n_calls[BERTH_SIMULATED_N_CALLS];
+    uint64_t n_calls[BTH_SIMULATED_N_CALLS];
     uint64_t n_random;
     uint64_t used_nbytes[SIMULATED_MOST_DEVICES];
     bool is_lost[SIMULATED_MOST_DEVICES];
     bool is_destroyed[SIMULATED_MOST_DEVICES]; /* until it is opened */
-    berth_simulated_live live;
+    bth_simulated_live live;
     struct simulated_range *ranges; /* by address, apart; they move in the table */
     size_t n_ranges;
-} berth_simulated;
+} bth_simulated;
 
 /* With the lock held: counts a call, and what it comes back with: 0, or the failure that is due. */
-int berth_simulated_begin(berth_simulated_call call, unsigned ordinal);
+int bth_simulated_begin(bth_simulated_call call, unsigned ordinal);
 /* With the lock held: what calls of the device come back with now. */
-int berth_simulated_state_of(unsigned ordinal);
+int bth_simulated_state_of(unsigned ordinal);
 /* With the lock held: how late the next work is, in nanoseconds. */
-uint64_t berth_simulated_lateness(void);
+uint64_t bth_simulated_lateness(void);
 
 /* ---- io/simulated_memory.c; all with the lock held ---- */
 
 /* The range that holds all of [address, address + nbytes), or NULL. */
-struct simulated_range *berth_simulated_range_at(uintptr_t address, size_t nbytes);
-int berth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address);
-int berth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes);
-int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes);
+struct simulated_range *bth_simulated_range_at(uintptr_t address, size_t nbytes);
+int bth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address);
+int bth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes);
+int bth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes);
 /* The range that begins there; waits for copies that are under way in it. */
-int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered);
+int bth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered);
 /* All ranges of the device. */
-void berth_simulated_forget(unsigned ordinal);
+void bth_simulated_forget(unsigned ordinal);
 
 /* ---- io/simulated_stream.c; these take the lock ---- */
 
-int berth_simulated_open_stream(berth_device_handle *device, void **stream);
-int berth_simulated_close_stream(berth_device_handle *device, void *stream);
-int berth_simulated_copy_to_host(berth_device_handle *device, void *stream, void *to,
-                                 uintptr_t from, size_t nbytes);
-int berth_simulated_copy_to_device(berth_device_handle *device, void *stream, uintptr_t to,
-                                   const void *from, size_t nbytes);
-int berth_simulated_wait_stream(berth_device_handle *device, void *stream);
-int berth_simulated_open_event(berth_device_handle *device, void **event);
-int berth_simulated_close_event(berth_device_handle *device, void *event);
-int berth_simulated_record(berth_device_handle *device, void *event, void *stream);
-int berth_simulated_wait_event(berth_device_handle *device, void *event);
-int berth_simulated_query_event(berth_device_handle *device, void *event, bool *has_come);
-int berth_simulated_wait_for(berth_device_handle *device, void *stream, void *event);
+int bth_simulated_open_stream(bth_device_handle *device, void **stream);
+int bth_simulated_close_stream(bth_device_handle *device, void *stream);
+int bth_simulated_copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
+                               size_t nbytes);
+int bth_simulated_copy_to_device(bth_device_handle *device, void *stream, uintptr_t to,
+                                 const void *from, size_t nbytes);
+int bth_simulated_wait_stream(bth_device_handle *device, void *stream);
+int bth_simulated_open_event(bth_device_handle *device, void **event);
+int bth_simulated_close_event(bth_device_handle *device, void *event);
+int bth_simulated_record(bth_device_handle *device, void *event, void *stream);
+int bth_simulated_wait_event(bth_device_handle *device, void *event);
+int bth_simulated_query_event(bth_device_handle *device, void *event, bool *has_come);
+int bth_simulated_wait_for(bth_device_handle *device, void *stream, void *event);
 
 #endif

@@ -10,11 +10,11 @@
 /* How many ranges begin at or before an address. */
 static size_t count_up_to(uintptr_t address)
 {
-    size_t least = 0, most = berth_simulated.n_ranges;
+    size_t least = 0, most = bth_simulated.n_ranges;
 
     while (least < most) {
         size_t middle = least + (most - least) / 2;
-        if (berth_simulated.ranges[middle].address <= address)
+        if (bth_simulated.ranges[middle].address <= address)
             least = middle + 1;
         else
             most = middle;
@@ -22,51 +22,50 @@ static size_t count_up_to(uintptr_t address)
     return least;
 }
 
-struct simulated_range *berth_simulated_range_at(uintptr_t address, size_t nbytes)
+struct simulated_range *bth_simulated_range_at(uintptr_t address, size_t nbytes)
 {
     size_t n = count_up_to(address);
 
     if (n == 0)
         return NULL;
-    struct simulated_range *range = &berth_simulated.ranges[n - 1];
+    struct simulated_range *range = &bth_simulated.ranges[n - 1];
     uintptr_t at = address - range->address;
     return at < range->nbytes && nbytes <= range->nbytes - at ? range : NULL;
 }
 
 static void *map(size_t nbytes, int protection)
 {
-    void *at = berth_system.mmap(NULL, nbytes, protection,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at = bth_system.mmap(NULL, nbytes, protection,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
 static void unmap(void *bytes, size_t nbytes)
 {
     if (bytes)
-        (void)berth_system.munmap(bytes, nbytes);
+        (void)bth_system.munmap(bytes, nbytes);
 }
 
 /* Like a driver's own memory, the table is not the allocator's, and stays. */
 static bool has_room(void)
 {
-    if (!berth_simulated.ranges)
-        berth_simulated.ranges =
-            map(MOST_RANGES * sizeof *berth_simulated.ranges, PROT_READ | PROT_WRITE);
-    return berth_simulated.ranges && berth_simulated.n_ranges < MOST_RANGES;
+    if (!bth_simulated.ranges)
+        bth_simulated.ranges =
+            map(MOST_RANGES * sizeof *bth_simulated.ranges, PROT_READ | PROT_WRITE);
+    return bth_simulated.ranges && bth_simulated.n_ranges < MOST_RANGES;
 }
 
 static uint64_t *live_nbytes(const struct simulated_range *range)
 {
-    return range->is_pinned ? &berth_simulated.live.pinned_nbytes
-                            : &berth_simulated.live.memory_nbytes;
+    return range->is_pinned ? &bth_simulated.live.pinned_nbytes : &bth_simulated.live.memory_nbytes;
 }
 
 static int add_range(const struct simulated_range *range)
 {
     if (!has_room())
         return SIMULATED_OUT_OF_MEMORY;
-    struct simulated_range *at = berth_simulated.ranges + count_up_to(range->address);
-    struct simulated_range *end = berth_simulated.ranges + berth_simulated.n_ranges++;
+    struct simulated_range *at = bth_simulated.ranges + count_up_to(range->address);
+    struct simulated_range *end = bth_simulated.ranges + bth_simulated.n_ranges++;
     memmove(at + 1, at, (size_t)((char *)end - (char *)at));
     *at = *range;
     *live_nbytes(range) += range->nbytes;
@@ -75,19 +74,19 @@ static int add_range(const struct simulated_range *range)
 
 static void drop_range(struct simulated_range *range)
 {
-    struct simulated_range *end = berth_simulated.ranges + berth_simulated.n_ranges--;
+    struct simulated_range *end = bth_simulated.ranges + bth_simulated.n_ranges--;
 
     *live_nbytes(range) -= range->nbytes;
     memmove(range, range + 1, (size_t)((char *)end - (char *)(range + 1)));
 }
 
 /* The addresses are real ones, of pages that nobody may touch; the bytes are elsewhere. */
-int berth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address)
+int bth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address)
 {
-    uint64_t used = berth_simulated.used_nbytes[ordinal];
+    uint64_t used = bth_simulated.used_nbytes[ordinal];
 
-    if (nbytes > berth_simulated.machine.memory_nbytes ||
-        used > berth_simulated.machine.memory_nbytes - nbytes)
+    if (nbytes > bth_simulated.machine.memory_nbytes ||
+        used > bth_simulated.machine.memory_nbytes - nbytes)
         return SIMULATED_OUT_OF_MEMORY;
     void *seen = map(nbytes, PROT_NONE);
     uint8_t *bytes = map(nbytes, PROT_READ | PROT_WRITE);
@@ -98,18 +97,18 @@ int berth_simulated_allocate(unsigned ordinal, size_t nbytes, uintptr_t *address
         unmap(bytes, nbytes);
         return SIMULATED_OUT_OF_MEMORY;
     }
-    berth_simulated.used_nbytes[ordinal] = used + nbytes;
+    bth_simulated.used_nbytes[ordinal] = used + nbytes;
     *address = range.address;
     return SIMULATED_OK;
 }
 
 static bool can_pin(size_t nbytes)
 {
-    return nbytes <= berth_simulated.machine.pinned_nbytes &&
-           berth_simulated.live.pinned_nbytes <= berth_simulated.machine.pinned_nbytes - nbytes;
+    return nbytes <= bth_simulated.machine.pinned_nbytes &&
+           bth_simulated.live.pinned_nbytes <= bth_simulated.machine.pinned_nbytes - nbytes;
 }
 
-int berth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes)
+int bth_simulated_pin(unsigned ordinal, size_t nbytes, void **bytes)
 {
     void *at = can_pin(nbytes) ? map(nbytes, PROT_READ | PROT_WRITE) : NULL;
     struct simulated_range range = {.address = (uintptr_t)at,
@@ -132,10 +131,10 @@ static bool overlaps(uintptr_t address, size_t nbytes)
     size_t n = count_up_to(address + (nbytes - 1));
 
     return n > 0 &&
-           berth_simulated.ranges[n - 1].address + berth_simulated.ranges[n - 1].nbytes > address;
+           bth_simulated.ranges[n - 1].address + bth_simulated.ranges[n - 1].nbytes > address;
 }
 
-int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes)
+int bth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes)
 {
     struct simulated_range range = {.address = (uintptr_t)bytes,
                                     .nbytes = nbytes,
@@ -144,7 +143,7 @@ int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes)
                                     .is_pinned = true,
                                     .is_registered = true};
 
-    if (berth_simulated.machine.cannot_register)
+    if (bth_simulated.machine.cannot_register)
         return SIMULATED_NOT_SUPPORTED;
     if (!bytes || nbytes == 0 || overlaps(range.address, nbytes))
         return SIMULATED_INVALID_VALUE;
@@ -153,7 +152,7 @@ int berth_simulated_register(unsigned ordinal, void *bytes, size_t nbytes)
 
 static struct simulated_range *find_start(uintptr_t address, bool is_pinned, bool is_registered)
 {
-    struct simulated_range *range = berth_simulated_range_at(address, 1);
+    struct simulated_range *range = bth_simulated_range_at(address, 1);
 
     return range && range->address == address && range->is_pinned == is_pinned &&
                    range->is_registered == is_registered
@@ -167,24 +166,24 @@ static void give_up(struct simulated_range *range)
         unmap(range->bytes, range->nbytes);
     if (!range->is_pinned) {
         unmap((void *)range->address, range->nbytes);
-        berth_simulated.used_nbytes[range->ordinal] -= range->nbytes;
+        bth_simulated.used_nbytes[range->ordinal] -= range->nbytes;
     }
     drop_range(range);
 }
 
-void berth_simulated_forget(unsigned ordinal)
+void bth_simulated_forget(unsigned ordinal)
 {
-    for (size_t i = berth_simulated.n_ranges; i-- > 0;)
-        if (berth_simulated.ranges[i].ordinal == ordinal)
-            give_up(&berth_simulated.ranges[i]);
+    for (size_t i = bth_simulated.n_ranges; i-- > 0;)
+        if (bth_simulated.ranges[i].ordinal == ordinal)
+            give_up(&bth_simulated.ranges[i]);
 }
 
-int berth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered)
+int bth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered)
 {
     struct simulated_range *range;
 
     while ((range = find_start(address, is_pinned, is_registered)) && range->n_copies > 0)
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
+        pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
     if (!range)
         return SIMULATED_INVALID_VALUE;
     give_up(range);

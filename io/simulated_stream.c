@@ -42,7 +42,7 @@ struct stream {
 static void drop_event(struct event *event)
 {
     if (event->is_closed && event->n_uses == 0)
-        berth_release(event);
+        bth_release(event);
 }
 
 static bool can_begin(const struct stream *stream)
@@ -52,7 +52,7 @@ static bool can_begin(const struct stream *stream)
     if (!work || stream->is_held)
         return false;
     return work->kind != WAIT || work->event->reached >= work->number ||
-           berth_simulated.is_lost[stream->ordinal];
+           bth_simulated.is_lost[stream->ordinal];
 }
 
 static void sleep_for(uint64_t nanoseconds)
@@ -62,15 +62,15 @@ static void sleep_for(uint64_t nanoseconds)
 
     if (nanoseconds == 0)
         return;
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     (void)nanosleep(&time, NULL);
-    (void)berth_lock_take(&berth_simulated.lock);
+    (void)bth_lock_take(&bth_simulated.lock);
 }
 
 /* Marks memory as being copied, or not any more: then it can be freed. */
 static void mark(uintptr_t address, bool is_begin)
 {
-    struct simulated_range *range = berth_simulated_range_at(address, 1);
+    struct simulated_range *range = bth_simulated_range_at(address, 1);
 
     if (range)
         range->n_copies += is_begin ? 1u : -1u;
@@ -79,8 +79,8 @@ static void mark(uintptr_t address, bool is_begin)
 /* Memory is looked up when the copy is made: what was freed meanwhile loses the device. */
 static bool is_legal(const struct work *work, unsigned ordinal)
 {
-    const struct simulated_range *device = berth_simulated_range_at(work->device, work->nbytes);
-    const struct simulated_range *host = berth_simulated_range_at(work->host, work->nbytes);
+    const struct simulated_range *device = bth_simulated_range_at(work->device, work->nbytes);
+    const struct simulated_range *host = bth_simulated_range_at(work->host, work->nbytes);
 
     return device && !device->is_pinned && device->ordinal == ordinal &&
            (!work->is_pinned || (host && host->is_pinned));
@@ -92,24 +92,24 @@ static bool is_legal(const struct work *work, unsigned ordinal)
  */
 static void copy(const struct work *work)
 {
-    const struct simulated_range *device = berth_simulated_range_at(work->device, work->nbytes);
+    const struct simulated_range *device = bth_simulated_range_at(work->device, work->nbytes);
     uint8_t *bytes = device->bytes + (work->device - device->address);
 
     mark(work->device, true);
     mark(work->host, true);
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     if (work->kind == TO_HOST)
         memcpy((void *)work->host, bytes, work->nbytes);
     else
         memcpy(bytes, (const void *)work->host, work->nbytes);
-    (void)berth_lock_take(&berth_simulated.lock);
+    (void)bth_lock_take(&bth_simulated.lock);
     mark(work->device, false);
     mark(work->host, false);
 }
 
 static void do_work(const struct stream *stream, struct work *work)
 {
-    bool *is_lost = &berth_simulated.is_lost[stream->ordinal];
+    bool *is_lost = &bth_simulated.is_lost[stream->ordinal];
 
     if (work->kind == RECORD && work->event->reached < work->number)
         work->event->reached = work->number;
@@ -120,7 +120,7 @@ static void do_work(const struct stream *stream, struct work *work)
     }
     if (*is_lost)
         return;
-    if (berth_simulated_begin(BERTH_SIMULATED_WORK, stream->ordinal) == SIMULATED_OK &&
+    if (bth_simulated_begin(BTH_SIMULATED_WORK, stream->ordinal) == SIMULATED_OK &&
         is_legal(work, stream->ordinal))
         copy(work);
     else
@@ -131,24 +131,24 @@ static void *run(void *argument)
 {
     struct stream *stream = argument;
 
-    berth_thread_begin();
-    (void)berth_lock_take(&berth_simulated.lock);
+    bth_thread_begin();
+    (void)bth_lock_take(&bth_simulated.lock);
     for (;;) {
         while (!can_begin(stream) && !(stream->is_closing && !stream->first))
-            pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
+            pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
         if (!stream->first)
             break;
-        sleep_for(berth_simulated_lateness());
+        sleep_for(bth_simulated_lateness());
         struct work *work = stream->first;
         do_work(stream, work);
         stream->first = work->next;
         if (!work->next)
             stream->last = &stream->first;
         stream->n_done++;
-        berth_release(work);
-        pthread_cond_broadcast(&berth_simulated.changed);
+        bth_release(work);
+        pthread_cond_broadcast(&bth_simulated.changed);
     }
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return NULL;
 }
 
@@ -156,59 +156,59 @@ static void *run(void *argument)
 
 static int start(struct stream *stream, unsigned ordinal)
 {
-    int result = berth_simulated_begin(BERTH_SIMULATED_OPEN_STREAM, ordinal);
+    int result = bth_simulated_begin(BTH_SIMULATED_OPEN_STREAM, ordinal);
 
     if (result != SIMULATED_OK)
         return result;
     *stream = (struct stream){.ordinal = ordinal};
     stream->last = &stream->first;
-    if (berth_thread_start(&stream->thread, run, stream) != 0)
+    if (bth_thread_start(&stream->thread, run, stream) != 0)
         return SIMULATED_NO_THREAD;
-    berth_simulated.live.n_streams++;
+    bth_simulated.live.n_streams++;
     return SIMULATED_OK;
 }
 
-int berth_simulated_open_stream(berth_device_handle *device, void **opened)
+int bth_simulated_open_stream(bth_device_handle *device, void **opened)
 {
-    struct stream *stream = berth_allocate(sizeof *stream);
+    struct stream *stream = bth_allocate(sizeof *stream);
 
     if (!stream)
         return SIMULATED_OUT_OF_MEMORY;
-    (void)berth_lock_take(&berth_simulated.lock);
+    (void)bth_lock_take(&bth_simulated.lock);
     int result = start(stream, device->ordinal);
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     if (result != SIMULATED_OK) {
-        berth_release(stream);
+        bth_release(stream);
         return result;
     }
     *opened = stream;
     return SIMULATED_OK;
 }
 
-int berth_simulated_close_stream(berth_device_handle *device, void *opened)
+int bth_simulated_close_stream(bth_device_handle *device, void *opened)
 {
     struct stream *stream = opened;
 
     (void)device;
-    (void)berth_lock_take(&berth_simulated.lock);
+    (void)bth_lock_take(&bth_simulated.lock);
     stream->is_held = false;
     stream->is_closing = true;
-    berth_simulated.live.n_streams--;
-    pthread_cond_broadcast(&berth_simulated.changed);
-    berth_lock_give(&berth_simulated.lock);
+    bth_simulated.live.n_streams--;
+    pthread_cond_broadcast(&bth_simulated.changed);
+    bth_lock_give(&bth_simulated.lock);
     pthread_join(stream->thread, NULL);
-    berth_release(stream);
+    bth_release(stream);
     return SIMULATED_OK;
 }
 
-void berth_simulated_hold(berth_device_stream *stream, bool is_held)
+void bth_simulated_hold(bth_device_stream *stream, bool is_held)
 {
     struct stream *held = stream->native;
 
-    (void)berth_lock_take(&berth_simulated.lock);
+    (void)bth_lock_take(&bth_simulated.lock);
     held->is_held = is_held;
-    pthread_cond_broadcast(&berth_simulated.changed);
-    berth_lock_give(&berth_simulated.lock);
+    pthread_cond_broadcast(&bth_simulated.changed);
+    bth_lock_give(&bth_simulated.lock);
 }
 
 /* ---- asking ---- */
@@ -216,7 +216,7 @@ void berth_simulated_hold(berth_device_stream *stream, bool is_held)
 /* With the lock held: queues a copy of this work. */
 static int ask(struct stream *stream, const struct work *asked)
 {
-    struct work *work = berth_allocate(sizeof *work);
+    struct work *work = bth_allocate(sizeof *work);
 
     if (!work)
         return SIMULATED_OUT_OF_MEMORY;
@@ -226,7 +226,7 @@ static int ask(struct stream *stream, const struct work *asked)
     *stream->last = work;
     stream->last = &work->next;
     stream->n_asked++;
-    pthread_cond_broadcast(&berth_simulated.changed);
+    pthread_cond_broadcast(&bth_simulated.changed);
     return SIMULATED_OK;
 }
 
@@ -236,8 +236,8 @@ static int wait_for_work(struct stream *stream)
     uint64_t n = stream->n_asked;
 
     while (stream->n_done < n)
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
-    return berth_simulated_state_of(stream->ordinal);
+        pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
+    return bth_simulated_state_of(stream->ordinal);
 }
 
 /* Memory of the host that is not pinned the driver copies by itself, and comes back then. */
@@ -245,20 +245,20 @@ static int ask_copy(struct stream *stream, struct work *work)
 {
     int result;
 
-    (void)berth_lock_take(&berth_simulated.lock);
-    const struct simulated_range *host = berth_simulated_range_at(work->host, work->nbytes);
+    (void)bth_lock_take(&bth_simulated.lock);
+    const struct simulated_range *host = bth_simulated_range_at(work->host, work->nbytes);
     work->is_pinned = host && host->is_pinned;
-    result = berth_simulated_begin(BERTH_SIMULATED_COPY, stream->ordinal);
+    result = bth_simulated_begin(BTH_SIMULATED_COPY, stream->ordinal);
     if (result == SIMULATED_OK)
         result = ask(stream, work);
     if (result == SIMULATED_OK && !work->is_pinned)
         result = wait_for_work(stream);
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
-int berth_simulated_copy_to_host(berth_device_handle *device, void *stream, void *to,
-                                 uintptr_t from, size_t nbytes)
+int bth_simulated_copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
+                               size_t nbytes)
 {
     struct work work = {.kind = TO_HOST, .device = from, .host = (uintptr_t)to, .nbytes = nbytes};
 
@@ -266,8 +266,8 @@ int berth_simulated_copy_to_host(berth_device_handle *device, void *stream, void
     return ask_copy(stream, &work);
 }
 
-int berth_simulated_copy_to_device(berth_device_handle *device, void *stream, uintptr_t to,
-                                   const void *from, size_t nbytes)
+int bth_simulated_copy_to_device(bth_device_handle *device, void *stream, uintptr_t to,
+                                 const void *from, size_t nbytes)
 {
     struct work work = {.kind = TO_DEVICE, .device = to, .host = (uintptr_t)from, .nbytes = nbytes};
 
@@ -275,95 +275,95 @@ int berth_simulated_copy_to_device(berth_device_handle *device, void *stream, ui
     return ask_copy(stream, &work);
 }
 
-int berth_simulated_wait_stream(berth_device_handle *device, void *stream)
+int bth_simulated_wait_stream(bth_device_handle *device, void *stream)
 {
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
     if (result == SIMULATED_OK)
         result = wait_for_work(stream);
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
 /* ---- events ---- */
 
-int berth_simulated_open_event(berth_device_handle *device, void **opened)
+int bth_simulated_open_event(bth_device_handle *device, void **opened)
 {
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_OPEN_EVENT, device->ordinal);
-    struct event *event = result == SIMULATED_OK ? berth_allocate_zeroed(sizeof *event) : NULL;
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_OPEN_EVENT, device->ordinal);
+    struct event *event = result == SIMULATED_OK ? bth_allocate_zeroed(sizeof *event) : NULL;
     if (result == SIMULATED_OK && !event)
         result = SIMULATED_OUT_OF_MEMORY;
-    berth_simulated.live.n_events += event != NULL;
+    bth_simulated.live.n_events += event != NULL;
     *opened = event;
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
-int berth_simulated_close_event(berth_device_handle *device, void *opened)
+int bth_simulated_close_event(bth_device_handle *device, void *opened)
 {
     struct event *event = opened;
 
     (void)device;
-    (void)berth_lock_take(&berth_simulated.lock);
-    berth_simulated.live.n_events--;
+    (void)bth_lock_take(&bth_simulated.lock);
+    bth_simulated.live.n_events--;
     event->is_closed = true;
     drop_event(event);
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return SIMULATED_OK;
 }
 
-int berth_simulated_record(berth_device_handle *device, void *opened, void *stream)
+int bth_simulated_record(bth_device_handle *device, void *opened, void *stream)
 {
     struct event *event = opened;
 
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_RECORD, device->ordinal);
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
             ask(stream,
                 &(struct work){.kind = RECORD, .event = event, .number = event->n_recorded + 1});
     if (result == SIMULATED_OK)
         event->n_recorded++;
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
-int berth_simulated_wait_for(berth_device_handle *device, void *stream, void *opened)
+int bth_simulated_wait_for(bth_device_handle *device, void *stream, void *opened)
 {
     struct event *event = opened;
 
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_RECORD, device->ordinal);
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
             ask(stream, &(struct work){.kind = WAIT, .event = event, .number = event->n_recorded});
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
-int berth_simulated_wait_event(berth_device_handle *device, void *opened)
+int bth_simulated_wait_event(bth_device_handle *device, void *opened)
 {
     struct event *event = opened;
 
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
     uint64_t number = event->n_recorded;
     while (result == SIMULATED_OK && event->reached < number) {
-        pthread_cond_wait(&berth_simulated.changed, &berth_simulated.lock.mutex);
-        result = berth_simulated_state_of(device->ordinal);
+        pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
+        result = bth_simulated_state_of(device->ordinal);
     }
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }
 
-int berth_simulated_query_event(berth_device_handle *device, void *opened, bool *has_come)
+int bth_simulated_query_event(bth_device_handle *device, void *opened, bool *has_come)
 {
     const struct event *event = opened;
 
-    (void)berth_lock_take(&berth_simulated.lock);
-    int result = berth_simulated_begin(BERTH_SIMULATED_WAIT, device->ordinal);
+    (void)bth_lock_take(&bth_simulated.lock);
+    int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
     *has_come = result == SIMULATED_OK && event->reached >= event->n_recorded;
-    berth_lock_give(&berth_simulated.lock);
+    bth_lock_give(&bth_simulated.lock);
     return result;
 }

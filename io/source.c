@@ -10,52 +10,51 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
-static int begin(berth_reader *reader, const char *name, berth_error *error)
+static int begin(bth_reader *reader, const char *name, berth_error *error)
 {
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
     atomic_init(&reader->n_requests, 0);
     atomic_init(&reader->moved_nbytes, 0);
-    reader->name = berth_duplicate(name, strlen(name));
+    reader->name = bth_duplicate(name, strlen(name));
     if (!reader->name)
-        return berth_fail_memory(error, strlen(name) + 1);
+        return bth_fail_memory(error, strlen(name) + 1);
     return 0;
 }
 
 /* The one way out of an open that failed: nothing is left to close. */
-static int abandon(berth_reader *reader, const berth_error *error)
+static int abandon(bth_reader *reader, const berth_error *error)
 {
-    berth_reader_close(reader);
+    bth_reader_close(reader);
     return error->code;
 }
 
-int berth_reader_open_path(const char *path, berth_reader *reader, berth_error *error)
+int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *error)
 {
     if (begin(reader, path, error) < 0 ||
-        berth_file_open(path, &reader->fd, &reader->nbytes, error) < 0)
+        bth_file_open(path, &reader->fd, &reader->nbytes, error) < 0)
         return abandon(reader, error);
     return 0;
 }
 
-int berth_reader_open_fd(int fd, berth_reader *reader, berth_error *error)
+int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error)
 {
     char name[32];
 
     (void)snprintf(name, sizeof name, "descriptor %d", fd);
     if (begin(reader, name, error) < 0)
         return abandon(reader, error);
-    reader->fd = berth_system.dup(fd);
+    reader->fd = bth_system.dup(fd);
     if (reader->fd < 0) {
-        (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be duplicated");
+        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be duplicated");
         return abandon(reader, error);
     }
-    if (berth_file_size(reader->fd, &reader->nbytes, error) < 0)
+    if (bth_file_size(reader->fd, &reader->nbytes, error) < 0)
         return abandon(reader, error);
     return 0;
 }
 
-int berth_reader_open_memory(const void *bytes, size_t nbytes, berth_reader *reader,
-                             berth_error *error)
+int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader, berth_error *error)
 {
     if (begin(reader, "memory", error) < 0)
         return abandon(reader, error);
@@ -63,14 +62,14 @@ int berth_reader_open_memory(const void *bytes, size_t nbytes, berth_reader *rea
     reader->memory = bytes ? bytes : (const uint8_t *)"";
     reader->nbytes = nbytes;
     if (!bytes && nbytes > 0) {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "%zu bytes at address NULL", nbytes);
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%zu bytes at address NULL",
+                       nbytes);
         return abandon(reader, error);
     }
     return 0;
 }
 
-int berth_reader_open_source(const berth_source *source, berth_reader *reader, berth_error *error)
+int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
 {
     if (begin(reader, source->name ? source->name : "source", error) < 0)
         return abandon(reader, error);
@@ -78,18 +77,18 @@ int berth_reader_open_source(const berth_source *source, berth_reader *reader, b
     reader->source.name = reader->name; /* the caller's text need not outlive the call */
     reader->nbytes = source->nbytes;
     if (!source->read) {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "has no read function");
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "has no read function");
         return abandon(reader, error);
     }
     return 0;
 }
 
-void berth_reader_close(berth_reader *reader)
+void bth_reader_close(bth_reader *reader)
 {
     /* Of zeros with fd -1: nothing. A reader of zeros alone has no name, and so no descriptor. */
     if (reader->name)
-        berth_file_close(reader->fd);
-    berth_release(reader->name);
+        bth_file_close(reader->fd);
+    bth_release(reader->name);
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
 }
@@ -99,16 +98,16 @@ static int fail_callback(berth_error *error, int result, uint64_t offset, size_t
     const char *text = result > 0 ? strerrordesc_np(result) : NULL;
 
     if (text)
-        (void)berth_fail(error, BERTH_E_CALLBACK, NULL, offset,
-                         "the source did not read %zu bytes: %s", nbytes, text);
+        (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
+                       "the source did not read %zu bytes: %s", nbytes, text);
     else
-        (void)berth_fail(error, BERTH_E_CALLBACK, NULL, offset,
-                         "the source did not read %zu bytes: it returned %d", nbytes, result);
+        (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
+                       "the source did not read %zu bytes: it returned %d", nbytes, result);
     error->system_errno = text ? result : 0;
     return error->code;
 }
 
-static int read_from(berth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+static int read_from(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                      berth_error *error)
 {
     if (reader->memory) {
@@ -116,28 +115,28 @@ static int read_from(berth_reader *reader, void *buffer, size_t nbytes, uint64_t
         return 0;
     }
     if (reader->fd >= 0)
-        return berth_file_read(reader->fd, buffer, nbytes, offset, error);
+        return bth_file_read(reader->fd, buffer, nbytes, offset, error);
     int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
     return result == 0 ? 0 : fail_callback(error, result, offset, nbytes);
 }
 
-void berth_reader_count(berth_reader *reader, size_t nbytes)
+void bth_reader_count(bth_reader *reader, size_t nbytes)
 {
     atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&reader->moved_nbytes, nbytes, memory_order_relaxed);
 }
 
-int berth_reader_read(berth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                      berth_error *error)
+int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                    berth_error *error)
 {
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                          "%zu bytes needed, but there are only %llu bytes in all", nbytes,
-                          (unsigned long long)reader->nbytes);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                        "%zu bytes needed, but there are only %llu bytes in all", nbytes,
+                        (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
     if (read_from(reader, buffer, nbytes, offset, error) < 0)
         return error->code;
-    berth_reader_count(reader, nbytes);
+    bth_reader_count(reader, nbytes);
     return 0;
 }

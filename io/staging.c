@@ -15,21 +15,21 @@
  * of them is there, but another's memory may be: no ring is opened, nothing is freed.
  */
 static struct {
-    berth_lock lock;
+    bth_lock lock;
     unsigned n;
-    berth_staging_buffer buffers[MOST_KEPT];
+    bth_staging_buffer buffers[MOST_KEPT];
 } kept;
 
 /* ---- one buffer ---- */
 
 /* Where memory that is there cannot be pinned, the driver's own has to do. */
-static int take_from_driver(berth_device_handle *device, berth_staging_buffer *buffer,
+static int take_from_driver(bth_device_handle *device, bth_staging_buffer *buffer,
                             berth_error *error)
 {
     void *bytes;
 
-    berth_error_clear(error);
-    if (berth_pinned_allocate(device, buffer->nbytes, &bytes, error) < 0)
+    bth_error_clear(error);
+    if (bth_pinned_allocate(device, buffer->nbytes, &bytes, error) < 0)
         return error->code;
     buffer->bytes = bytes;
     return 0;
@@ -39,41 +39,41 @@ static int take_from_driver(berth_device_handle *device, berth_staging_buffer *b
  * DONTFORK: after a fork the first write to a page gives the writer another one, while a device
  * goes on with the old.
  */
-static int make_buffer(berth_device_handle *device, bool is_pinned, berth_staging_buffer *buffer,
+static int make_buffer(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
                        berth_error *error)
 {
-    if (berth_region_new(buffer->nbytes, BERTH_DIRECT_MOST_BLOCK_NBYTES, false, &buffer->region,
-                         error) < 0)
+    if (bth_region_new(buffer->nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES, false, &buffer->region,
+                       error) < 0)
         return error->code;
     buffer->bytes = buffer->region.bytes;
     buffer->device = is_pinned ? device : NULL;
-    buffer->life = is_pinned ? berth_device_life(device) : 0;
+    buffer->life = is_pinned ? bth_device_life(device) : 0;
     if (!is_pinned)
         return 0;
-    (void)berth_system.madvise(buffer->bytes, buffer->nbytes, MADV_DONTFORK);
-    if (berth_pinned_register(device, buffer->bytes, buffer->nbytes, error) == 0)
+    (void)bth_system.madvise(buffer->bytes, buffer->nbytes, MADV_DONTFORK);
+    if (bth_pinned_register(device, buffer->bytes, buffer->nbytes, error) == 0)
         return 0;
-    berth_region_free(&buffer->region);
+    bth_region_free(&buffer->region);
     if (error->code == BERTH_E_UNSUPPORTED)
         return take_from_driver(device, buffer, error);
     return error->code;
 }
 
 /* X18: what was pinned in a context that died is not pinned any more, and the driver's own gone. */
-static bool is_pinned_still(const berth_staging_buffer *buffer)
+static bool is_pinned_still(const bth_staging_buffer *buffer)
 {
-    return buffer->device && !berth_device_is_gone(buffer->device, buffer->life);
+    return buffer->device && !bth_device_is_gone(buffer->device, buffer->life);
 }
 
-static void free_buffer(berth_staging_buffer *buffer)
+static void free_buffer(bth_staging_buffer *buffer)
 {
     bool is_pinned = is_pinned_still(buffer);
 
     if (is_pinned && !buffer->region.base)
-        berth_pinned_release(buffer->device, buffer->bytes);
+        bth_pinned_release(buffer->device, buffer->bytes);
     else if (is_pinned)
-        berth_pinned_unregister(buffer->device, buffer->bytes);
-    berth_region_free(&buffer->region);
+        bth_pinned_unregister(buffer->device, buffer->bytes);
+    bth_region_free(&buffer->region);
 }
 
 /* ---- what is kept ---- */
@@ -81,101 +81,101 @@ static void free_buffer(berth_staging_buffer *buffer)
 /* X11: a list that is half changed is none; there is nothing in a child's that it could use. */
 static void take_lock(void)
 {
-    if (berth_lock_take(&kept.lock) == BERTH_LOCK_TORN)
+    if (bth_lock_take(&kept.lock) == BTH_LOCK_TORN)
         kept.n = 0;
 }
 
 /* One of this kind and size, if there is one. */
-static bool take_kept(berth_device_handle *device, berth_staging_buffer *buffer)
+static bool take_kept(bth_device_handle *device, bth_staging_buffer *buffer)
 {
     bool is_found = false;
 
     take_lock();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
-        const berth_staging_buffer *each = &kept.buffers[i];
-        if (!berth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
+        const bth_staging_buffer *each = &kept.buffers[i];
+        if (!bth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
             continue;
         is_found = true;
         *buffer = *each;
         kept.buffers[i] = kept.buffers[--kept.n];
     }
-    berth_lock_give(&kept.lock);
+    bth_lock_give(&kept.lock);
     return is_found;
 }
 
-static bool keep(const berth_staging_buffer *buffer)
+static bool keep(const bth_staging_buffer *buffer)
 {
     take_lock();
     bool is_kept = kept.n < MOST_KEPT;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
-    berth_lock_give(&kept.lock);
+    bth_lock_give(&kept.lock);
     return is_kept;
 }
 
 /* Frees those that are of no use to a ring of this kind and size; NULL: all. */
-static void drop_kept(berth_device_handle *device, size_t nbytes)
+static void drop_kept(bth_device_handle *device, size_t nbytes)
 {
     take_lock();
     for (unsigned i = 0; i < kept.n;) {
-        berth_staging_buffer *each = &kept.buffers[i];
-        if (device && (!berth_device_is_akin(each->device, device) ||
+        bth_staging_buffer *each = &kept.buffers[i];
+        if (device && (!bth_device_is_akin(each->device, device) ||
                        (each->nbytes == nbytes && is_pinned_still(each)))) {
             i++;
             continue;
         }
-        if (berth_device_is_usable(each->device))
+        if (bth_device_is_usable(each->device))
             free_buffer(each);
         *each = kept.buffers[--kept.n];
     }
-    berth_lock_give(&kept.lock);
+    bth_lock_give(&kept.lock);
 }
 
-uint64_t berth_staging_kept_nbytes(void)
+uint64_t bth_staging_kept_nbytes(void)
 {
     uint64_t nbytes = 0;
 
     take_lock();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
-    berth_lock_give(&kept.lock);
+    bth_lock_give(&kept.lock);
     return nbytes;
 }
 
-void berth_staging_trim(void)
+void bth_staging_trim(void)
 {
     drop_kept(NULL, 0);
 }
 
 /* ---- the ring ---- */
 
-static int plan(const berth_staging_need *need, berth_staging *ring, berth_error *error)
+static int plan(const bth_staging_need *need, bth_staging *ring, berth_error *error)
 {
-    const size_t page_nbytes = BERTH_LARGE_PAGE_NBYTES;
+    const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
 
     if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
-        need->n_buffers == 0 || need->n_buffers > BERTH_STAGING_MOST_BUFFERS)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%u staging buffers of %zu bytes", need->n_buffers, need->buffer_nbytes);
+        need->n_buffers == 0 || need->n_buffers > BTH_STAGING_MOST_BUFFERS)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%u staging buffers of %zu bytes", need->n_buffers, need->buffer_nbytes);
     ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
     uint64_t most = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
     if (most == 0)
-        return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                          "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
-                          "bytes missing)",
-                          ring->buffer_nbytes, (unsigned long long)need->most_nbytes,
-                          (unsigned long long)(ring->buffer_nbytes - need->most_nbytes));
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
+                        "bytes missing)",
+                        ring->buffer_nbytes, (unsigned long long)need->most_nbytes,
+                        (unsigned long long)(ring->buffer_nbytes - need->most_nbytes));
     ring->n_buffers = need->n_buffers < most ? need->n_buffers : (unsigned)most;
     return 0;
 }
 
 /* Fewer do as well; without the first one nothing does. */
-static int fill(berth_staging *ring, berth_error *error)
+static int fill(bth_staging *ring, berth_error *error)
 {
     unsigned n = 0;
 
     for (; n < ring->n_buffers; n++) {
-        berth_staging_buffer *buffer = &ring->buffers[n];
+        bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
         if (!(ring->is_pinned && take_kept(ring->device, buffer)) &&
             make_buffer(ring->device, ring->is_pinned, buffer, error) < 0)
@@ -186,24 +186,24 @@ static int fill(berth_staging *ring, berth_error *error)
     if (n == 0)
         return error->code;
     if (n < ring->n_buffers)
-        berth_log("%u staging buffers instead of %u: %s", n, ring->n_buffers, error->message);
+        bth_log("%u staging buffers instead of %u: %s", n, ring->n_buffers, error->message);
     ring->n_buffers = n;
-    berth_error_clear(error);
+    bth_error_clear(error);
     return 0;
 }
 
-int berth_staging_open(berth_device_handle *device, const berth_staging_need *need,
-                       berth_staging *ring, berth_error *error)
+int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bth_staging *ring,
+                     berth_error *error)
 {
-    *ring = (berth_staging){.device = device, .is_pinned = device && need->is_pinned};
+    *ring = (bth_staging){.device = device, .is_pinned = device && need->is_pinned};
     if (plan(need, ring, error) < 0 ||
-        (ring->is_pinned && berth_device_check_usable(device, error) < 0))
+        (ring->is_pinned && bth_device_check_usable(device, error) < 0))
         goto fail;
     if (ring->is_pinned)
         drop_kept(device, ring->buffer_nbytes);
-    ring->buffers = berth_allocate_zeroed(ring->n_buffers * sizeof *ring->buffers);
+    ring->buffers = bth_allocate_zeroed(ring->n_buffers * sizeof *ring->buffers);
     if (!ring->buffers) {
-        (void)berth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
+        (void)bth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
         goto fail;
     }
     if (fill(ring, error) < 0)
@@ -212,15 +212,15 @@ int berth_staging_open(berth_device_handle *device, const berth_staging_need *ne
     pthread_cond_init(&ring->given, NULL);
     return 0;
 fail:
-    berth_release(ring->buffers);
-    *ring = (berth_staging){0};
+    bth_release(ring->buffers);
+    *ring = (bth_staging){0};
     return error->code;
 }
 
 /* In a forked child the buffers are not there, and what may lie in their place is another's. */
-void berth_staging_close(berth_staging *ring)
+void bth_staging_close(bth_staging *ring)
 {
-    bool is_here = !ring->is_pinned || berth_device_is_usable(ring->device);
+    bool is_here = !ring->is_pinned || bth_device_is_usable(ring->device);
 
     if (!ring->buffers)
         return;
@@ -229,39 +229,39 @@ void berth_staging_close(berth_staging *ring)
             free_buffer(&ring->buffers[i]);
     pthread_cond_destroy(&ring->given);
     pthread_mutex_destroy(&ring->lock);
-    berth_release(ring->buffers);
-    *ring = (berth_staging){0};
+    bth_release(ring->buffers);
+    *ring = (bth_staging){0};
 }
 
 /* With the lock held. */
-static berth_staging_buffer *pop(berth_staging *ring)
+static bth_staging_buffer *pop(bth_staging *ring)
 {
-    berth_staging_buffer *buffer = ring->is_stopped ? NULL : ring->free;
+    bth_staging_buffer *buffer = ring->is_stopped ? NULL : ring->free;
 
     if (buffer)
         ring->free = buffer->next;
     return buffer;
 }
 
-berth_staging_buffer *berth_staging_take(berth_staging *ring)
+bth_staging_buffer *bth_staging_take(bth_staging *ring)
 {
     pthread_mutex_lock(&ring->lock);
     while (!ring->free && !ring->is_stopped)
         pthread_cond_wait(&ring->given, &ring->lock);
-    berth_staging_buffer *buffer = pop(ring);
+    bth_staging_buffer *buffer = pop(ring);
     pthread_mutex_unlock(&ring->lock);
     return buffer;
 }
 
-berth_staging_buffer *berth_staging_try(berth_staging *ring)
+bth_staging_buffer *bth_staging_try(bth_staging *ring)
 {
     pthread_mutex_lock(&ring->lock);
-    berth_staging_buffer *buffer = pop(ring);
+    bth_staging_buffer *buffer = pop(ring);
     pthread_mutex_unlock(&ring->lock);
     return buffer;
 }
 
-void berth_staging_give(berth_staging *ring, berth_staging_buffer *buffer)
+void bth_staging_give(bth_staging *ring, bth_staging_buffer *buffer)
 {
     pthread_mutex_lock(&ring->lock);
     buffer->next = ring->free;
@@ -270,7 +270,7 @@ void berth_staging_give(berth_staging *ring, berth_staging_buffer *buffer)
     pthread_mutex_unlock(&ring->lock);
 }
 
-void berth_staging_stop(berth_staging *ring)
+void bth_staging_stop(bth_staging *ring)
 {
     pthread_mutex_lock(&ring->lock);
     ring->is_stopped = true;

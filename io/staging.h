@@ -9,66 +9,66 @@
  * up (X18). A ring belongs to one operation, which counts all of
  * its buffers as its own memory: two operations at once never wait for each other.
  */
-#ifndef BERTH_IO_STAGING_H
-#define BERTH_IO_STAGING_H
+#ifndef BTH_IO_STAGING_H
+#define BTH_IO_STAGING_H
 
 #include <pthread.h>
 
 #include "io/device.h"
 #include "io/region.h"
 
-#define BERTH_STAGING_MOST_BUFFERS 1024
+#define BTH_STAGING_MOST_BUFFERS 1024
 
-typedef struct berth_staging_need {
-    size_t buffer_nbytes; /* of each; rounded up to BERTH_LARGE_PAGE_NBYTES */
-    unsigned n_buffers;   /* 1 to BERTH_STAGING_MOST_BUFFERS; fewer come where there is no room */
+typedef struct bth_staging_need {
+    size_t buffer_nbytes; /* of each; rounded up to BTH_LARGE_PAGE_NBYTES */
+    unsigned n_buffers;   /* 1 to BTH_STAGING_MOST_BUFFERS; fewer come where there is no room */
     uint64_t most_nbytes; /* of all together, what io.memory_nbytes leaves; 0: as it comes */
     bool is_pinned;       /* else pageable: copies are slower, and not asynchronous */
-} berth_staging_need;
+} bth_staging_need;
 
-typedef struct berth_staging_buffer {
+typedef struct bth_staging_buffer {
     uint8_t *bytes;
     size_t nbytes;
-    berth_region region;               /* of zeros: the driver made it */
-    berth_device_handle *device;       /* by which it was pinned; NULL: it is not */
-    unsigned life;                     /* of that device */
-    struct berth_staging_buffer *next; /* free ones of a ring */
-} berth_staging_buffer;
+    bth_region region;               /* of zeros: the driver made it */
+    bth_device_handle *device;       /* by which it was pinned; NULL: it is not */
+    unsigned life;                   /* of that device */
+    struct bth_staging_buffer *next; /* free ones of a ring */
+} bth_staging_buffer;
 
 /* Threads may take and give at the same time. */
-typedef struct berth_staging {
-    berth_device_handle *device; /* NULL: none, pageable buffers */
+typedef struct bth_staging {
+    bth_device_handle *device; /* NULL: none, pageable buffers */
     size_t buffer_nbytes;
     unsigned n_buffers; /* as many as came */
     bool is_pinned;
-    berth_staging_buffer *buffers;
+    bth_staging_buffer *buffers;
     pthread_mutex_t lock; /* of the rest */
     pthread_cond_t given;
-    berth_staging_buffer *free;
+    bth_staging_buffer *free;
     bool is_stopped;
-} berth_staging;
+} bth_staging;
 
 /*
  * Fails only if not one buffer can be had; then the message names its bytes. *ring is then of
  * zeros.
  */
-int berth_staging_open(berth_device_handle *device, const berth_staging_need *need,
-                       berth_staging *ring, berth_error *error);
+int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bth_staging *ring,
+                     berth_error *error);
 /* All must have been given back, and no copy be under way. Of zeros: nothing. */
-void berth_staging_close(berth_staging *ring);
+void bth_staging_close(bth_staging *ring);
 
 /*
  * A buffer; waits for one. NULL once the ring is stopped. Who holds one must not wait for another
- * (all might), but ask with berth_staging_try: NULL if none is free now.
+ * (all might), but ask with bth_staging_try: NULL if none is free now.
  */
-berth_staging_buffer *berth_staging_take(berth_staging *ring);
-berth_staging_buffer *berth_staging_try(berth_staging *ring);
-void berth_staging_give(berth_staging *ring, berth_staging_buffer *buffer);
+bth_staging_buffer *bth_staging_take(bth_staging *ring);
+bth_staging_buffer *bth_staging_try(bth_staging *ring);
+void bth_staging_give(bth_staging *ring, bth_staging_buffer *buffer);
 /* Nobody gets or waits for a buffer any more: something failed (W8). */
-void berth_staging_stop(berth_staging *ring);
+void bth_staging_stop(bth_staging *ring);
 
 /* Bytes that are kept pinned for the next ring; and gives them back to the system. */
-uint64_t berth_staging_kept_nbytes(void);
-void berth_staging_trim(void);
+uint64_t bth_staging_kept_nbytes(void);
+void bth_staging_trim(void);
 
 #endif

@@ -9,12 +9,12 @@
 /* open is variadic: a row that tests replace needs a plain signature. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
 {
-    bool has_taken = berth_low_take(); /* X10 */
+    bool has_taken = bth_low_take(); /* X10 */
     int fd = openat(folder, path, flags, mode);
 
     if (has_taken)
-        berth_low_give_back();
-    return fd >= 0 && fd <= STDERR_FILENO ? berth_low_move_up(fd) : fd;
+        bth_low_give_back();
+    return fd >= 0 && fd <= STDERR_FILENO ? bth_low_move_up(fd) : fd;
 }
 
 static int open_with_mode(const char *path, int flags, mode_t mode)
@@ -75,18 +75,18 @@ static int dup_close_on_exec(int fd)
 }
 
 /* clang-format off */
-#define BERTH_SYSCALL(result, name, parameters, function) .name = (function),
-static const berth_system_table real_system = {
+#define BTH_SYSCALL(result, name, parameters, function) .name = (function),
+static const bth_system_table real_system = {
 #include "io/syscalls.def"
 };
 
-berth_system_table berth_system = {
+bth_system_table bth_system = {
 #include "io/syscalls.def"
 };
-#undef BERTH_SYSCALL
+#undef BTH_SYSCALL
 /* clang-format on */
 
-void berth_system_restore(void)
+void bth_system_restore(void)
 {
-    berth_system = real_system;
+    bth_system = real_system;
 }

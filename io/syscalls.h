@@ -3,8 +3,8 @@
  * Every system call of the library goes through this table, so that tests can fail,
  * shorten, delay or count any of them (W1 to W8). One row a call in syscalls.def.
  */
-#ifndef BERTH_IO_SYSCALLS_H
-#define BERTH_IO_SYSCALLS_H
+#ifndef BTH_IO_SYSCALLS_H
+#define BTH_IO_SYSCALLS_H
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -25,16 +25,16 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-typedef struct berth_system_table {
-#define BERTH_SYSCALL(result, name, parameters, function) result(*name) parameters;
+typedef struct bth_system_table {
+#define BTH_SYSCALL(result, name, parameters, function) result(*name) parameters;
 #include "io/syscalls.def"
-#undef BERTH_SYSCALL
-} berth_system_table;
+#undef BTH_SYSCALL
+} bth_system_table;
 
 /* The calls in use. Tests replace rows before any operation starts, and put them back. */
-extern berth_system_table berth_system;
+extern bth_system_table bth_system;
 
 /* Puts the real calls back. */
-void berth_system_restore(void);
+void bth_system_restore(void);
 
 #endif

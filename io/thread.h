@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Threads of the library's own. */
-#ifndef BERTH_IO_THREAD_H
-#define BERTH_IO_THREAD_H
+#ifndef BTH_IO_THREAD_H
+#define BTH_IO_THREAD_H
 
 #include <pthread.h>
 
@@ -10,10 +10,10 @@
  * are blocked in the new one, but those that a thread raises by what it does. 0 or an errno value
  * (W6).
  */
-int berth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
+int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
 
 /* First of all in the new one (X13): nobody cancels it, by what it calls of the caller's. */
-static inline void berth_thread_begin(void)
+static inline void bth_thread_begin(void)
 {
     int unasked;
 

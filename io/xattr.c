@@ -14,42 +14,42 @@ static const char *path_of(int fd, char path[PATH_NBYTES])
     return path;
 }
 
-ssize_t berth_xattr_get(int fd, const char *name, void *value, size_t nbytes)
+ssize_t bth_xattr_get(int fd, const char *name, void *value, size_t nbytes)
 {
     char path[PATH_NBYTES];
-    ssize_t n = berth_system.fgetxattr(fd, name, value, nbytes);
+    ssize_t n = bth_system.fgetxattr(fd, name, value, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = berth_system.getxattr(path_of(fd, path), name, value, nbytes);
+        n = bth_system.getxattr(path_of(fd, path), name, value, nbytes);
     return n;
 }
 
-ssize_t berth_xattr_list(int fd, char *names, size_t nbytes)
+ssize_t bth_xattr_list(int fd, char *names, size_t nbytes)
 {
     char path[PATH_NBYTES];
-    ssize_t n = berth_system.flistxattr(fd, names, nbytes);
+    ssize_t n = bth_system.flistxattr(fd, names, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = berth_system.listxattr(path_of(fd, path), names, nbytes);
+        n = bth_system.listxattr(path_of(fd, path), names, nbytes);
     return n;
 }
 
-int berth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags)
+int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags)
 {
     char path[PATH_NBYTES];
-    int result = berth_system.fsetxattr(fd, name, value, nbytes, flags);
+    int result = bth_system.fsetxattr(fd, name, value, nbytes, flags);
 
     if (result < 0 && errno == EBADF)
-        result = berth_system.setxattr(path_of(fd, path), name, value, nbytes, flags);
+        result = bth_system.setxattr(path_of(fd, path), name, value, nbytes, flags);
     return result;
 }
 
-int berth_xattr_remove(int fd, const char *name)
+int bth_xattr_remove(int fd, const char *name)
 {
-    return berth_system.fremovexattr(fd, name);
+    return bth_system.fremovexattr(fd, name);
 }
 
-bool berth_xattr_is_absent(int system_errno)
+bool bth_xattr_is_absent(int system_errno)
 {
     return system_errno == ENODATA || system_errno == EOPNOTSUPP || system_errno == ENOSYS;
 }

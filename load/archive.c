@@ -5,8 +5,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/small_records.h"
-#include "format/stream_read.h"
+#include "format/pickle/stream_read.h"
+#include "format/zip/small_records.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
 #include "load/range.h"
@@ -15,9 +15,9 @@
 #define SMALL_NBYTES 4096
 
 struct berth_archive {
-    berth_reader reader;
+    bth_reader reader;
     struct berth_config config;
-    berth_container container;
+    bth_container container;
     double begin_seconds; /* of a clock: when opening began */
 };
 
@@ -26,30 +26,30 @@ static uint64_t head_nbytes(const berth_archive *archive)
 {
     uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
 
-    return nbytes < BERTH_LEAST_HEAD_NBYTES ? BERTH_LEAST_HEAD_NBYTES : nbytes;
+    return nbytes < BTH_LEAST_HEAD_NBYTES ? BTH_LEAST_HEAD_NBYTES : nbytes;
 }
 
-static int recognise(berth_archive *archive, berth_window *window, berth_error *error)
+static int recognise(berth_archive *archive, bth_window *window, berth_error *error)
 {
-    if (berth_window_grow_head(window, head_nbytes(archive), error) < 0)
+    if (bth_window_grow_head(window, head_nbytes(archive), error) < 0)
         return error->code;
-    if (berth_stream_is(window->head, window->head_nbytes))
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "a stream from before PyTorch 1.6: it has values, but no records");
+    if (bth_stream_is(window->head, window->head_nbytes))
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                        "a stream from before PyTorch 1.6: it has values, but no records");
     if (window->head_nbytes < 4 || memcmp(window->head, "PK\3\4", 4) != 0)
-        return berth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
+        return bth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
     return 0;
 }
 
 /* ---- where records lie ---- */
 
 /* The number in a small record; 0: there is none, or none that can be relied on. */
-static uint32_t read_number(berth_archive *archive, berth_window *window, const char *record,
+static uint32_t read_number(berth_archive *archive, bth_window *window, const char *record,
                             int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *,
                                          berth_error *))
 {
-    berth_container *container = &archive->container;
-    berth_zip_entry *entry = berth_container_find(container, record);
+    bth_container *container = &archive->container;
+    bth_zip_entry *entry = bth_container_find(container, record);
     const uint8_t *bytes;
     uint8_t *owned = NULL;
     uint32_t number = 0;
@@ -57,16 +57,16 @@ static uint32_t read_number(berth_archive *archive, berth_window *window, const 
 
     if (!entry || entry->method != 0)
         return 0;
-    berth_error_clear(&unasked);
+    bth_error_clear(&unasked);
     /* Its neighbours are small, too, and come with it. */
-    if (berth_window_get(window, entry->header_offset, BERTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
-                         &unasked) < 0 ||
-        berth_container_check_local(entry, window, entry->header_offset + SMALL_NBYTES, &unasked) <
+    if (bth_window_get(window, entry->header_offset, BTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
+                       &unasked) < 0 ||
+        bth_container_check_local(entry, window, entry->header_offset + SMALL_NBYTES, &unasked) <
             0 ||
-        berth_container_bytes(entry, window, &bytes, &owned, &unasked) < 0 ||
+        bth_container_bytes(entry, window, &bytes, &owned, &unasked) < 0 ||
         parse(bytes, entry->nbytes, entry->data_offset, &number, &unasked) < 0)
         number = 0;
-    berth_release(owned);
+    bth_release(owned);
     return number;
 }
 
@@ -75,24 +75,24 @@ static uint32_t read_number(berth_archive *archive, berth_window *window, const 
  * file's first byte to the directory, the data are, too, and no header need be read. False: they
  * must be, and then tell what is wrong.
  */
-static bool place_records(berth_archive *archive, berth_window *window)
+static bool place_records(berth_archive *archive, bth_window *window)
 {
-    const berth_zip_directory *directory = &archive->container.directory;
-    berth_place place = {0};
+    const bth_zip_directory *directory = &archive->container.directory;
+    bth_place place = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
-        read_number(archive, window, ".format_version", berth_record_format_version) < 1)
+        read_number(archive, window, ".format_version", bth_record_format_version) < 1)
         return false;
     uint32_t alignment = /* 0 places nothing */
-        berth_container_find(&archive->container, ".storage_alignment")
-            ? read_number(archive, window, ".storage_alignment", berth_record_alignment)
-            : BERTH_DEFAULT_ALIGNMENT;
+        bth_container_find(&archive->container, ".storage_alignment")
+            ? read_number(archive, window, ".storage_alignment", bth_record_alignment)
+            : BTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
-        berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
+        bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         /* What cannot be placed leaves the place of the record before, which ends elsewhere. */
-        (void)berth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
-                                 &place);
+        (void)bth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
+                               &place);
         if (entry->method != 0 || place.next_offset != entry->next_offset)
             return false;
         entry->data_offset = place.data_offset;
@@ -100,24 +100,24 @@ static bool place_records(berth_archive *archive, berth_window *window)
     return true;
 }
 
-static int read_archive(berth_archive *archive, berth_window *window, berth_verifying *asked,
+static int read_archive(berth_archive *archive, bth_window *window, bth_verifying *asked,
                         berth_error *error)
 {
-    berth_container *container = &archive->container;
-    bool all = archive->config.load_check >= BERTH_CHECK_HEADERS;
+    bth_container *container = &archive->container;
+    bool all = archive->config.load_check >= BTH_CHECK_HEADERS;
 
     if (recognise(archive, window, error) < 0 ||
-        berth_container_read(container, window, head_nbytes(archive), error) < 0)
+        bth_container_read(container, window, head_nbytes(archive), error) < 0)
         return error->code;
     if (!all && place_records(archive, window))
         return 0;
-    if (berth_container_check_headers(container, window, 0, all, error) < 0)
+    if (bth_container_check_headers(container, window, 0, all, error) < 0)
         return error->code;
-    if (archive->config.load_check >= BERTH_CHECK_DIRECTORY &&
-        berth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
+    if (archive->config.load_check >= BTH_CHECK_DIRECTORY &&
+        bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
         return error->code;
-    if (archive->config.load_check >= BERTH_CHECK_DATA)
-        return berth_verify_container(&archive->reader, &archive->config, container, asked, error);
+    if (archive->config.load_check >= BTH_CHECK_DATA)
+        return bth_verify_container(&archive->reader, &archive->config, container, asked, error);
     return 0;
 }
 
@@ -125,20 +125,20 @@ static int read_archive(berth_archive *archive, berth_window *window, berth_veri
 static berth_archive *begin(const berth_call *call, berth_archive **archive, berth_error *error)
 {
     if (!archive) {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "there is no place for the archive");
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no place for the archive");
         return NULL;
     }
     *archive = NULL;
-    berth_archive *begun = berth_allocate_zeroed(sizeof *begun);
+    berth_archive *begun = bth_allocate_zeroed(sizeof *begun);
     if (!begun) {
-        (void)berth_fail_memory(error, sizeof *begun);
+        (void)bth_fail_memory(error, sizeof *begun);
         return NULL;
     }
     begun->reader.fd = -1;
-    begun->begin_seconds = berth_seconds();
-    if (berth_config_resolve(call, &begun->config, error) < 0) {
-        berth_release(begun);
+    begun->begin_seconds = bth_seconds();
+    if (bth_config_resolve(call, &begun->config, error) < 0) {
+        bth_release(begun);
         return NULL;
     }
     return begun;
@@ -146,15 +146,15 @@ static berth_archive *begin(const berth_call *call, berth_archive **archive, ber
 
 static int abandon(berth_archive *archive, const char *name, berth_error *error)
 {
-    (void)berth_error_prefix(error, name);
+    (void)bth_error_prefix(error, name);
     berth_archive_close(archive);
     return error->code;
 }
 
 /* All that was read was of the opening; with load.check=data, of every record. */
-static void fill_stats(berth_archive *archive, const berth_verifying *asked, const berth_call *call)
+static void fill_stats(berth_archive *archive, const bth_verifying *asked, const berth_call *call)
 {
-    double seconds = berth_seconds() - archive->begin_seconds;
+    double seconds = bth_seconds() - archive->begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
 
     if (!call || !call->stats)
@@ -173,15 +173,15 @@ static void fill_stats(berth_archive *archive, const berth_verifying *asked, con
 static int open_reader(berth_archive *begun, const berth_call *call, berth_archive **archive,
                        berth_error *error)
 {
-    berth_verifying asked = {.sweep = {.call = call,
-                                       .through_cache = true,
-                                       .method = "none",
-                                       .reason = "records are read when they are asked for"}};
-    berth_window window;
+    bth_verifying asked = {.sweep = {.call = call,
+                                     .through_cache = true,
+                                     .method = "none",
+                                     .reason = "records are read when they are asked for"}};
+    bth_window window;
 
-    berth_window_begin(&window, &begun->reader);
+    bth_window_begin(&window, &begun->reader);
     (void)read_archive(begun, &window, &asked, error);
-    berth_window_free(&window);
+    bth_window_free(&window);
     fill_stats(begun, &asked, call);
     if (error->code < 0)
         return abandon(begun, begun->reader.name, error);
@@ -192,14 +192,14 @@ static int open_reader(berth_archive *begun, const berth_call *call, berth_archi
 int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
                        berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     if (!path)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
-    if (berth_reader_open_path(path, &begun->reader, error) < 0)
+    if (bth_reader_open_path(path, &begun->reader, error) < 0)
         return abandon(begun, path, error);
     return open_reader(begun, call, archive, error);
 }
@@ -207,12 +207,12 @@ int berth_archive_open(const char *path, const berth_call *call, berth_archive *
 int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archive,
                           berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
-    if (berth_reader_open_fd(fd, &begun->reader, error) < 0)
+    if (bth_reader_open_fd(fd, &begun->reader, error) < 0)
         return abandon(begun, "descriptor", error);
     return open_reader(begun, call, archive, error);
 }
@@ -220,12 +220,12 @@ int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archiv
 int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
                               berth_archive **archive, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
-    if (berth_reader_open_memory(bytes, nbytes, &begun->reader, error) < 0)
+    if (bth_reader_open_memory(bytes, nbytes, &begun->reader, error) < 0)
         return abandon(begun, "memory", error);
     return open_reader(begun, call, archive, error);
 }
@@ -233,26 +233,26 @@ int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call
 int berth_archive_open_source(const berth_source *source, const berth_call *call,
                               berth_archive **archive, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     if (!source)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
     berth_archive *begun = begin(call, archive, error);
     if (!begun)
         return error->code;
-    if (berth_reader_open_source(source, &begun->reader, error) < 0)
+    if (bth_reader_open_source(source, &begun->reader, error) < 0)
         return abandon(begun, source->name ? source->name : "source", error);
     return open_reader(begun, call, archive, error);
 }
 
 void berth_archive_close(berth_archive *archive)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (!archive)
         return;
-    berth_container_free(&archive->container);
-    berth_reader_close(&archive->reader);
-    berth_release(archive);
+    bth_container_free(&archive->container);
+    bth_reader_close(&archive->reader);
+    bth_release(archive);
 }
 
 const char *berth_archive_name(const berth_archive *archive)
@@ -265,7 +265,7 @@ size_t berth_archive_count(const berth_archive *archive)
     return archive ? archive->container.directory.n_entries : 0;
 }
 
-static void describe(const berth_zip_entry *entry, berth_record *record)
+static void describe(const bth_zip_entry *entry, berth_record *record)
 {
     *record = (berth_record){.name = entry->record,
                              .nbytes = entry->nbytes,
@@ -288,64 +288,63 @@ int berth_archive_record(const berth_archive *archive, size_t i, berth_record *r
 int berth_archive_find(const berth_archive *archive, const char *name, berth_record *record,
                        berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!archive || !name || !record)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_archive_find needs an archive, a name and a place for the record");
-    const berth_zip_entry *entry = berth_container_find(&archive->container, name);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_archive_find needs an archive, a name and a place for the record");
+    const bth_zip_entry *entry = bth_container_find(&archive->container, name);
     if (!entry) {
-        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                         "there is no record \"%.100s\" among the %zu in %s/", name,
-                         archive->container.directory.n_entries,
-                         archive->container.directory.archive);
-        return berth_error_prefix(error, archive->reader.name);
+        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                       "there is no record \"%.100s\" among the %zu in %s/", name,
+                       archive->container.directory.n_entries,
+                       archive->container.directory.archive);
+        return bth_error_prefix(error, archive->reader.name);
     }
     describe(entry, record);
     return 0;
 }
 
 /* A deflated record is inflated whole, into a window of this call's own: threads share nothing. */
-static int read_deflated(berth_archive *archive, const berth_zip_entry *entry, void *buffer,
+static int read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
                          size_t nbytes, uint64_t offset, berth_error *error)
 {
-    berth_window window;
+    bth_window window;
     const uint8_t *bytes;
     uint8_t *owned;
 
-    berth_window_begin(&window, &archive->reader);
-    if (berth_container_bytes(entry, &window, &bytes, &owned, error) == 0 && nbytes > 0)
+    bth_window_begin(&window, &archive->reader);
+    if (bth_container_bytes(entry, &window, &bytes, &owned, error) == 0 && nbytes > 0)
         memcpy(buffer, bytes + offset, nbytes);
-    berth_release(owned);
-    berth_window_free(&window);
+    bth_release(owned);
+    bth_window_free(&window);
     return error->code;
 }
 
 int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!archive || !record || !record->name || (!buffer && nbytes > 0))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_archive_read needs an archive, a record of it and a buffer");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_archive_read needs an archive, a record of it and a buffer");
     /* By name: what the caller's struct says of sizes and offsets is not relied on. */
-    const berth_zip_entry *entry = berth_container_find(&archive->container, record->name);
+    const bth_zip_entry *entry = bth_container_find(&archive->container, record->name);
     if (!entry)
-        (void)berth_fail(error, BERTH_E_NOT_FOUND, record->name, BERTH_NO_OFFSET,
-                         "there is no such record");
+        (void)bth_fail(error, BERTH_E_NOT_FOUND, record->name, BERTH_NO_OFFSET,
+                       "there is no such record");
     else if (offset > entry->nbytes || nbytes > entry->nbytes - offset)
-        (void)berth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
-                         "%zu bytes at %llu are asked for, it has %llu", nbytes,
-                         (unsigned long long)offset, (unsigned long long)entry->nbytes);
+        (void)bth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
+                       "%zu bytes at %llu are asked for, it has %llu", nbytes,
+                       (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
-    else if (berth_range_is_long(&archive->config, nbytes))
-        (void)berth_range_read(&archive->reader, &archive->config, false, buffer, nbytes,
-                               entry->data_offset + offset, error);
+    else if (bth_range_is_long(&archive->config, nbytes))
+        (void)bth_range_read(&archive->reader, &archive->config, false, buffer, nbytes,
+                             entry->data_offset + offset, error);
     else
-        (void)berth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset,
-                                error);
+        (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
     if (error->code == 0)
         return 0;
-    (void)berth_error_in(error, record->name);
-    return berth_error_prefix(error, archive->reader.name);
+    (void)bth_error_in(error, record->name);
+    return bth_error_prefix(error, archive->reader.name);
 }

@@ -17,7 +17,7 @@
 typedef unsigned long long ull;
 
 /* What an empty storage's address is: one that may be asked for, and read 0 bytes from. */
-static const _Alignas(BERTH_MEMORY_ALIGNMENT) uint8_t no_bytes[BERTH_MEMORY_ALIGNMENT];
+static const _Alignas(BTH_MEMORY_ALIGNMENT) uint8_t no_bytes[BTH_MEMORY_ALIGNMENT];
 
 /*
  * One of two rounds of bringing. The first claims what nobody else has, brings or waits for. The
@@ -30,17 +30,17 @@ static const _Alignas(BERTH_MEMORY_ALIGNMENT) uint8_t no_bytes[BERTH_MEMORY_ALIG
  */
 struct round {
     berth_checkpoint *checkpoint;
-    berth_bringing *how;
+    bth_bringing *how;
     bool is_second;
-    berth_facts facts;
-    berth_spans spans;          /* of what goes to the host, */
-    berth_spans staged;         /* and to devices */
+    bth_facts facts;
+    bth_spans spans;            /* of what goes to the host, */
+    bth_spans staged;           /* and to devices */
     const berth_storage **rest; /* left to the second round */
     size_t n_rest;
     bool with_crc32;    /* CRCs are asked for, and not known of all */
     const uint8_t *map; /* the file's first byte, if any item is mapped */
-    berth_kept_region *region;
-    berth_device_memory_list *device_memory;
+    bth_kept_region *region;
+    bth_device_memory_list *device_memory;
 };
 
 /* ---- under the mutex: what is to be brought, and how ---- */
@@ -54,7 +54,7 @@ static bool is_there(const berth_checkpoint *checkpoint, const berth_storage *ro
 /* Whether it is left to others, who bring it or waited first. */
 static bool is_taken(const struct round *round, const berth_storage *root)
 {
-    const berth_stored *stored = &round->checkpoint->stored[root->index];
+    const bth_stored *stored = &round->checkpoint->stored[root->index];
 
     return stored->is_coming || (!round->is_second && stored->n_waiting > 0);
 }
@@ -67,11 +67,11 @@ static bool is_wanted(const struct round *round, const berth_storage *root)
 /* What a fetch looks at before it decides. */
 static void measure(struct round *round, const berth_storage *const *roots, size_t n)
 {
-    berth_facts *facts = &round->facts;
+    bth_facts *facts = &round->facts;
     uint64_t begin = UINT64_MAX, end = 0;
 
     facts->at_once = round->how->at_once;
-    facts->residency = BERTH_RESIDENCY_UNKNOWN;
+    facts->residency = BTH_RESIDENCY_UNKNOWN;
     facts->free_nbytes = UINT64_MAX;
     if (!facts->at_once)
         return;
@@ -83,14 +83,14 @@ static void measure(struct round *round, const berth_storage *const *roots, size
         end = roots[i]->offset + roots[i]->nbytes;
     }
     if (facts->asked_nbytes >= LEAST_CHECKED_NBYTES)
-        facts->free_nbytes = berth_free_memory("");
-    if (facts->is_file && facts->file_system != BERTH_REMOTE &&
-        facts->file_system != BERTH_IN_MEMORY && begin < end)
-        facts->residency = berth_residency_of(round->checkpoint->reader.fd, begin, end - begin);
+        facts->free_nbytes = bth_free_memory("");
+    if (facts->is_file && facts->file_system != BTH_REMOTE && facts->file_system != BTH_IN_MEMORY &&
+        begin < end)
+        facts->residency = bth_residency_of(round->checkpoint->reader.fd, begin, end - begin);
 }
 
 /* Nothing more is to be done for it. */
-static void hand_out(berth_stored *stored, const char *method, const char *reason,
+static void hand_out(bth_stored *stored, const char *method, const char *reason,
                      const uint8_t *memory)
 {
     stored->method = method;
@@ -99,23 +99,23 @@ static void hand_out(berth_stored *stored, const char *method, const char *reaso
 }
 
 /* The way of a storage, and the map, if it is mapped: that it cannot be may be seen only now. */
-static int find_way(struct round *round, const berth_storage *root, berth_way *way,
+static int find_way(struct round *round, const berth_storage *root, bth_way *way,
                     berth_error *error)
 {
     const struct berth_config *config = round->how->config;
 
-    *way = berth_storage_way(round->checkpoint, config, &round->facts, root);
+    *way = bth_storage_way(round->checkpoint, config, &round->facts, root);
     if (way->method != BERTH_LOAD_MAP || round->map)
         return 0;
-    if (berth_need_map(round->checkpoint, root->offset, &round->map, error) < 0)
+    if (bth_need_map(round->checkpoint, root->offset, &round->map, error) < 0)
         return error->code;
     round->facts.cannot_map = !round->map;
     if (!round->map)
-        *way = berth_storage_way(round->checkpoint, config, &round->facts, root);
+        *way = bth_storage_way(round->checkpoint, config, &round->facts, root);
     return 0;
 }
 
-static bool wants_crc32(struct round *round, const berth_stored *stored)
+static bool wants_crc32(struct round *round, const bth_stored *stored)
 {
     bool wants = round->how->with_crc32 && stored->crc32 != BERTH_CRC_GOOD &&
                  stored->crc32 != BERTH_CRC_ABSENT;
@@ -125,9 +125,9 @@ static bool wants_crc32(struct round *round, const berth_stored *stored)
 }
 
 /* What goes to a device. T5: there it is aligned, but in the file its elements may not be. */
-static void claim_placed(struct round *round, const berth_storage *root, berth_placed *placed)
+static void claim_placed(struct round *round, const berth_storage *root, bth_placed *placed)
 {
-    berth_stored *stored = &round->checkpoint->stored[root->index];
+    bth_stored *stored = &round->checkpoint->stored[root->index];
 
     if (root->nbytes == 0) {
         placed->is_there = true;
@@ -135,17 +135,17 @@ static void claim_placed(struct round *round, const berth_storage *root, berth_p
         stored->reason = "it is empty";
         return;
     }
-    berth_item item = {.storage = root,
-                       .device = placed->device,
-                       .address = placed->address,
-                       .life = placed->life,
-                       .ready = placed->ready};
+    bth_item item = {.storage = root,
+                     .device = placed->device,
+                     .address = placed->address,
+                     .life = placed->life,
+                     .ready = placed->ready};
     round->facts.to_device = true;
-    item.way = berth_storage_way(round->checkpoint, round->how->config, &round->facts, root);
+    item.way = bth_storage_way(round->checkpoint, round->how->config, &round->facts, root);
     round->facts.to_device = false;
     item.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
     if (item.shift > 0)
-        item.way = (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
+        item.way = (bth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
     /* Z10: what was summed before is read once more, and may be different by now. */
     round->with_crc32 =
         round->with_crc32 || (round->how->with_crc32 && stored->crc32 != BERTH_CRC_ABSENT);
@@ -154,12 +154,12 @@ static void claim_placed(struct round *round, const berth_storage *root, berth_p
 
 static int claim_one(struct round *round, const berth_storage *root, berth_error *error)
 {
-    berth_placed *placed = round->checkpoint->placed;
-    berth_stored *stored = &round->checkpoint->stored[root->index];
-    berth_way way;
+    bth_placed *placed = round->checkpoint->placed;
+    bth_stored *stored = &round->checkpoint->stored[root->index];
+    bth_way way;
 
     if (stored->is_ambiguous)
-        return berth_fail_ambiguous(root, error);
+        return bth_fail_ambiguous(root, error);
     if (placed && placed[root->index].device) {
         claim_placed(round, root, &placed[root->index]);
         return 0;
@@ -175,23 +175,23 @@ static int claim_one(struct round *round, const berth_storage *root, berth_error
                  round->map + root->offset);
         return 0;
     }
-    size_t shift = way.method == BERTH_LOAD_MAP ? 0 : root->offset % berth_storage_alignment(root);
+    size_t shift = way.method == BERTH_LOAD_MAP ? 0 : root->offset % bth_storage_alignment(root);
     round->spans.items[round->spans.n_items++] =
-        (berth_item){.storage = root, .way = way, .shift = (uint8_t)shift};
+        (bth_item){.storage = root, .way = way, .shift = (uint8_t)shift};
     return 0;
 }
 
 /* Who wants an address of the host's gets an error, whether it has been brought or not. */
 static int check_place(const struct round *round, const berth_storage *root, berth_error *error)
 {
-    const berth_placed *placed = round->checkpoint->placed;
+    const bth_placed *placed = round->checkpoint->placed;
 
     if (round->how->to_devices || !placed || !placed[root->index].device)
         return 0;
-    return berth_fail_on_device(placed[root->index].device, error);
+    return bth_fail_on_device(placed[root->index].device, error);
 }
 
-static void set_coming(const struct round *round, const berth_spans *spans, bool is_coming)
+static void set_coming(const struct round *round, const bth_spans *spans, bool is_coming)
 {
     for (size_t i = 0; i < spans->n_items; i++)
         round->checkpoint->stored[spans->items[i].storage->index].is_coming = is_coming;
@@ -224,7 +224,7 @@ static void claim_all(struct round *round, const berth_storage *const *roots, si
     for (size_t i = 0; i < n && error->code == 0; i++) {
         if (check_place(round, roots[i], error) < 0 ||
             (is_wanted(round, roots[i]) && claim_one(round, roots[i], error) < 0))
-            (void)berth_error_in_storage(round->checkpoint, roots[i], error);
+            (void)bth_error_in_storage(round->checkpoint, roots[i], error);
         else if (!is_there(round->checkpoint, roots[i]) && is_taken(round, roots[i]))
             round->rest[round->n_rest++] = roots[i];
     }
@@ -238,18 +238,18 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
 {
     berth_checkpoint *checkpoint = round->checkpoint;
 
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     if (round->is_second)
         wait_for_others(checkpoint, roots, n);
-    berth_know_source(checkpoint, &round->facts);
+    bth_know_source(checkpoint, &round->facts);
     measure(round, roots, n);
     if (round->how->with_crc32)
-        (void)berth_checkpoint_need_directory(checkpoint, error);
+        (void)bth_checkpoint_need_directory(checkpoint, error);
     claim_all(round, roots, n, error);
     set_coming(round, &round->spans, true);
     set_coming(round, &round->staged, true);
     set_waiting(round, 1);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
@@ -260,19 +260,19 @@ static void name_of(const berth_checkpoint *checkpoint, const berth_storage *roo
                     size_t text_nbytes)
 {
     berth_error unasked = {0};
-    const berth_names *names = berth_checkpoint_names(checkpoint, &unasked);
+    const bth_names *names = bth_checkpoint_names(checkpoint, &unasked);
     char *name, *path;
 
     text[0] = '\0';
-    for (size_t i = 0; names && i < berth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+    for (size_t i = 0; names && i < bth_names_count(names); i++) {
+        const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
         if (!tensor || !tensor->storage ||
             (tensor->storage != root && tensor->storage->root != root))
             continue;
-        if (berth_names_text(names, i, &name, &path, &unasked) == 0) {
+        if (bth_names_text(names, i, &name, &path, &unasked) == 0) {
             (void)snprintf(text, text_nbytes, " for \"%.80s\"", name);
-            berth_release(name);
-            berth_release(path);
+            bth_release(name);
+            bth_release(path);
         }
         return;
     }
@@ -285,14 +285,14 @@ static void name_of(const berth_checkpoint *checkpoint, const berth_storage *roo
  */
 static int check_memory(const struct round *round, berth_error *error)
 {
-    const berth_spans *spans = &round->spans;
+    const bth_spans *spans = &round->spans;
     uint64_t nbytes = spans->region_nbytes;
     char name[100];
     size_t i = 0;
 
     if (nbytes < LEAST_CHECKED_NBYTES)
         return 0;
-    uint64_t free_nbytes = round->facts.at_once ? round->facts.free_nbytes : berth_free_memory("");
+    uint64_t free_nbytes = round->facts.at_once ? round->facts.free_nbytes : bth_free_memory("");
     if (nbytes <= free_nbytes)
         return 0;
     while (i + 1 < spans->n_items &&
@@ -301,46 +301,46 @@ static int check_memory(const struct round *round, berth_error *error)
         i++;
     const berth_storage *storage = spans->items[i].storage;
     name_of(round->checkpoint, storage, name, sizeof name);
-    (void)berth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
-                     "there is no memory%s: of %llu bytes needed, %llu are missing", name,
-                     (ull)nbytes, (ull)(nbytes - free_nbytes));
-    return berth_error_in_storage(round->checkpoint, storage, error);
+    (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
+                   "there is no memory%s: of %llu bytes needed, %llu are missing", name,
+                   (ull)nbytes, (ull)(nbytes - free_nbytes));
+    return bth_error_in_storage(round->checkpoint, storage, error);
 }
 
 static int make_region(struct round *round, berth_error *error)
 {
-    const berth_spans *spans = &round->spans;
+    const bth_spans *spans = &round->spans;
 
     if (spans->region_nbytes == 0)
         return 0;
     if (check_memory(round, error) < 0)
         return error->code;
-    round->region = berth_allocate_zeroed(sizeof *round->region);
+    round->region = bth_allocate_zeroed(sizeof *round->region);
     if (!round->region)
-        return berth_fail_memory(error, sizeof *round->region);
-    return berth_region_new(spans->region_nbytes, spans->block_nbytes,
-                            round->how->config->io_numa == BERTH_NUMA_INTERLEAVE,
-                            &round->region->region, error);
+        return bth_fail_memory(error, sizeof *round->region);
+    return bth_region_new(spans->region_nbytes, spans->block_nbytes,
+                          round->how->config->io_numa == BTH_NUMA_INTERLEAVE,
+                          &round->region->region, error);
 }
 
 /* Z10: the CRCs of what has come. */
-static int check_crc32s(const struct round *round, const berth_spans *spans, berth_error *error)
+static int check_crc32s(const struct round *round, const bth_spans *spans, berth_error *error)
 {
     for (size_t i = 0; round->with_crc32 && i < spans->n_items; i++) {
-        const berth_item *item = &spans->items[i];
+        const bth_item *item = &spans->items[i];
         berth_crc_verdict verdict;
-        (void)berth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
-                                        error);
-        berth_checkpoint_lock(round->checkpoint);
+        (void)bth_storage_check_crc32(round->checkpoint, item->storage, item->crc32, &verdict,
+                                      error);
+        bth_checkpoint_lock(round->checkpoint);
         round->checkpoint->stored[item->storage->index].crc32 = (uint8_t)verdict;
-        berth_checkpoint_unlock(round->checkpoint);
+        bth_checkpoint_unlock(round->checkpoint);
     }
     return error->code;
 }
 
-static void count(struct round *round, const berth_chunks *work)
+static void count(struct round *round, const bth_chunks *work)
 {
-    berth_bringing *how = round->how;
+    bth_bringing *how = round->how;
 
     how->moved_nbytes += atomic_load(&work->moved_nbytes);
     how->n_requests += atomic_load(&work->n_requests);
@@ -349,29 +349,29 @@ static void count(struct round *round, const berth_chunks *work)
     how->crc32_seconds += (double)atomic_load(&work->crc32_nanoseconds) * 1e-9;
 }
 
-static berth_chunks begin_work(struct round *round, berth_spans *spans)
+static bth_chunks begin_work(struct round *round, bth_spans *spans)
 {
-    return (berth_chunks){.checkpoint = round->checkpoint,
-                          .config = round->how->config,
-                          .call = round->how->call,
-                          .with_crc32 = round->with_crc32,
-                          .spans = spans};
+    return (bth_chunks){.checkpoint = round->checkpoint,
+                        .config = round->how->config,
+                        .call = round->how->call,
+                        .with_crc32 = round->with_crc32,
+                        .spans = spans};
 }
 
-static int cut_chunks(berth_chunks *work, uint8_t *region, const uint8_t *map, berth_error *error)
+static int cut_chunks(bth_chunks *work, uint8_t *region, const uint8_t *map, berth_error *error)
 {
     size_t nbytes = work->spans->n_chunks * sizeof *work->chunks;
 
-    work->chunks = berth_allocate(nbytes);
+    work->chunks = bth_allocate(nbytes);
     if (!work->chunks)
-        return berth_fail_memory(error, nbytes);
-    berth_spans_cut(work->spans, region, map, work->chunks);
+        return bth_fail_memory(error, nbytes);
+    bth_spans_cut(work->spans, region, map, work->chunks);
     return 0;
 }
 
 static int bring_to_host(struct round *round, berth_error *error)
 {
-    berth_chunks work = begin_work(round, &round->spans);
+    bth_chunks work = begin_work(round, &round->spans);
 
     work.behind_nbytes = round->staged.chunks_nbytes;
     if (round->spans.n_items == 0)
@@ -380,25 +380,25 @@ static int bring_to_host(struct round *round, berth_error *error)
         cut_chunks(&work, round->region ? round->region->region.bytes : NULL, round->map, error) <
             0)
         return error->code;
-    if (berth_chunks_run(&work, error) == 0)
+    if (bth_chunks_run(&work, error) == 0)
         (void)check_crc32s(round, &round->spans, error);
-    berth_release(work.chunks);
+    bth_release(work.chunks);
     count(round, &work);
     return error->code;
 }
 
 static int bring_to_devices(struct round *round, berth_error *error)
 {
-    berth_to_device to = {.work = begin_work(round, &round->staged)};
+    bth_to_device to = {.work = begin_work(round, &round->staged)};
 
     to.work.before_nbytes = round->spans.chunks_nbytes;
     if (round->staged.n_items == 0)
         return 0;
     if (cut_chunks(&to.work, NULL, NULL, error) < 0)
         return error->code;
-    if (berth_to_device_run(&to, error) == 0)
+    if (bth_to_device_run(&to, error) == 0)
         (void)check_crc32s(round, &round->staged, error);
-    berth_release(to.work.chunks);
+    bth_release(to.work.chunks);
     count(round, &to.work);
     round->device_memory = to.memory;
     round->how->device_seconds += to.device_seconds;
@@ -410,23 +410,23 @@ static int bring_to_devices(struct round *round, berth_error *error)
 
 static int bring_items(struct round *round, berth_error *error)
 {
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
 
-    BERTH_HOLD_CANCEL(true);
-    if (!berth_spans_measure(&round->spans) || !berth_spans_measure(&round->staged))
-        return berth_fail_memory(error, UINT64_MAX);
+    BTH_HOLD_CANCEL(true);
+    if (!bth_spans_measure(&round->spans) || !bth_spans_measure(&round->staged))
+        return bth_fail_memory(error, UINT64_MAX);
     if (bring_to_host(round, error) == 0)
         (void)bring_to_devices(round, error);
-    round->how->transfer_seconds += berth_seconds() - begin_seconds;
+    round->how->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
 }
 
 /* ---- under it again: handed out, or given back ---- */
 
-static void publish(const struct round *round, const berth_item *item)
+static void publish(const struct round *round, const bth_item *item)
 {
     size_t index = item->storage->index;
-    berth_stored *stored = &round->checkpoint->stored[index];
+    bth_stored *stored = &round->checkpoint->stored[index];
     bool is_mapped = item->way.method == BERTH_LOAD_MAP;
 
     if (is_mapped)
@@ -451,15 +451,15 @@ static void publish(const struct round *round, const berth_item *item)
 static void settle_memory(struct round *round, bool is_good)
 {
     berth_checkpoint *checkpoint = round->checkpoint;
-    berth_device_memory_list **last = &round->device_memory;
+    bth_device_memory_list **last = &round->device_memory;
 
     if (!is_good) {
-        berth_kept_region_free(round->region);
-        berth_device_memory_list_free(round->device_memory);
+        bth_kept_region_free(round->region);
+        bth_device_memory_list_free(round->device_memory);
     } else {
         if (round->region) {
             round->region->nbytes = round->spans.region_nbytes;
-            round->region->n_forks = berth_forks();
+            round->region->n_forks = bth_forks();
             round->region->next = checkpoint->regions;
             checkpoint->regions = round->region;
             round->how->memory_nbytes += round->spans.region_nbytes;
@@ -491,20 +491,20 @@ static void settle(struct round *first, struct round *second, bool is_good)
 
     if (first->spans.n_items + first->staged.n_items + first->n_rest == 0)
         return;
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     settle_round(first, is_good);
     settle_round(second, is_good);
     (void)pthread_cond_broadcast(&checkpoint->settled);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
 }
 
-static void prepare(const struct round *round, berth_spans *spans, uint64_t chunk_nbytes)
+static void prepare(const struct round *round, bth_spans *spans, uint64_t chunk_nbytes)
 {
-    spans->block_nbytes = BERTH_MEMORY_ALIGNMENT;
+    spans->block_nbytes = BTH_MEMORY_ALIGNMENT;
     for (size_t i = 0; i < spans->n_items; i++)
         if (spans->items[i].way.method == BERTH_LOAD_DIRECT)
             spans->block_nbytes = round->checkpoint->direct.block_nbytes;
-    spans->chunk_nbytes = chunk_nbytes - chunk_nbytes % BERTH_DIRECT_MOST_BLOCK_NBYTES;
+    spans->chunk_nbytes = chunk_nbytes - chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
 }
 
 static int bring_round(struct round *round, const berth_storage *const *roots, size_t n,
@@ -512,13 +512,13 @@ static int bring_round(struct round *round, const berth_storage *const *roots, s
 {
     if (claim(round, roots, n, error) < 0 || round->spans.n_items + round->staged.n_items == 0)
         return error->code;
-    prepare(round, &round->spans, berth_chunk_nbytes(round->how->config));
-    prepare(round, &round->staged, berth_staged_nbytes(round->how->config));
+    prepare(round, &round->spans, bth_chunk_nbytes(round->how->config));
+    prepare(round, &round->staged, bth_staged_nbytes(round->how->config));
     return bring_items(round, error);
 }
 
 /* `items`: room for twice n, either to the host or to a device; `rest`: for n. */
-static void bring(struct round *first, berth_item *items, const berth_storage **rest,
+static void bring(struct round *first, bth_item *items, const berth_storage **rest,
                   const berth_storage *const *roots, size_t n, berth_error *error)
 {
     struct round second = {.checkpoint = first->checkpoint, .how = first->how, .is_second = true};
@@ -527,7 +527,7 @@ static void bring(struct round *first, berth_item *items, const berth_storage **
     first->staged.items = items + n;
     first->rest = rest;
     if (bring_round(first, roots, n, error) == 0 && first->n_rest > 0) {
-        BERTH_HOLD_CANCEL(true);
+        BTH_HOLD_CANCEL(true);
         second.spans.items = first->spans.items + first->spans.n_items;
         second.staged.items = first->staged.items + first->staged.n_items;
         (void)bring_round(&second, rest, first->n_rest, error);
@@ -535,22 +535,22 @@ static void bring(struct round *first, berth_item *items, const berth_storage **
     settle(first, &second, error->code == 0);
 }
 
-int berth_bring(berth_checkpoint *checkpoint, berth_bringing *how,
-                const berth_storage *const *roots, size_t n, berth_error *error)
+int bth_bring(berth_checkpoint *checkpoint, bth_bringing *how, const berth_storage *const *roots,
+              size_t n, berth_error *error)
 {
     struct round first = {.checkpoint = checkpoint, .how = how};
     const berth_storage *one;
-    berth_item few[2];
+    bth_item few[2];
 
     if (n <= 1) {
         bring(&first, few, &one, roots, n, error);
         return error->code;
     }
     size_t nbytes = n * (2 * sizeof *few + sizeof one);
-    berth_item *items = berth_allocate(nbytes);
+    bth_item *items = bth_allocate(nbytes);
     if (!items)
-        return berth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, nbytes);
     bring(&first, items, (const berth_storage **)(void *)(items + 2 * n), roots, n, error);
-    berth_release(items);
+    bth_release(items);
     return error->code;
 }

@@ -4,12 +4,12 @@
  * that others wait for it and none is brought twice; names and data of others stay at hand
  * meanwhile.
  */
-#ifndef BERTH_LOAD_BRING_H
-#define BERTH_LOAD_BRING_H
+#ifndef BTH_LOAD_BRING_H
+#define BTH_LOAD_BRING_H
 
 #include "load/checkpoint.h"
 
-typedef struct berth_bringing {
+typedef struct bth_bringing {
     const struct berth_config *config;
     const berth_call *call; /* for its progress; or NULL */
     bool at_once;    /* a fetch: bytes are to be there at the end, not when they are touched */
@@ -23,10 +23,10 @@ typedef struct berth_bringing {
     uint64_t moved_nbytes;
     uint64_t n_requests;
     uint64_t memory_nbytes;
-} berth_bringing;
+} bth_bringing;
 
 /* Roots, each once, in the file's order. All or nothing. Thread-safe. */
-int berth_bring(berth_checkpoint *checkpoint, berth_bringing *how,
-                const berth_storage *const *roots, size_t n, berth_error *error);
+int bth_bring(berth_checkpoint *checkpoint, bth_bringing *how, const berth_storage *const *roots,
+              size_t n, berth_error *error);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "format/checksum.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
@@ -18,7 +18,7 @@
 
 static void count_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
-    double seconds = berth_seconds() - begin_seconds;
+    double seconds = bth_seconds() - begin_seconds;
 
     atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
 }
@@ -26,8 +26,8 @@ static void count_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 /* ---- sums and swaps, piece by piece in the order of one chunk ---- */
 
 struct walk {
-    berth_chunks *work;
-    berth_chunk *chunk;
+    bth_chunks *work;
+    bth_chunk *chunk;
     size_t item;    /* the first that is not done */
     uint32_t crc32; /* of its bytes in this chunk so far */
 };
@@ -36,14 +36,14 @@ struct walk {
 static void sum(struct walk *walk, const uint8_t *bytes, size_t nbytes)
 {
     bool is_timed = walk->work->checkpoint->is_foreign;
-    double begin_seconds = is_timed ? berth_seconds() : 0;
+    double begin_seconds = is_timed ? bth_seconds() : 0;
 
-    walk->crc32 = berth_crc32(walk->crc32, bytes, nbytes);
+    walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
     if (is_timed)
         count_time(&walk->work->crc32_nanoseconds, begin_seconds);
 }
 
-static struct walk walk_from(berth_chunks *work, berth_chunk *chunk)
+static struct walk walk_from(bth_chunks *work, bth_chunk *chunk)
 {
     return (struct walk){.work = work, .chunk = chunk, .item = chunk->first_item};
 }
@@ -51,7 +51,7 @@ static struct walk walk_from(berth_chunks *work, berth_chunk *chunk)
 /* Z10: what began here is the item's, until the chunks behind add theirs. */
 static void keep_crc32(struct walk *walk)
 {
-    berth_item *item = &walk->work->spans->items[walk->item];
+    bth_item *item = &walk->work->spans->items[walk->item];
 
     if (item->storage->offset >= walk->chunk->offset)
         item->crc32 = walk->crc32;
@@ -63,19 +63,18 @@ static void keep_crc32(struct walk *walk)
  * T5. Pieces end at multiples of every unit; what is moved down is swapped after that, but what
  * goes to a device is whole elements as it is.
  */
-static void swap_piece(const struct walk *walk, const berth_item *item, uint8_t *bytes,
-                       size_t nbytes)
+static void swap_piece(const struct walk *walk, const bth_item *item, uint8_t *bytes, size_t nbytes)
 {
     size_t unit = walk->work->checkpoint->stored[item->storage->index].unit;
 
     if (unit > 1 && (item->shift == 0 || item->device))
-        berth_swap_bytes(bytes, bytes, nbytes - nbytes % unit, unit);
+        bth_swap_bytes(bytes, bytes, nbytes - nbytes % unit, unit);
 }
 
 static void look_at(struct walk *walk, uint64_t begin, uint64_t end)
 {
     for (; walk->item < walk->chunk->end_item; walk->item++) {
-        const berth_item *item = &walk->work->spans->items[walk->item];
+        const bth_item *item = &walk->work->spans->items[walk->item];
         uint64_t item_begin = item->storage->offset;
         uint64_t item_end = item_begin + item->storage->nbytes;
         uint64_t from = item_begin > begin ? item_begin : begin;
@@ -97,7 +96,7 @@ static void look_at(struct walk *walk, uint64_t begin, uint64_t end)
 /* Bytes [begin, end) of the file have come; those before, too. */
 static void take(struct walk *walk, uint64_t begin, uint64_t end)
 {
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
 
     look_at(walk, begin, end);
     if (walk->work->with_crc32 && !walk->work->checkpoint->is_foreign)
@@ -107,13 +106,13 @@ static void take(struct walk *walk, uint64_t begin, uint64_t end)
 
 /* ---- bringing one chunk ---- */
 
-static int read_piece(berth_chunks *work, const berth_chunk *chunk, uint64_t begin, uint64_t end,
+static int read_piece(bth_chunks *work, const bth_chunk *chunk, uint64_t begin, uint64_t end,
                       berth_error *error)
 {
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
 
-    if (berth_reader_read(&work->checkpoint->reader, chunk->memory + (begin - chunk->offset),
-                          (size_t)(end - begin), begin, error) < 0)
+    if (bth_reader_read(&work->checkpoint->reader, chunk->memory + (begin - chunk->offset),
+                        (size_t)(end - begin), begin, error) < 0)
         return error->code;
     count_time(&work->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&work->moved_nbytes, end - begin, memory_order_relaxed);
@@ -123,7 +122,7 @@ static int read_piece(berth_chunks *work, const berth_chunk *chunk, uint64_t beg
 
 /* Where the piece ends that begins here: whole, if nothing is done with it. In memory its end is
  * aligned, for elements are. */
-static uint64_t piece_end(const berth_chunks *work, const berth_chunk *chunk, uint64_t begin)
+static uint64_t piece_end(const bth_chunks *work, const bth_chunk *chunk, uint64_t begin)
 {
     bool is_looked_at = work->with_crc32 || work->checkpoint->is_foreign;
     uint64_t end = chunk->offset + chunk->nbytes;
@@ -131,10 +130,10 @@ static uint64_t piece_end(const berth_chunks *work, const berth_chunk *chunk, ui
     if (!is_looked_at || end - begin <= CACHED_NBYTES)
         return end;
     begin += CACHED_NBYTES;
-    return begin - ((uintptr_t)chunk->memory + (begin - chunk->offset)) % BERTH_MEMORY_ALIGNMENT;
+    return begin - ((uintptr_t)chunk->memory + (begin - chunk->offset)) % BTH_MEMORY_ALIGNMENT;
 }
 
-static int read_chunk(berth_chunks *work, berth_chunk *chunk, berth_error *error)
+static int read_chunk(bth_chunks *work, bth_chunk *chunk, berth_error *error)
 {
     struct walk walk = walk_from(work, chunk);
     uint64_t end = chunk->offset + chunk->nbytes;
@@ -149,7 +148,7 @@ static int read_chunk(berth_chunks *work, berth_chunk *chunk, berth_error *error
 }
 
 /* Where the last item of a chunk ends in it: the file may end before the block does. */
-static uint64_t needed_end(const berth_chunks *work, const berth_chunk *chunk)
+static uint64_t needed_end(const bth_chunks *work, const bth_chunk *chunk)
 {
     const berth_storage *last = work->spans->items[chunk->end_item - 1].storage;
     uint64_t end = chunk->offset + chunk->nbytes;
@@ -158,7 +157,7 @@ static uint64_t needed_end(const berth_chunks *work, const berth_chunk *chunk)
 }
 
 /* After one refusal none is tried again for this file: all else is read through the page cache. */
-static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *error)
+static int read_directly(bth_chunks *work, bth_chunk *chunk, berth_error *error)
 {
     berth_checkpoint *checkpoint = work->checkpoint;
     struct walk walk = walk_from(work, chunk);
@@ -167,17 +166,17 @@ static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *er
     if (chunk->end_item == chunk->first_item) /* a block's tail without any item */
         return 0;
     uint64_t end = needed_end(work, chunk);
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
     chunk->fell_back = atomic_load(&checkpoint->direct_is_refused);
     if (!chunk->fell_back &&
-        berth_direct_read(&checkpoint->direct, chunk->memory, chunk->nbytes, chunk->offset,
-                          &done_nbytes, &chunk->fell_back, error) < 0)
+        bth_direct_read(&checkpoint->direct, chunk->memory, chunk->nbytes, chunk->offset,
+                        &done_nbytes, &chunk->fell_back, error) < 0)
         return error->code;
     count_time(&work->disk_nanoseconds, begin_seconds);
     if (chunk->fell_back)
         atomic_store(&checkpoint->direct_is_refused, true);
     if (done_nbytes > 0)
-        berth_reader_count(&checkpoint->reader, done_nbytes);
+        bth_reader_count(&checkpoint->reader, done_nbytes);
     atomic_fetch_add_explicit(&work->moved_nbytes, done_nbytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&work->n_requests, done_nbytes > 0, memory_order_relaxed);
     if (chunk->offset + done_nbytes < end &&
@@ -187,14 +186,14 @@ static int read_directly(berth_chunks *work, berth_chunk *chunk, berth_error *er
     return 0;
 }
 
-static int populate(berth_chunks *work, berth_chunk *chunk, berth_error *error)
+static int populate(bth_chunks *work, bth_chunk *chunk, berth_error *error)
 {
     struct walk walk = walk_from(work, chunk);
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
 
     if (work->checkpoint->reader.fd >= 0 &&
-        berth_make_present(&work->checkpoint->reader, chunk->memory, chunk->nbytes, chunk->offset,
-                           error) < 0)
+        bth_make_present(&work->checkpoint->reader, chunk->memory, chunk->nbytes, chunk->offset,
+                         error) < 0)
         return error->code;
     count_time(&work->disk_nanoseconds, begin_seconds);
     take(&walk, chunk->offset, chunk->offset + chunk->nbytes);
@@ -202,17 +201,17 @@ static int populate(berth_chunks *work, berth_chunk *chunk, berth_error *error)
 }
 
 /* The item that an error's byte belongs to, or the chunk's first. */
-static int name_record(const berth_chunks *work, const berth_chunk *chunk, berth_error *error)
+static int name_record(const bth_chunks *work, const bth_chunk *chunk, berth_error *error)
 {
     size_t i = chunk->first_item;
 
     while (i + 1 < chunk->end_item && error->offset != BERTH_NO_OFFSET &&
            work->spans->items[i + 1].storage->offset <= error->offset)
         i++;
-    return berth_error_in_storage(work->checkpoint, work->spans->items[i].storage, error);
+    return bth_error_in_storage(work->checkpoint, work->spans->items[i].storage, error);
 }
 
-int berth_chunk_bring(berth_chunks *work, berth_chunk *chunk, berth_error *error)
+int bth_chunk_bring(bth_chunks *work, bth_chunk *chunk, berth_error *error)
 {
     int result;
 
@@ -230,35 +229,35 @@ int berth_chunk_bring(berth_chunks *work, berth_chunk *chunk, berth_error *error
 
 static int bring_task(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
-    berth_chunks *work = context;
+    bth_chunks *work = context;
 
     (void)worker;
-    return berth_chunk_bring(work, &work->chunks[task], error);
+    return bth_chunk_bring(work, &work->chunks[task], error);
 }
 
 /* ---- what is known only when all have come ---- */
 
-void berth_chunks_join(berth_chunks *work)
+void bth_chunks_join(bth_chunks *work)
 {
     for (uint64_t i = 0; i < work->spans->n_chunks; i++) {
-        const berth_chunk *chunk = &work->chunks[i];
-        berth_item *first = &work->spans->items[chunk->first_item];
+        const bth_chunk *chunk = &work->chunks[i];
+        bth_item *first = &work->spans->items[chunk->first_item];
         for (size_t j = chunk->first_item; chunk->fell_back && j < chunk->end_item; j++)
             work->spans->items[j].fell_back = true;
         if (!work->with_crc32 || chunk->first_item == chunk->end_item ||
             first->storage->offset >= chunk->offset)
             continue;
         uint64_t left = first->storage->offset + first->storage->nbytes - chunk->offset;
-        first->crc32 = berth_crc32_combine(first->crc32, chunk->head_crc32,
-                                           left < chunk->nbytes ? left : chunk->nbytes);
+        first->crc32 = bth_crc32_combine(first->crc32, chunk->head_crc32,
+                                         left < chunk->nbytes ? left : chunk->nbytes);
     }
 }
 
 /* T5: to an address that is aligned for its elements; before it lies nothing that is used. */
 static int move_down(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
-    const berth_chunks *work = context;
-    berth_item *item = &work->spans->items[task];
+    const bth_chunks *work = context;
+    bth_item *item = &work->spans->items[task];
     size_t nbytes = (size_t)item->storage->nbytes;
     size_t unit = work->checkpoint->stored[item->storage->index].unit;
 
@@ -268,13 +267,13 @@ static int move_down(void *context, uint64_t task, unsigned worker, berth_error 
     item->memory -= item->shift;
     memmove(item->memory, item->memory + item->shift, nbytes);
     if (unit > 1)
-        berth_swap_bytes(item->memory, item->memory, nbytes - nbytes % unit, unit);
+        bth_swap_bytes(item->memory, item->memory, nbytes - nbytes % unit, unit);
     return 0;
 }
 
-int berth_chunks_watch(void *context)
+int bth_chunks_watch(void *context)
 {
-    const berth_chunks *work = context;
+    const bth_chunks *work = context;
 
     if (!work->call || !work->call->progress)
         return 0;
@@ -283,10 +282,9 @@ int berth_chunks_watch(void *context)
         work->before_nbytes + work->spans->chunks_nbytes + work->behind_nbytes);
 }
 
-unsigned berth_chunks_n_workers(const berth_chunks *work, uint64_t n_tasks)
+unsigned bth_chunks_n_workers(const bth_chunks *work, uint64_t n_tasks)
 {
-    uint64_t n =
-        work->config->io_threads ? (uint64_t)work->config->io_threads : berth_pool_measure();
+    uint64_t n = work->config->io_threads ? (uint64_t)work->config->io_threads : bth_pool_measure();
     bool any_direct = false;
 
     for (uint64_t i = 0; i < work->spans->n_chunks && !any_direct; i++)
@@ -298,19 +296,19 @@ unsigned berth_chunks_n_workers(const berth_chunks *work, uint64_t n_tasks)
     return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
 }
 
-int berth_chunks_run(berth_chunks *work, berth_error *error)
+int bth_chunks_run(bth_chunks *work, berth_error *error)
 {
     uint64_t n_chunks = work->spans->n_chunks;
     bool any_shift = false;
 
-    if (berth_pool_run(berth_chunks_n_workers(work, n_chunks), n_chunks, bring_task,
-                       berth_chunks_watch, work, error) < 0)
+    if (bth_pool_run(bth_chunks_n_workers(work, n_chunks), n_chunks, bring_task, bth_chunks_watch,
+                     work, error) < 0)
         return error->code;
-    berth_chunks_join(work);
+    bth_chunks_join(work);
     for (size_t i = 0; i < work->spans->n_items; i++)
         any_shift = any_shift || work->spans->items[i].shift > 0;
     if (!any_shift)
         return 0;
-    return berth_pool_run(berth_chunks_n_workers(work, work->spans->n_items), work->spans->n_items,
-                          move_down, berth_chunks_watch, work, error);
+    return bth_pool_run(bth_chunks_n_workers(work, work->spans->n_items), work->spans->n_items,
+                        move_down, bth_chunks_watch, work, error);
 }

@@ -4,38 +4,38 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 #include "load/checkpoint.h"
 
-int berth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                   berth_error *error)
+int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                 berth_error *error)
 {
     if (!checkpoint || !storage)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "there is no checkpoint, or no storage");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "there is no checkpoint, or no storage");
     if (storage->tree != checkpoint->tree)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "the storage is of another checkpoint or tree");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the storage is of another checkpoint or tree");
     return 0;
 }
 
-int berth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                  berth_error *error)
+int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                berth_error *error)
 {
     if (!tensor)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
     if (tensor->flags & BERTH_META || !tensor->storage)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "a meta tensor has no data");
-    if (berth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "a meta tensor has no data");
+    if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
         return error->code;
-    return berth_tensor_check(tensor, error);
+    return bth_tensor_check(tensor, error);
 }
 
 /* Byte of the first element in the storage; *whole is false where that is no whole byte. */
 static uint64_t first_byte(const berth_tensor *tensor, bool *whole)
 {
-    uint64_t elements = (uint64_t)berth_dtype_elements(tensor->dtype);
+    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
 
     *whole = true;
     if (berth_tensor_numel(tensor) == 0)
@@ -50,24 +50,23 @@ static uint64_t first_byte(const berth_tensor *tensor, bool *whole)
  */
 static int check_alignment(const berth_tensor *tensor, const uint8_t *first, berth_error *error)
 {
-    size_t unit = berth_dtype_swap_nbytes(tensor->dtype);
+    size_t unit = bth_dtype_swap_nbytes(tensor->dtype);
 
     if ((uintptr_t)first % unit == 0)
         return 0;
-    return berth_fail(
-        error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-        "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
-        "them",
-        unit);
+    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                    "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
+                    "them",
+                    unit);
 }
 
 static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
-                      berth_dtype_name(tensor->dtype));
+    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
+                    berth_dtype_name(tensor->dtype));
 }
 
-int berth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
+int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
 {
     bool whole;
 
@@ -81,8 +80,8 @@ static void pass_by(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 {
     uint64_t offset, end;
 
-    if (checkpoint->prefetches.own && berth_prefetch_place_part(tensor, first, n, &offset, &end))
-        berth_prefetch_pass_by(checkpoint, end);
+    if (checkpoint->prefetches.own && bth_prefetch_place_part(tensor, first, n, &offset, &end))
+        bth_prefetch_pass_by(checkpoint, end);
 }
 
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
@@ -91,17 +90,17 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     const uint8_t *memory = NULL;
     uint64_t offset = 0;
 
-    BERTH_ERROR_BEGIN_QUICKLY(error);
-    if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
+    BTH_ERROR_BEGIN_QUICKLY(error);
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
-        if (berth_tensor_first_byte(tensor, &offset, error) == 0 &&
-            berth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
+        if (bth_tensor_first_byte(tensor, &offset, error) == 0 &&
+            bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)check_alignment(tensor, memory + offset, error);
     }
     if (error->code == 0)
         return memory + offset;
     if (checkpoint)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return NULL;
 }
 
@@ -122,13 +121,13 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 {
     const uint8_t *memory = NULL;
 
-    BERTH_ERROR_BEGIN(error);
-    if (berth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
-        berth_prefetch_pass_by(checkpoint, end_in_file(storage));
-        (void)berth_storage_memory(checkpoint, storage, &memory, error);
+    BTH_ERROR_BEGIN(error);
+    if (bth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
+        bth_prefetch_pass_by(checkpoint, end_in_file(storage));
+        (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return error->code < 0 ? NULL : memory;
 }
 
@@ -142,8 +141,8 @@ static int read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor
     if (!whole || first != 0 || n != berth_tensor_numel(tensor) ||
         !berth_tensor_is_contiguous(tensor))
         return fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
-    return berth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
-                              offset, error);
+    return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
+                            offset, error);
 }
 
 /* ---- rows of what is neither mapped nor contiguous ---- */
@@ -196,10 +195,10 @@ static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, i
     row_kind row = rows_of(tensor);
     int64_t n_rows = rows_at_once(tensor, row);
     size_t room_nbytes = (size_t)(((n_rows - 1) * row.stride + row.extent) * item_nbytes);
-    uint8_t *bytes = berth_allocate(room_nbytes);
+    uint8_t *bytes = bth_allocate(room_nbytes);
 
     if (!bytes)
-        return berth_fail_memory(error, room_nbytes);
+        return bth_fail_memory(error, room_nbytes);
     while (n > 0 && error->code == 0) {
         int64_t begin = first / row.numel;
         int64_t rows = tensor->shape[0] - begin < n_rows ? tensor->shape[0] - begin : n_rows;
@@ -208,14 +207,14 @@ static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, i
         int64_t offset = tensor->storage_offset + begin * row.stride;
         berth_tensor part = *tensor;
         part.storage_offset -= offset;
-        if (berth_storage_read(checkpoint, tensor->storage, bytes, (size_t)(elements * item_nbytes),
-                               (uint64_t)(offset * item_nbytes), error) == 0)
-            berth_tensor_gather(&part, bytes, first, now, out);
+        if (bth_storage_read(checkpoint, tensor->storage, bytes, (size_t)(elements * item_nbytes),
+                             (uint64_t)(offset * item_nbytes), error) == 0)
+            bth_tensor_gather(&part, bytes, first, now, out);
         out += now * item_nbytes;
         first += now;
         n -= now;
     }
-    berth_release(bytes);
+    bth_release(bytes);
     return error->code;
 }
 
@@ -226,13 +225,13 @@ static int read_through(berth_checkpoint *checkpoint, const berth_tensor *tensor
                         int64_t n, void *buffer, berth_error *error)
 {
     size_t nbytes = (size_t)tensor->storage->nbytes;
-    uint8_t *bytes = berth_allocate(nbytes);
+    uint8_t *bytes = bth_allocate(nbytes);
 
     if (!bytes)
-        return berth_fail_memory(error, nbytes);
-    if (berth_storage_read(checkpoint, tensor->storage, bytes, nbytes, 0, error) == 0)
-        berth_tensor_gather(tensor, bytes, first, n, buffer);
-    berth_release(bytes);
+        return bth_fail_memory(error, nbytes);
+    if (bth_storage_read(checkpoint, tensor->storage, bytes, nbytes, 0, error) == 0)
+        bth_tensor_gather(tensor, bytes, first, n, buffer);
+    bth_release(bytes);
     return error->code;
 }
 
@@ -243,11 +242,11 @@ static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *ten
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
-    if (berth_storage_is_at_hand(checkpoint, tensor->storage) &&
-        berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+    if (bth_storage_is_at_hand(checkpoint, tensor->storage) &&
+        bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
-    return berth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
-                              (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
+    return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
+                            (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
 }
 
 static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
@@ -258,35 +257,35 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
     if (n == 0)
         return 0;
     pass_by(checkpoint, tensor, first, n);
-    if (berth_dtype_elements(tensor->dtype) > 1)
+    if (bth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))
         return read_contiguous(checkpoint, tensor, first, n, buffer, error);
-    bool at_hand = berth_storage_is_at_hand(checkpoint, tensor->storage);
+    bool at_hand = bth_storage_is_at_hand(checkpoint, tensor->storage);
     if (!at_hand && is_worth_it(tensor, rows_of(tensor), first, n))
         return read_rows(checkpoint, tensor, first, n, buffer, error);
-    if (!at_hand && berth_storage_placed(checkpoint, root_of(tensor)).device)
+    if (!at_hand && bth_storage_placed(checkpoint, root_of(tensor)).device)
         return read_through(checkpoint, tensor, first, n, buffer, error);
-    if (berth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+    if (bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
-    berth_tensor_gather(tensor, memory, first, n, buffer);
+    bth_tensor_gather(tensor, memory, first, n, buffer);
     return 0;
 }
 
 int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                       int64_t n, void *buffer, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    if (berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
+    BTH_ERROR_BEGIN(error);
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
-            (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                             "%lld elements from %lld on are asked for, the tensor has %lld",
-                             (long long)n, (long long)first, (long long)numel);
+            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                           "%lld elements from %lld on are asked for, the tensor has %lld",
+                           (long long)n, (long long)first, (long long)numel);
         else
             (void)read_elements(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return error->code;
 }

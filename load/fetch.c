@@ -14,9 +14,9 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
 {
     stats->method = "none";
     stats->reason = stats->asked_nbytes > 0 ? "nothing was brought" : "nothing was asked for";
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
-        const berth_stored *stored = &checkpoint->stored[roots[i]->index];
+        const bth_stored *stored = &checkpoint->stored[roots[i]->index];
         if (roots[i]->nbytes == 0 || !stored->method)
             continue;
         if (strcmp(stats->method, "none") == 0) {
@@ -28,10 +28,10 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
             break;
         }
     }
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
 }
 
-static const char *limited_by(const berth_bringing *how)
+static const char *limited_by(const bth_bringing *how)
 {
     double device = how->device_seconds, render = how->render_seconds, disk = how->disk_seconds;
 
@@ -42,14 +42,14 @@ static const char *limited_by(const berth_bringing *how)
     return render > disk ? "processor" : "disk";
 }
 
-static void fill_stats(berth_checkpoint *checkpoint, const berth_bringing *how,
+static void fill_stats(berth_checkpoint *checkpoint, const bth_bringing *how,
                        const berth_storage *const *roots, size_t n, double begin_seconds)
 {
     berth_stats *stats = how->call ? how->call->stats : NULL;
 
     if (!stats)
         return;
-    *stats = (berth_stats){.total_seconds = berth_seconds() - begin_seconds,
+    *stats = (berth_stats){.total_seconds = bth_seconds() - begin_seconds,
                            .transfer_seconds = how->transfer_seconds,
                            .device_seconds = how->device_seconds,
                            .render_seconds = how->render_seconds,
@@ -72,33 +72,33 @@ static void fill_stats(berth_checkpoint *checkpoint, const berth_bringing *how,
 static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
                  const berth_call *call, berth_error *error)
 {
-    double begin_seconds = berth_seconds();
+    double begin_seconds = bth_seconds();
     struct berth_config config = checkpoint->config;
     const berth_storage **roots = NULL;
     size_t n = 0;
 
-    if (call && call->config && berth_config_resolve(call, &config, error) < 0)
+    if (call && call->config && bth_config_resolve(call, &config, error) < 0)
         return error->code;
-    berth_bringing how = {.config = &config,
-                          .call = call,
-                          .at_once = true,
-                          .to_devices = true,
-                          .with_crc32 = config.load_check >= BERTH_CHECK_DATA};
-    if (berth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
-        (void)berth_bring(checkpoint, &how, roots, n, error);
+    bth_bringing how = {.config = &config,
+                        .call = call,
+                        .at_once = true,
+                        .to_devices = true,
+                        .with_crc32 = config.load_check >= BTH_CHECK_DATA};
+    if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
+        (void)bth_bring(checkpoint, &how, roots, n, error);
     fill_stats(checkpoint, &how, roots, n, begin_seconds);
-    berth_release(roots);
+    bth_release(roots);
     return error->code;
 }
 
 int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
                 const berth_call *call, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     if (!checkpoint)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
     if (fetch(checkpoint, selection, call, error) < 0)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return error->code;
 }

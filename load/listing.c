@@ -9,8 +9,8 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip_fields.h"
-#include "format/zip_write.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_write.h"
 #include "load/checkpoint.h"
 
 /* Of a full name. Longer ones, which PyTorch does not write, are read as ever. */
@@ -18,7 +18,7 @@
 /* The same of a storage's key: digits. */
 #define MOST_KEY_NBYTES 20
 /* Name and zip64 field: FORMAT.md 3. */
-#define MOST_ENTRY_NBYTES (BERTH_ZIP_CENTRAL_NBYTES + MOST_NAME_NBYTES + 28)
+#define MOST_ENTRY_NBYTES (BTH_ZIP_CENTRAL_NBYTES + MOST_NAME_NBYTES + 28)
 #define CRC32_AT 16
 
 /* ---- records that are known by name ---- */
@@ -31,32 +31,32 @@ static bool is_last(const char *record)
 
 static bool is_own_record(const char *record)
 {
-    for (size_t i = 0; i < BERTH_N_SMALL; i++)
-        if (strcmp(record, berth_small_names[i]) == 0)
+    for (size_t i = 0; i < BTH_N_SMALL; i++)
+        if (strcmp(record, bth_small_names[i]) == 0)
             return true;
     return is_last(record);
 }
 
 /* Z11: records that nothing here knows are counted. */
-static berth_listing count_records(const berth_checkpoint *checkpoint)
+static bth_listing count_records(const berth_checkpoint *checkpoint)
 {
-    const berth_zip_directory *directory = &checkpoint->container.directory;
-    berth_listing listing = {.known = true, .n_records = directory->n_entries};
+    const bth_zip_directory *directory = &checkpoint->container.directory;
+    bth_listing listing = {.known = true, .n_records = directory->n_entries};
 
     for (size_t i = 0; i < directory->n_entries; i++) {
-        const berth_zip_entry *entry = &directory->entries[i];
+        const bth_zip_entry *entry = &directory->entries[i];
         bool is_storage = strncmp(entry->record, "data/", 5) == 0 &&
-                          berth_tree_find_storage(checkpoint->tree, entry->record + 5,
-                                                  strlen(entry->record + 5)) != NULL;
+                          bth_tree_find_storage(checkpoint->tree, entry->record + 5,
+                                                strlen(entry->record + 5)) != NULL;
         listing.n_unknown_records += !is_storage && !is_own_record(entry->record);
         listing.n_crc32 += entry->crc32 != 0;
     }
     return listing;
 }
 
-int berth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error)
+int bth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error)
 {
-    if (!checkpoint->listing.known && berth_checkpoint_need_directory(checkpoint, error) == 0)
+    if (!checkpoint->listing.known && bth_checkpoint_need_directory(checkpoint, error) == 0)
         checkpoint->listing = count_records(checkpoint);
     return error->code;
 }
@@ -66,13 +66,13 @@ int berth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *err
 /* Where the comparison is. */
 struct comparing {
     const berth_checkpoint *checkpoint;
-    const berth_zip_end *end;
+    const bth_zip_end *end;
     const uint8_t *bytes; /* the directory's */
     size_t at;            /* in them */
     uint32_t alignment;
-    berth_place place;     /* of the last record */
-    berth_listing listing; /* so far */
-    size_t prefix_nbytes;  /* "<archive>/" */
+    bth_place place;      /* of the last record */
+    bth_listing listing;  /* so far */
+    size_t prefix_nbytes; /* "<archive>/" */
     char name[MOST_NAME_NBYTES];
 };
 
@@ -84,19 +84,19 @@ static bool take_entry(struct comparing *comparing, const char *record, size_t r
     size_t left = (size_t)comparing->end->directory_nbytes - comparing->at;
     const uint8_t *bytes = comparing->bytes + comparing->at;
     uint8_t rendered[MOST_ENTRY_NBYTES];
-    berth_place *place = &comparing->place;
+    bth_place *place = &comparing->place;
 
     if (name_nbytes > MOST_NAME_NBYTES)
         return false;
     /* It has been placed there before; otherwise the last place would not be that of this entry. */
-    (void)berth_layout_place(place->next_offset, name_nbytes, nbytes, comparing->alignment, place);
-    if (berth_layout_central_nbytes(place) > left)
+    (void)bth_layout_place(place->next_offset, name_nbytes, nbytes, comparing->alignment, place);
+    if (bth_layout_central_nbytes(place) > left)
         return false;
-    size_t entry_nbytes = (size_t)berth_layout_central_nbytes(place);
-    berth_cursor cursor = berth_cursor_over(bytes + CRC32_AT, 4);
-    uint32_t recorded = berth_cursor_u32(&cursor);
+    size_t entry_nbytes = (size_t)bth_layout_central_nbytes(place);
+    bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, 4);
+    uint32_t recorded = bth_cursor_u32(&cursor);
     memcpy(comparing->name + comparing->prefix_nbytes, record, record_nbytes);
-    berth_zip_write_central(place, comparing->name, crc32 ? *crc32 : recorded, rendered);
+    bth_zip_write_central(place, comparing->name, crc32 ? *crc32 : recorded, rendered);
     if (memcmp(rendered, bytes, entry_nbytes) != 0)
         return false;
     comparing->at += entry_nbytes;
@@ -112,9 +112,9 @@ static bool take_prefix(struct comparing *comparing)
     size_t nbytes = strlen(archive);
     berth_error unasked;
 
-    berth_error_clear(&unasked);
+    bth_error_clear(&unasked);
     if (nbytes >= MOST_NAME_NBYTES ||
-        berth_zip_check_name((const uint8_t *)archive, nbytes, true, 0, &unasked) < 0)
+        bth_zip_check_name((const uint8_t *)archive, nbytes, true, 0, &unasked) < 0)
         return false;
     memcpy(comparing->name, archive, nbytes);
     comparing->name[nbytes] = '/';
@@ -125,11 +125,11 @@ static bool take_prefix(struct comparing *comparing)
 /* Z5, Z11: data.pkl and its neighbours, as their own headers and descriptors have them. */
 static bool take_small(struct comparing *comparing)
 {
-    for (int which = 0; which < BERTH_N_SMALL; which++) {
-        const berth_small *small = &comparing->checkpoint->small[which];
-        const char *record = berth_small_names[which];
+    for (int which = 0; which < BTH_N_SMALL; which++) {
+        const bth_small *small = &comparing->checkpoint->small[which];
+        const char *record = bth_small_names[which];
         if (small->present &&
-            (small->flags != (BERTH_ZIP_FLAG_UTF8 | BERTH_ZIP_FLAG_DESCRIPTOR) ||
+            (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
              !take_entry(comparing, record, strlen(record), small->nbytes, &small->crc32)))
             return false;
     }
@@ -143,7 +143,7 @@ static bool take_storages(struct comparing *comparing)
     char record[sizeof "data/" + MOST_KEY_NBYTES] = "data/";
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         size_t n = 0;
         for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < MOST_KEY_NBYTES; n++)
             record[5 + n] = storage->key[n];
@@ -154,7 +154,7 @@ static bool take_storages(struct comparing *comparing)
 }
 
 /* Whether these are known records in the same folder, the first one right behind the storages. */
-static bool are_last(const struct comparing *comparing, const berth_zip_directory *rest)
+static bool are_last(const struct comparing *comparing, const bth_zip_directory *rest)
 {
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
     bool good = rest->n_folders == 0 && strcmp(rest->archive, comparing->checkpoint->archive) == 0;
@@ -165,9 +165,9 @@ static bool are_last(const struct comparing *comparing, const berth_zip_director
 }
 
 /* What the layout does not know, and is read strictly. False without an error: no verdict. */
-static bool take_rest(struct comparing *comparing, berth_window *window, berth_error *error)
+static bool take_rest(struct comparing *comparing, bth_window *window, berth_error *error)
 {
-    berth_container rest = {.end = *comparing->end};
+    bth_container rest = {.end = *comparing->end};
 
     if (rest.end.n_entries <= comparing->listing.n_records)
         return rest.end.n_entries == comparing->listing.n_records &&
@@ -175,28 +175,28 @@ static bool take_rest(struct comparing *comparing, berth_window *window, berth_e
                rest.end.directory_offset == comparing->place.next_offset;
     rest.end.n_entries -= comparing->listing.n_records;
     rest.end.directory_nbytes -= comparing->at;
-    if (berth_zip_read_directory(comparing->bytes + comparing->at, &rest.end, &rest.directory,
-                                 error) < 0) {
+    if (bth_zip_read_directory(comparing->bytes + comparing->at, &rest.end, &rest.directory,
+                               error) < 0) {
         if (error->code != BERTH_E_MEMORY)
-            berth_error_clear(error);
+            bth_error_clear(error);
         return false;
     }
     bool good = are_last(comparing, &rest.directory) &&
-                berth_container_check_rest(&rest, window, 0, error) == 0;
+                bth_container_check_rest(&rest, window, 0, error) == 0;
     for (size_t i = 0; i < rest.directory.n_entries; i++)
         comparing->listing.n_crc32 += rest.directory.entries[i].crc32 != 0;
     comparing->listing.n_records += rest.directory.n_entries;
-    berth_container_free(&rest);
+    bth_container_free(&rest);
     return good;
 }
 
-int berth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
-                                berth_window *window, berth_error *error)
+int bth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
+                              bth_window *window, berth_error *error)
 {
     struct comparing comparing = {.checkpoint = checkpoint,
                                   .end = &checkpoint->container.end,
                                   .bytes = directory,
-                                  .alignment = berth_checkpoint_alignment(checkpoint),
+                                  .alignment = bth_checkpoint_alignment(checkpoint),
                                   .listing.known = true};
 
     if (take_prefix(&comparing) && take_small(&comparing) && take_storages(&comparing) &&

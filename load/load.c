@@ -4,25 +4,25 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
 
 /* ---- open and close ---- */
 
-void berth_stats_begin(const berth_call *call)
+void bth_stats_begin(const berth_call *call)
 {
     if (call && call->stats)
         *call->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
+void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
 {
     if (!call || !call->stats)
         return;
     berth_stats *stats = call->stats;
     memset(stats, 0, sizeof *stats);
-    stats->total_seconds = berth_seconds() - checkpoint->begin_seconds;
+    stats->total_seconds = bth_seconds() - checkpoint->begin_seconds;
     stats->plan_seconds = checkpoint->open_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->moved_nbytes = atomic_load(&checkpoint->reader.moved_nbytes);
@@ -32,25 +32,25 @@ void berth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call
                                                  : checkpoint->container.directory.n_entries;
     stats->n_storages = checkpoint->n_storages;
     stats->calculated_offsets = checkpoint->calculated_offsets;
-    berth_storages_method(checkpoint, &stats->method, &stats->reason);
+    bth_storages_method(checkpoint, &stats->method, &stats->reason);
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
                        berth_checkpoint **opened, berth_error *error)
 {
-    berth_lock_begin(&checkpoint->lock);
-    atomic_init(&checkpoint->process, berth_process());
+    bth_lock_begin(&checkpoint->lock);
+    atomic_init(&checkpoint->process, bth_process());
     (void)pthread_cond_init(&checkpoint->settled, NULL);
     checkpoint->has_lock = true;
-    berth_prefetches_begin(&checkpoint->prefetches);
-    int result = berth_checkpoint_read(checkpoint, call, error);
+    bth_prefetches_begin(&checkpoint->prefetches);
+    int result = bth_checkpoint_read(checkpoint, call, error);
     if (result == 0)
-        result = berth_prefetch_begin_own(checkpoint, error);
-    checkpoint->open_seconds = berth_seconds() - checkpoint->begin_seconds;
-    berth_checkpoint_stats(checkpoint, call);
+        result = bth_prefetch_begin_own(checkpoint, error);
+    checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
+    bth_checkpoint_stats(checkpoint, call);
     if (result < 0) {
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
         berth_close(checkpoint);
         return error->code;
     }
@@ -63,23 +63,23 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_ca
                                berth_checkpoint **opened, berth_error *error)
 {
     if (!opened) {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "there is no place for the checkpoint");
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no place for the checkpoint");
         return NULL;
     }
     *opened = NULL;
-    berth_checkpoint *checkpoint = berth_allocate_zeroed(sizeof *checkpoint);
+    berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
     if (!checkpoint) {
-        (void)berth_fail_memory(error, sizeof *checkpoint);
+        (void)bth_fail_memory(error, sizeof *checkpoint);
         return NULL;
     }
     checkpoint->reader.fd = -1;
-    checkpoint->begin_seconds = berth_seconds();
+    checkpoint->begin_seconds = bth_seconds();
     checkpoint->keeps_directory = config != NULL;
     if (config)
         checkpoint->config = *config;
-    else if (berth_config_resolve(call, &checkpoint->config, error) < 0) {
-        berth_release(checkpoint);
+    else if (bth_config_resolve(call, &checkpoint->config, error) < 0) {
+        bth_release(checkpoint);
         return NULL;
     }
     return checkpoint;
@@ -88,20 +88,19 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_ca
 static int abandon(berth_checkpoint *checkpoint, const char *name, berth_error *error)
 {
     berth_close(checkpoint);
-    return name ? berth_error_prefix(error, name) : error->code;
+    return name ? bth_error_prefix(error, name) : error->code;
 }
 
-int berth_checkpoint_open_path(const char *path, const struct berth_config *config,
-                               const berth_call *call, berth_checkpoint **opened,
-                               berth_error *error)
+int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
+                             const berth_call *call, berth_checkpoint **opened, berth_error *error)
 {
-    berth_stats_begin(call);
+    bth_stats_begin(call);
     if (!path)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
     berth_checkpoint *checkpoint = begin(config, call, opened, error);
     if (!checkpoint)
         return error->code;
-    if (berth_reader_open_path(path, &checkpoint->reader, error) < 0)
+    if (bth_reader_open_path(path, &checkpoint->reader, error) < 0)
         return abandon(checkpoint, path, error);
     return open_reader(checkpoint, call, opened, error);
 }
@@ -109,18 +108,18 @@ int berth_checkpoint_open_path(const char *path, const struct berth_config *conf
 int berth_open(const char *path, const berth_call *call, berth_checkpoint **checkpoint,
                berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    return berth_checkpoint_open_path(path, NULL, call, checkpoint, error);
+    BTH_ERROR_BEGIN(error);
+    return bth_checkpoint_open_path(path, NULL, call, checkpoint, error);
 }
 
 int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (berth_reader_open_fd(fd, &opened->reader, error) < 0)
+    if (bth_reader_open_fd(fd, &opened->reader, error) < 0)
         return abandon(opened, "descriptor", error);
     return open_reader(opened, call, checkpoint, error);
 }
@@ -128,12 +127,12 @@ int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint,
 int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (berth_reader_open_memory(bytes, nbytes, &opened->reader, error) < 0)
+    if (bth_reader_open_memory(bytes, nbytes, &opened->reader, error) < 0)
         return abandon(opened, "memory", error);
     return open_reader(opened, call, checkpoint, error);
 }
@@ -141,40 +140,40 @@ int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
 int berth_open_source(const berth_source *source, const berth_call *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     if (!source)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (berth_reader_open_source(source, &opened->reader, error) < 0)
+    if (bth_reader_open_source(source, &opened->reader, error) < 0)
         return abandon(opened, source->name ? source->name : "source", error);
     return open_reader(opened, call, checkpoint, error);
 }
 
 void berth_close(berth_checkpoint *checkpoint)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
     if (checkpoint->has_lock)
-        berth_checkpoint_make_good(checkpoint);
-    berth_prefetches_end(&checkpoint->prefetches);
-    berth_names_free(checkpoint->names);
-    berth_storages_end(checkpoint);
+        bth_checkpoint_make_good(checkpoint);
+    bth_prefetches_end(&checkpoint->prefetches);
+    bth_names_free(checkpoint->names);
+    bth_storages_end(checkpoint);
     berth_tree_free(checkpoint->tree);
-    berth_region_free(&checkpoint->values);
-    berth_container_free(&checkpoint->container);
-    berth_release(checkpoint->archive);
-    berth_release(checkpoint->shown_name.text);
-    berth_release(checkpoint->shown_path.text);
-    berth_reader_close(&checkpoint->reader);
+    bth_region_free(&checkpoint->values);
+    bth_container_free(&checkpoint->container);
+    bth_release(checkpoint->archive);
+    bth_release(checkpoint->shown_name.text);
+    bth_release(checkpoint->shown_path.text);
+    bth_reader_close(&checkpoint->reader);
     if (checkpoint->has_lock) {
         (void)pthread_cond_destroy(&checkpoint->settled);
-        berth_lock_end(&checkpoint->lock);
+        bth_lock_end(&checkpoint->lock);
     }
-    berth_release(checkpoint);
+    bth_release(checkpoint);
 }
 
 /* ---- values and their names ---- */
@@ -185,36 +184,36 @@ const berth_value *berth_root(const berth_checkpoint *checkpoint)
 }
 
 /* With the lock held. NULL on failure. */
-static const berth_names *need_names(berth_checkpoint *checkpoint, berth_error *error)
+static const bth_names *need_names(berth_checkpoint *checkpoint, berth_error *error)
 {
     if (!checkpoint->names)
-        (void)berth_names_new(checkpoint->root, &checkpoint->names, error);
+        (void)bth_names_new(checkpoint->root, &checkpoint->names, error);
     return error->code < 0 ? NULL : checkpoint->names;
 }
 
-const berth_names *berth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
+const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
 {
     berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
 
-    berth_checkpoint_lock(checkpoint);
-    const berth_names *names = need_names(checkpoint, error);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
+    const bth_names *names = need_names(checkpoint, error);
+    bth_checkpoint_unlock(checkpoint);
     return names;
 }
 
 const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                               berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || !name) {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "berth_find needs a checkpoint and a name");
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "berth_find needs a checkpoint and a name");
         return NULL;
     }
-    const berth_names *names = berth_checkpoint_names(checkpoint, error);
-    const berth_value *value = names ? berth_names_find(names, name, error) : NULL;
+    const bth_names *names = bth_checkpoint_names(checkpoint, error);
+    const berth_value *value = names ? bth_names_find(names, name, error) : NULL;
     if (error->code < 0)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return value;
 }
 
@@ -225,21 +224,21 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
 size_t berth_tensor_count(const berth_checkpoint *checkpoint)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     berth_error error;
 
     if (!checkpoint)
         return 0;
-    berth_error_clear(&error);
-    const berth_names *names = berth_checkpoint_names(checkpoint, &error);
-    return names ? berth_names_count(names) : 0;
+    bth_error_clear(&error);
+    const bth_names *names = bth_checkpoint_names(checkpoint, &error);
+    return names ? bth_names_count(names) : 0;
 }
 
 /* The byte of the first element, in the file. */
 static uint64_t offset_in_file(const berth_tensor *tensor)
 {
     const berth_storage *storage = tensor->storage;
-    uint64_t elements = (uint64_t)berth_dtype_elements(tensor->dtype);
+    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
 
     if (!storage)
         return BERTH_NO_OFFSET;
@@ -259,32 +258,32 @@ static bool is_parameter(const berth_value *value)
 /* Makes the text that is handed out until the next call. The value, or NULL. With the lock held. */
 static const berth_value *show(berth_checkpoint *checkpoint, size_t i, berth_error *error)
 {
-    const berth_names *names = need_names(checkpoint, error);
+    const bth_names *names = need_names(checkpoint, error);
 
     if (!names)
         return NULL;
-    if (i >= berth_names_count(names)) {
-        (void)berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                         "there is no tensor %zu among %zu", i, berth_names_count(names));
+    if (i >= bth_names_count(names)) {
+        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                       "there is no tensor %zu among %zu", i, bth_names_count(names));
         return NULL;
     }
-    if (berth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
+    if (bth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
         return NULL;
-    return berth_names_value(names, i);
+    return bth_names_value(names, i);
 }
 
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
-    BERTH_ERROR_BEGIN_QUICKLY(error);
+    BTH_ERROR_BEGIN_QUICKLY(error);
     if (!checkpoint || !named)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_tensor_at needs a checkpoint and a place for the tensor");
-    berth_checkpoint_lock(checkpoint);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_tensor_at needs a checkpoint and a place for the tensor");
+    bth_checkpoint_lock(checkpoint);
     const berth_value *value = show(checkpoint, i, error);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
-        return berth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->reader.name);
     const berth_tensor *tensor = berth_value_tensor(value);
     *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
                                   .path = checkpoint->shown_path.text,
@@ -304,7 +303,7 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
     if (!checkpoint || (previous && previous->tree != checkpoint->tree))
         return NULL;
     for (size_t i = previous ? previous->index + 1 : 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         if (!storage->root)
             return storage;
     }
@@ -314,7 +313,7 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
 static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 {
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         if (storage->root)
             continue;
         info->n_storages++;
@@ -326,18 +325,18 @@ static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 
 int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || !info)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_checkpoint_info needs a checkpoint and a place for the facts");
-    const berth_names *names = berth_checkpoint_names(checkpoint, error);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_checkpoint_info needs a checkpoint and a place for the facts");
+    const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
-        berth_checkpoint_lock(checkpoint);
-        (void)berth_checkpoint_need_listing(checkpoint, error);
-        berth_checkpoint_unlock(checkpoint);
+        bth_checkpoint_lock(checkpoint);
+        (void)bth_checkpoint_need_listing(checkpoint, error);
+        bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)
-        return berth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->reader.name);
     *info = (berth_info){.archive = checkpoint->archive,
                          .container = checkpoint->is_stream ? "stream" : "zip",
                          .format_version = checkpoint->format_version,
@@ -348,7 +347,7 @@ int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_
                          .n_records = checkpoint->listing.n_records,
                          .n_unknown_records = checkpoint->listing.n_unknown_records,
                          .n_crc32 = checkpoint->listing.n_crc32,
-                         .n_tensors = berth_names_count(names),
+                         .n_tensors = bth_names_count(names),
                          .calculated_offsets = checkpoint->calculated_offsets};
     count_storages(checkpoint, info);
     return 0;

@@ -8,8 +8,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/pickle.h"
-#include "format/stream_read.h"
+#include "format/pickle/pickle.h"
+#include "format/pickle/stream_read.h"
 #include "io/pages.h"
 #include "load/checkpoint.h"
 
@@ -35,8 +35,7 @@ static bool is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_n
     return length >= 2 && length <= file_nbytes - 8 && head[8] == '{';
 }
 
-int berth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes,
-                      berth_error *error)
+int bth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes, berth_error *error)
 {
     char begin[24] = "";
     const char *text = NULL;
@@ -55,37 +54,37 @@ int berth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes
     else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
         text = "a bare pickle, not a PyTorch checkpoint";
     if (text)
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
     for (size_t i = 0; i < 4 && i < nbytes; i++) {
         static const char digits[] = "0123456789abcdef";
         begin[3 * i] = ' ';
         begin[3 * i + 1] = digits[head[i] >> 4];
         begin[3 * i + 2] = digits[head[i] & 15];
     }
-    return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                      "neither a zip archive nor a PyTorch stream: it begins with%s", begin);
+    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                    "neither a zip archive nor a PyTorch stream: it begins with%s", begin);
 }
 
 /* Zips of PyTorch that are no checkpoints; told by names only. */
-static int refuse_archive(const berth_container *container, berth_error *error)
+static int refuse_archive(const bth_container *container, berth_error *error)
 {
     bool has_code = false;
 
     for (size_t i = 0; i < container->directory.n_entries && !has_code; i++)
         has_code = strncmp(container->directory.entries[i].record, "code/", 5) == 0;
-    if (has_code && berth_container_find(container, "constants.pkl"))
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "a TorchScript archive (code/, constants.pkl): a program, which is never "
-                          "run; its records can be listed, but it has no values to read");
-    if (berth_container_find(container, "data.pkl"))
+    if (has_code && bth_container_find(container, "constants.pkl"))
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                        "a TorchScript archive (code/, constants.pkl): a program, which is never "
+                        "run; its records can be listed, but it has no values to read");
+    if (bth_container_find(container, "data.pkl"))
         return 0;
-    if (berth_container_find(container, ".data/extern_modules"))
-        return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                          "a torch.package archive (.data/extern_modules, no data.pkl): a program, "
-                          "which is never run; its records can be listed, but it has no values to "
-                          "read");
-    return berth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                      "a zip archive without data.pkl: not a PyTorch checkpoint");
+    if (bth_container_find(container, ".data/extern_modules"))
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                        "a torch.package archive (.data/extern_modules, no data.pkl): a program, "
+                        "which is never run; its records can be listed, but it has no values to "
+                        "read");
+    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                    "a zip archive without data.pkl: not a PyTorch checkpoint");
 }
 
 /* ---- the steps ---- */
@@ -96,57 +95,56 @@ static int refuse_archive(const berth_container *container, berth_error *error)
  */
 static void give_memory(berth_checkpoint *checkpoint, size_t pickle_nbytes)
 {
-    uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BERTH_LARGE_PAGE_NBYTES;
-    uint64_t nbytes = n_pages * BERTH_LARGE_PAGE_NBYTES;
+    uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BTH_LARGE_PAGE_NBYTES;
+    uint64_t nbytes = n_pages * BTH_LARGE_PAGE_NBYTES;
     berth_error unasked;
 
-    berth_error_clear(&unasked);
-    if (n_pages > 0 && berth_region_new(nbytes, 4096, false, &checkpoint->values, &unasked) == 0)
-        berth_tree_give(checkpoint->tree, checkpoint->values.bytes, (size_t)nbytes);
+    bth_error_clear(&unasked);
+    if (n_pages > 0 && bth_region_new(nbytes, 4096, false, &checkpoint->values, &unasked) == 0)
+        bth_tree_give(checkpoint->tree, checkpoint->values.bytes, (size_t)nbytes);
 }
 
 static int read_values(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
-                       uint64_t offset, const berth_pickle_survey *survey, berth_error *error)
+                       uint64_t offset, const bth_pickle_survey *survey, berth_error *error)
 {
-    berth_pickle_rules rules = {.survey = survey,
-                                .inert =
-                                    checkpoint->config.load_unknown_globals == BERTH_UNKNOWN_INERT,
-                                .record = berth_small_names[BERTH_DATA_PKL],
-                                .base_offset = offset};
+    bth_pickle_rules rules = {.survey = survey,
+                              .inert = checkpoint->config.load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .record = bth_small_names[BTH_DATA_PKL],
+                              .base_offset = offset};
 
     give_memory(checkpoint, nbytes);
-    if (berth_pickle_read(bytes, nbytes, &rules, checkpoint->tree, &checkpoint->root, error) < 0)
+    if (bth_pickle_read(bytes, nbytes, &rules, checkpoint->tree, &checkpoint->root, error) < 0)
         return error->code;
-    checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
+    checkpoint->n_storages = bth_tree_n_storages(checkpoint->tree);
     return 0;
 }
 
 /* Local headers and descriptors against the directory, as far as load.check goes (Z5 to Z7). */
-static int check_headers(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int check_headers(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
-    bool all = checkpoint->config.load_check >= BERTH_CHECK_HEADERS;
+    bool all = checkpoint->config.load_check >= BTH_CHECK_HEADERS;
 
-    if (berth_container_check_headers(&checkpoint->container, window, 0, all, error) < 0)
+    if (bth_container_check_headers(&checkpoint->container, window, 0, all, error) < 0)
         return error->code;
-    if (checkpoint->config.load_check >= BERTH_CHECK_DIRECTORY)
-        return berth_zip_check_ranges(&checkpoint->container.directory, &checkpoint->container.end,
-                                      0, 0, error);
+    if (checkpoint->config.load_check >= BTH_CHECK_DIRECTORY)
+        return bth_zip_check_ranges(&checkpoint->container.directory, &checkpoint->container.end, 0,
+                                    0, error);
     return 0;
 }
 
 static int check_data(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
 {
-    berth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
+    bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
 
-    if (checkpoint->config.load_check < BERTH_CHECK_DATA)
+    if (checkpoint->config.load_check < BTH_CHECK_DATA)
         return 0;
-    return berth_verify_data(checkpoint, &asked, error);
+    return bth_verify_data(checkpoint, &asked, error);
 }
 
 static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
 {
-    berth_log("%s: storages are found through the directory, not by calculated offsets: %s",
-              checkpoint->reader.name, reason);
+    bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
+            checkpoint->reader.name, reason);
 }
 
 /* ---- by arithmetic ---- */
@@ -157,29 +155,27 @@ static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
  */
 static uint64_t guess_tail(const berth_checkpoint *checkpoint)
 {
-    uint64_t guess = checkpoint->central_nbytes + OTHERS_NBYTES + BERTH_ZIP_END_NBYTES;
+    uint64_t guess = checkpoint->central_nbytes + OTHERS_NBYTES + BTH_ZIP_END_NBYTES;
     uint64_t rest = checkpoint->reader.nbytes - checkpoint->layout_end;
 
     return rest > guess && rest - guess <= REST_NBYTES ? rest : guess;
 }
 
 /* What the layout does not know, which lies behind all that it does. */
-static int check_rest(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int check_rest(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
     size_t n_known = checkpoint->n_storages;
 
-    for (int which = 0; which < BERTH_N_SMALL; which++)
+    for (int which = 0; which < BTH_N_SMALL; which++)
         n_known += checkpoint->small[which].present;
-    return berth_container_check_rest(&checkpoint->container, window, n_known, error);
+    return bth_container_check_rest(&checkpoint->container, window, n_known, error);
 }
 
 /* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
-static int take_longer_record(berth_checkpoint *checkpoint, berth_window *window,
-                              berth_error *error)
+static int take_longer_record(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
     if (check_headers(checkpoint, window, error) < 0 ||
-        berth_check_small_listed(checkpoint, error) < 0 ||
-        berth_take_offsets(checkpoint, error) < 0)
+        bth_check_small_listed(checkpoint, error) < 0 || bth_take_offsets(checkpoint, error) < 0)
         return error->code;
     checkpoint->calculated_offsets = false;
     say_fallback(checkpoint, "a record is longer than its elements");
@@ -190,91 +186,91 @@ static int take_longer_record(berth_checkpoint *checkpoint, berth_window *window
  * The layout against the directory alone, so that a difference is told as what it is; then, where
  * local headers are asked for, again with them: they may show one in an earlier record.
  */
-static int compare_layout(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int compare_layout(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
     berth_error unasked;
 
-    if (berth_check_layout(checkpoint, error) != BERTH_E_OFFSETS ||
-        checkpoint->config.load_check < BERTH_CHECK_HEADERS)
+    if (bth_check_layout(checkpoint, error) != BERTH_E_OFFSETS ||
+        checkpoint->config.load_check < BTH_CHECK_HEADERS)
         return error->code;
-    berth_error_clear(&unasked);
-    (void)berth_container_check_headers(&checkpoint->container, window, 0, false, &unasked);
-    berth_error_clear(error);
-    return berth_check_layout(checkpoint, error);
+    bth_error_clear(&unasked);
+    (void)bth_container_check_headers(&checkpoint->container, window, 0, false, &unasked);
+    bth_error_clear(error);
+    return bth_check_layout(checkpoint, error);
 }
 
 /* load.check from directory upwards: what was computed against what is told. */
-static int compare_computed(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int compare_computed(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
-    berth_container *container = &checkpoint->container;
+    bth_container *container = &checkpoint->container;
     const uint8_t *directory;
 
-    if (berth_container_fetch(container, window, guess_tail(checkpoint), &directory, error) < 0)
+    if (bth_container_fetch(container, window, guess_tail(checkpoint), &directory, error) < 0)
         return error->code;
-    if (checkpoint->config.load_check < BERTH_CHECK_HEADERS && !checkpoint->keeps_directory &&
-        berth_listing_take_rendered(checkpoint, directory, window, error) < 0)
+    if (checkpoint->config.load_check < BTH_CHECK_HEADERS && !checkpoint->keeps_directory &&
+        bth_listing_take_rendered(checkpoint, directory, window, error) < 0)
         return error->code;
     if (checkpoint->listing.known)
         return 0;
-    if (berth_container_parse(container, directory, error) < 0 ||
-        refuse_archive(container, error) < 0 || berth_check_storages(checkpoint, error) < 0)
+    if (bth_container_parse(container, directory, error) < 0 ||
+        refuse_archive(container, error) < 0 || bth_check_storages(checkpoint, error) < 0)
         return error->code;
     if (checkpoint->has_longer_record)
         return take_longer_record(checkpoint, window, error);
     if (compare_layout(checkpoint, window, error) < 0)
         return error->code;
-    if (checkpoint->config.load_check < BERTH_CHECK_HEADERS)
+    if (checkpoint->config.load_check < BTH_CHECK_HEADERS)
         return check_rest(checkpoint, window, error);
     if (check_headers(checkpoint, window, error) < 0)
         return error->code;
-    return berth_check_layout(checkpoint, error);
+    return bth_check_layout(checkpoint, error);
 }
 
-static int read_computed(berth_checkpoint *checkpoint, berth_window *window, uint64_t cursor,
+static int read_computed(berth_checkpoint *checkpoint, bth_window *window, uint64_t cursor,
                          berth_error *error)
 {
-    const berth_small *pickle = &checkpoint->small[BERTH_DATA_PKL];
+    const bth_small *pickle = &checkpoint->small[BTH_DATA_PKL];
 
-    if (berth_check_small_layout(checkpoint, cursor, error) < 0 ||
+    if (bth_check_small_layout(checkpoint, cursor, error) < 0 ||
         read_values(checkpoint, window->head + pickle->data_offset, pickle->nbytes,
                     pickle->data_offset, &checkpoint->survey, error) < 0 ||
-        berth_compute_offsets(checkpoint, cursor, error) < 0)
+        bth_compute_offsets(checkpoint, cursor, error) < 0)
         return error->code;
     checkpoint->calculated_offsets = true;
     /* The directory first: it can name both offsets. */
-    if (checkpoint->config.load_check >= BERTH_CHECK_DIRECTORY &&
+    if (checkpoint->config.load_check >= BTH_CHECK_DIRECTORY &&
         compare_computed(checkpoint, window, error) < 0)
         return error->code;
     if (!checkpoint->calculated_offsets)
         return 0;
-    return berth_check_first_storage(checkpoint, cursor, window, error);
+    return bth_check_first_storage(checkpoint, cursor, window, error);
 }
 
 /* ---- through the directory ---- */
 
-static int take_small(berth_checkpoint *checkpoint, berth_window *window, int which,
+static int take_small(berth_checkpoint *checkpoint, bth_window *window, int which,
                       berth_error *error)
 {
-    const char *record = berth_small_names[which];
-    const berth_zip_entry *entry = berth_container_find(&checkpoint->container, record);
+    const char *record = bth_small_names[which];
+    const bth_zip_entry *entry = bth_container_find(&checkpoint->container, record);
     const uint8_t *bytes;
     uint8_t *owned;
 
     if (!entry)
         return 0;
-    if (berth_container_bytes(entry, window, &bytes, &owned, error) < 0)
+    if (bth_container_bytes(entry, window, &bytes, &owned, error) < 0)
         return error->code;
-    checkpoint->small[which] = (berth_small){.present = true,
-                                             .header_offset = entry->header_offset,
-                                             .data_offset = entry->data_offset,
-                                             .nbytes = entry->nbytes,
-                                             .crc32 = entry->crc32,
-                                             .flags = entry->flags};
-    if (which == BERTH_DATA_PKL)
+    checkpoint->small[which] = (bth_small){.present = true,
+                                           .header_offset = entry->header_offset,
+                                           .data_offset = entry->data_offset,
+                                           .nbytes = entry->nbytes,
+                                           .crc32 = entry->crc32,
+                                           .flags = entry->flags};
+    if (which == BTH_DATA_PKL)
         (void)read_values(checkpoint, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else
-        (void)berth_small_take(checkpoint, which, bytes, entry->nbytes, entry->data_offset, error);
-    berth_release(owned);
+        (void)bth_small_take(checkpoint, which, bytes, entry->nbytes, entry->data_offset, error);
+    bth_release(owned);
     return error->code;
 }
 
@@ -288,45 +284,45 @@ static int compare_listed(berth_checkpoint *checkpoint, berth_error *error)
     bool is_off = !checkpoint->config.load_calculate_storage_offsets;
 
     if (checkpoint->format_version < 1 || checkpoint->has_longer_record ||
-        checkpoint->config.load_check < BERTH_CHECK_DIRECTORY ||
+        checkpoint->config.load_check < BTH_CHECK_DIRECTORY ||
         (is_off && !checkpoint->config.debug))
         return 0;
-    if (berth_check_layout(checkpoint, error) == 0 || !is_off || error->code == BERTH_E_MEMORY)
+    if (bth_check_layout(checkpoint, error) == 0 || !is_off || error->code == BERTH_E_MEMORY)
         return error->code;
-    berth_log("%s: %s", checkpoint->reader.name, error->message);
-    berth_error_clear(error);
+    bth_log("%s: %s", checkpoint->reader.name, error->message);
+    bth_error_clear(error);
     return 0;
 }
 
-static int read_listed(berth_checkpoint *checkpoint, berth_window *window, const char *reason,
+static int read_listed(berth_checkpoint *checkpoint, bth_window *window, const char *reason,
                        berth_error *error)
 {
-    berth_container *container = &checkpoint->container;
+    bth_container *container = &checkpoint->container;
 
-    if (berth_container_read(container, window, BERTH_ZIP_TAIL_NBYTES, error) < 0 ||
+    if (bth_container_read(container, window, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
         refuse_archive(container, error) < 0 || check_headers(checkpoint, window, error) < 0)
         return error->code;
-    berth_release(checkpoint->archive);
+    bth_release(checkpoint->archive);
     checkpoint->archive =
-        berth_duplicate(container->directory.archive, container->directory.archive_nbytes);
+        bth_duplicate(container->directory.archive, container->directory.archive_nbytes);
     if (!checkpoint->archive)
-        return berth_fail_memory(error, container->directory.archive_nbytes);
-    for (int which = BERTH_N_SMALL; which-- > 0;) /* data.pkl last */
+        return bth_fail_memory(error, container->directory.archive_nbytes);
+    for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
         if (take_small(checkpoint, window, which, error) < 0)
             return error->code;
-    if (berth_check_storages(checkpoint, error) < 0 || compare_listed(checkpoint, error) < 0)
+    if (bth_check_storages(checkpoint, error) < 0 || compare_listed(checkpoint, error) < 0)
         return error->code;
     say_fallback(checkpoint, reason);
-    return berth_take_offsets(checkpoint, error);
+    return bth_take_offsets(checkpoint, error);
 }
 
-static int read_zip(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int read_zip(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
     const char *reason = "load.calculate_storage_offsets=off";
     uint64_t cursor = 0;
 
     if (checkpoint->config.load_calculate_storage_offsets &&
-        berth_head_read(checkpoint, window, &cursor, &reason, error) < 0)
+        bth_head_read(checkpoint, window, &cursor, &reason, error) < 0)
         return error->code;
     if (!reason)
         return read_computed(checkpoint, window, cursor, error);
@@ -341,51 +337,51 @@ static int read_zip(berth_checkpoint *checkpoint, berth_window *window, berth_er
 /* What is assumed until a byteorder record tells (FORMAT.md 7). */
 static bool assumes_big(const struct berth_config *config)
 {
-    if (config->load_endianness == BERTH_BYTEORDER_NATIVE)
+    if (config->load_endianness == BTH_BYTEORDER_NATIVE)
         return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    return config->load_endianness == BERTH_BYTEORDER_BIG;
+    return config->load_endianness == BTH_BYTEORDER_BIG;
 }
 
-static int read_any(berth_checkpoint *checkpoint, berth_window *window, berth_error *error)
+static int read_any(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
     uint64_t head_nbytes = (uint64_t)checkpoint->config.load_head_nbytes;
     uint64_t file_nbytes = checkpoint->reader.nbytes;
 
-    if (head_nbytes < BERTH_LEAST_HEAD_NBYTES)
-        head_nbytes = BERTH_LEAST_HEAD_NBYTES;
-    if (berth_window_grow_head(window, head_nbytes, error) < 0)
+    if (head_nbytes < BTH_LEAST_HEAD_NBYTES)
+        head_nbytes = BTH_LEAST_HEAD_NBYTES;
+    if (bth_window_grow_head(window, head_nbytes, error) < 0)
         return error->code;
     checkpoint->is_big = assumes_big(&checkpoint->config);
     if (window->head_nbytes >= 4 && memcmp(window->head, "PK\3\4", 4) == 0)
         return read_zip(checkpoint, window, error);
-    if (berth_stream_is(window->head, window->head_nbytes))
-        return berth_checkpoint_read_stream(checkpoint, window, error);
-    return berth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
+    if (bth_stream_is(window->head, window->head_nbytes))
+        return bth_checkpoint_read_stream(checkpoint, window, error);
+    return bth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
 }
 
-int berth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
+int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
 {
-    berth_window window;
+    bth_window window;
 
     checkpoint->tree = berth_tree_new(error);
     if (!checkpoint->tree)
         return error->code;
-    berth_window_begin(&window, &checkpoint->reader);
+    bth_window_begin(&window, &checkpoint->reader);
     (void)read_any(checkpoint, &window, error);
-    berth_window_free(&window);
-    if (error->code < 0 || berth_storages_begin(checkpoint, error) < 0)
+    bth_window_free(&window);
+    if (error->code < 0 || bth_storages_begin(checkpoint, error) < 0)
         return error->code;
     return check_data(checkpoint, call, error);
 }
 
-int berth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)
+int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)
 {
-    berth_window window;
+    bth_window window;
 
     if (checkpoint->is_stream || checkpoint->container.known)
         return 0;
-    berth_window_begin(&window, &checkpoint->reader);
-    (void)berth_container_read(&checkpoint->container, &window, guess_tail(checkpoint), error);
-    berth_window_free(&window);
+    bth_window_begin(&window, &checkpoint->reader);
+    (void)bth_container_read(&checkpoint->container, &window, guess_tail(checkpoint), error);
+    bth_window_free(&window);
     return error->code;
 }

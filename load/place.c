@@ -9,109 +9,109 @@
 
 /* ---- where they are ---- */
 
-berth_placed berth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
+bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
 {
-    berth_placed placed = {0};
+    bth_placed placed = {0};
 
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     if (checkpoint->placed)
         placed = checkpoint->placed[root->index];
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return placed;
 }
 
-int berth_fail_on_device(const berth_device_handle *device, berth_error *error)
+int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                      "its place is %s, where the host cannot follow an address: "
-                      "berth_tensor_device_address tells it, berth_tensor_read copies from there",
-                      berth_device_name(device));
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "its place is %s, where the host cannot follow an address: "
+                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
+                    bth_device_name(device));
 }
 
 /* ---- new places ---- */
 
 /* NULL: the host. */
-static int open_place(const char *place, berth_device_handle **device, berth_error *error)
+static int open_place(const char *place, bth_device_handle **device, berth_error *error)
 {
     *device = NULL;
-    return strcmp(place, "cpu") == 0 ? 0 : berth_device_open(place, device, error);
+    return strcmp(place, "cpu") == 0 ? 0 : bth_device_open(place, device, error);
 }
 
 /* By the index of the storage; one is memory already, or on its way: it stays what it is. */
-static int take_places(berth_checkpoint *checkpoint, const berth_placed *placed, berth_error *error)
+static int take_places(berth_checkpoint *checkpoint, const bth_placed *placed, berth_error *error)
 {
     size_t nbytes = (checkpoint->n_storages + 1) * sizeof *placed;
 
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     if (!checkpoint->placed)
-        checkpoint->placed = berth_allocate_zeroed(nbytes);
+        checkpoint->placed = bth_allocate_zeroed(nbytes);
     if (!checkpoint->placed)
-        (void)berth_fail_memory(error, nbytes);
+        (void)bth_fail_memory(error, nbytes);
     for (size_t i = 0; i < checkpoint->n_storages && error->code == 0; i++) {
-        const berth_stored *stored = &checkpoint->stored[i];
+        const bth_stored *stored = &checkpoint->stored[i];
         if (!checkpoint->placed[i].is_there && !stored->is_coming && !atomic_load(&stored->memory))
             checkpoint->placed[i] = placed[i];
     }
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
-static berth_placed *make_places(const berth_checkpoint *checkpoint, berth_error *error)
+static bth_placed *make_places(const berth_checkpoint *checkpoint, berth_error *error)
 {
-    size_t nbytes = (checkpoint->n_storages + 1) * sizeof(berth_placed);
-    berth_placed *placed = berth_allocate_zeroed(nbytes);
+    size_t nbytes = (checkpoint->n_storages + 1) * sizeof(bth_placed);
+    bth_placed *placed = bth_allocate_zeroed(nbytes);
 
     if (!placed)
-        (void)berth_fail_memory(error, nbytes);
+        (void)bth_fail_memory(error, nbytes);
     return placed;
 }
 
 /* ---- by rules ---- */
 
-static berth_condition place_condition(const void *rules, size_t i)
+static bth_condition place_condition(const void *rules, size_t i)
 {
     const berth_placement_rule *rule = (const berth_placement_rule *)rules + i;
 
-    return (berth_condition){.pattern = rule->pattern,
-                             .location = rule->location,
-                             .least_nbytes = rule->least_nbytes,
-                             .most_nbytes = rule->most_nbytes};
+    return (bth_condition){.pattern = rule->pattern,
+                           .location = rule->location,
+                           .least_nbytes = rule->least_nbytes,
+                           .most_nbytes = rule->most_nbytes};
 }
 
 static int place_by_rules(berth_checkpoint *checkpoint, const berth_placement_rule *rules,
                           size_t n_rules, berth_error *error)
 {
-    berth_placed *placed = make_places(checkpoint, error);
+    bth_placed *placed = make_places(checkpoint, error);
     size_t *first = NULL;
 
-    if (!placed || berth_rules_fit(checkpoint, rules, n_rules, place_condition, &first, error) < 0)
+    if (!placed || bth_rules_fit(checkpoint, rules, n_rules, place_condition, &first, error) < 0)
         goto cleanup;
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         if (storage->root || first[i] >= n_rules)
             continue;
         const char *place = rules[first[i]].place;
         if (open_place(place ? place : storage->location, &placed[i].device, error) < 0) {
-            (void)berth_error_in_storage(checkpoint, storage, error);
+            (void)bth_error_in_storage(checkpoint, storage, error);
             goto cleanup;
         }
     }
     (void)take_places(checkpoint, placed, error);
 cleanup:
-    berth_release(first);
-    berth_release(placed);
+    bth_release(first);
+    bth_release(placed);
     return error->code;
 }
 
 int berth_choose_places(berth_checkpoint *checkpoint, const berth_placement_rule *rules,
                         size_t n_rules, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || (!rules && n_rules > 0))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_choose_places needs a checkpoint and rules");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_choose_places needs a checkpoint and rules");
     if (place_by_rules(checkpoint, rules, n_rules, error) < 0)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return error->code;
 }
 
@@ -119,28 +119,28 @@ int berth_choose_places(berth_checkpoint *checkpoint, const berth_placement_rule
 
 /* Takes over what the function said. */
 static int take_placement(const berth_storage *storage, const berth_placement *said,
-                          berth_placed *placed, berth_error *error)
+                          bth_placed *placed, berth_error *error)
 {
     if (!said->place)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no place");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no place");
     if (open_place(said->place, &placed->device, error) < 0 || said->address == 0)
         return error->code;
     if (!placed->device)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "memory can be given on devices only, not on \"cpu\"");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "memory can be given on devices only, not on \"cpu\"");
     if (said->nbytes < storage->nbytes)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%s: memory of %llu bytes is given for %llu",
-                          berth_device_name(placed->device), (unsigned long long)said->nbytes,
-                          (unsigned long long)storage->nbytes);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: memory of %llu bytes is given for %llu",
+                        bth_device_name(placed->device), (unsigned long long)said->nbytes,
+                        (unsigned long long)storage->nbytes);
     placed->address = said->address;
-    placed->life = berth_device_life(placed->device);
+    placed->life = bth_device_life(placed->device);
     placed->ready = said->ready;
-    return berth_device_check(placed->device, said->address, (size_t)storage->nbytes, error);
+    return bth_device_check(placed->device, said->address, (size_t)storage->nbytes, error);
 }
 
 static int ask(const berth_storage *storage, berth_placement_function choose, void *context,
-               berth_placed *placed, berth_error *error)
+               bth_placed *placed, berth_error *error)
 {
     berth_placement said = {.place = "cpu"};
     int result = choose(context, storage, &said);
@@ -149,59 +149,58 @@ static int ask(const berth_storage *storage, berth_placement_function choose, vo
     if (result == 0)
         return take_placement(storage, &said, placed, error);
     error->system_errno = text ? result : 0;
-    return berth_fail(error, BERTH_E_CALLBACK, NULL, BERTH_NO_OFFSET,
-                      "the caller's function gives it no place: %s", text ? text : "it failed");
+    return bth_fail(error, BERTH_E_CALLBACK, NULL, BERTH_NO_OFFSET,
+                    "the caller's function gives it no place: %s", text ? text : "it failed");
 }
 
 int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_function choose,
                            void *context, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || !choose)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_choose_places_by needs a checkpoint and a function");
-    berth_placed *placed = make_places(checkpoint, error);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_choose_places_by needs a checkpoint and a function");
+    bth_placed *placed = make_places(checkpoint, error);
     /* Without the mutex: it is the caller's code. */
     for (size_t i = 0; placed && i < checkpoint->n_storages && error->code == 0; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         if (!storage->root && ask(storage, choose, context, &placed[i], error) < 0)
-            (void)berth_error_in_storage(checkpoint, storage, error);
+            (void)bth_error_in_storage(checkpoint, storage, error);
     }
     if (error->code == 0)
         (void)take_places(checkpoint, placed, error);
-    berth_release(placed);
-    return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
+    bth_release(placed);
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->reader.name) : 0;
 }
 
 /* ---- addresses ---- */
 
 /* X18: where the context died, the address may be another's memory by now, or nobody's. */
 static int check_placed(berth_checkpoint *checkpoint, const berth_storage *root,
-                        const berth_placed *placed, berth_error *error)
+                        const bth_placed *placed, berth_error *error)
 {
-    if (placed->address == 0 ||
-        (berth_device_check_life(placed->device, placed->life, error) == 0 &&
-         berth_device_check(placed->device, placed->address, 1, error) == 0))
+    if (placed->address == 0 || (bth_device_check_life(placed->device, placed->life, error) == 0 &&
+                                 bth_device_check(placed->device, placed->address, 1, error) == 0))
         return 0;
-    return berth_error_in_storage(checkpoint, root, error);
+    return bth_error_in_storage(checkpoint, root, error);
 }
 
 static int find_address(berth_checkpoint *checkpoint, const berth_storage *storage,
                         uintptr_t *address, berth_error *error)
 {
     const berth_storage *root = storage->root ? storage->root : storage;
-    berth_bringing how = {.config = &checkpoint->config,
-                          .at_once = true,
-                          .to_devices = true,
-                          .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
-    berth_placed placed = berth_storage_placed(checkpoint, root);
+    bth_bringing how = {.config = &checkpoint->config,
+                        .at_once = true,
+                        .to_devices = true,
+                        .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
+    bth_placed placed = bth_storage_placed(checkpoint, root);
 
-    if (placed.device && !placed.is_there && berth_bring(checkpoint, &how, &root, 1, error) < 0)
+    if (placed.device && !placed.is_there && bth_bring(checkpoint, &how, &root, 1, error) < 0)
         return error->code;
-    placed = berth_storage_placed(checkpoint, root);
+    placed = bth_storage_placed(checkpoint, root);
     if (!placed.is_there)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "its place is the host's memory: berth_tensor_data tells the address");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "its place is the host's memory: berth_tensor_data tells the address");
     if (check_placed(checkpoint, root, &placed, error) < 0)
         return error->code;
     if (placed.address != 0)
@@ -214,15 +213,15 @@ int berth_storage_device_address(berth_checkpoint *checkpoint, const berth_stora
 {
     uintptr_t found = 0;
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!address)
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "there is no place for the address");
-    if (error->code == 0 && berth_checkpoint_check_storage(checkpoint, storage, error) == 0)
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no place for the address");
+    if (error->code == 0 && bth_checkpoint_check_storage(checkpoint, storage, error) == 0)
         (void)find_address(checkpoint, storage, &found, error);
     if (address)
         *address = found;
-    return error->code < 0 && checkpoint ? berth_error_prefix(error, checkpoint->reader.name)
+    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->reader.name)
                                          : error->code;
 }
 
@@ -232,15 +231,15 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
     uint64_t offset = 0;
     uintptr_t found = 0;
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!address)
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "there is no place for the address");
-    if (error->code == 0 && berth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
-        berth_tensor_first_byte(tensor, &offset, error) == 0)
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no place for the address");
+    if (error->code == 0 && bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
+        bth_tensor_first_byte(tensor, &offset, error) == 0)
         (void)find_address(checkpoint, tensor->storage, &found, error);
     if (address)
         *address = found == 0 ? 0 : found + (uintptr_t)offset;
-    return error->code < 0 && checkpoint ? berth_error_prefix(error, checkpoint->reader.name)
+    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->reader.name)
                                          : error->code;
 }

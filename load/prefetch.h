@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Prefetches: what prefetch.c (who asks) and prefetch_run.c (who brings) share. */
-#ifndef BERTH_LOAD_PREFETCH_H
-#define BERTH_LOAD_PREFETCH_H
+#ifndef BTH_LOAD_PREFETCH_H
+#define BTH_LOAD_PREFETCH_H
 
 #include <pthread.h>
 
@@ -10,35 +10,35 @@
 #include "load/prefetch_plan.h"
 
 /* All prefetches of one checkpoint. */
-typedef struct berth_prefetches {
+typedef struct bth_prefetches {
     bool is_ready;
-    berth_lock lock;        /* of all their states; taken by berth_prefetches_lock */
+    bth_lock lock;          /* of all their states; taken by bth_prefetches_lock */
     pthread_cond_t changed; /* any of them */
     berth_prefetch *first;
     berth_prefetch *own; /* load.prefetch: begun by open, ended by close */
-} berth_prefetches;
+} bth_prefetches;
 
 /* One of the threads that bring bytes. */
-typedef struct berth_prefetch_helper {
+typedef struct bth_prefetch_helper {
     berth_prefetch *prefetch;
     pthread_t thread;
-    berth_prefetch_range window; /* under the lock: what it is at; no bytes: nothing */
-    bool is_flying;              /* it is being brought; else others are waited for first */
-} berth_prefetch_helper;
+    bth_prefetch_range window; /* under the lock: what it is at; no bytes: nothing */
+    bool is_flying;            /* it is being brought; else others are waited for first */
+} bth_prefetch_helper;
 
 struct berth_prefetch {
     berth_checkpoint *checkpoint;
     uint64_t process; /* that has its threads (X11) */
     berth_prefetch *next;
-    berth_prefetch_plan plan;
-    int kind; /* BERTH_PREFETCH_ADVISE … */
+    bth_prefetch_plan plan;
+    int kind; /* BTH_PREFETCH_ADVISE … */
     uint32_t flags;
-    const berth_map *map; /* NULL: it has none */
+    const bth_map *map; /* NULL: it has none */
     uint64_t readahead_nbytes;
     bool is_short;     /* a pass has no room for what the system reads ahead by itself */
     bool is_announced; /* windows are asked for as a whole before their pages are */
     const char *reason;
-    berth_prefetch_helper *helpers;
+    bth_prefetch_helper *helpers;
     unsigned n_helpers;
 
     /* Under the lock: */
@@ -55,39 +55,39 @@ struct berth_prefetch {
 
 /* ---- lock.c ---- */
 
-void berth_prefetches_lock(berth_prefetches *prefetches);
+void bth_prefetches_lock(bth_prefetches *prefetches);
 
 /* ---- prefetch_run.c ---- */
 
-/* Starts the helpers; also when not all could be, berth_prefetch_stop ends those that were. */
-int berth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
+/* Starts the helpers; also when not all could be, bth_prefetch_stop ends those that were. */
+int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
 /* Cancels, and waits until they have ended. */
-void berth_prefetch_stop(berth_prefetch *prefetch);
+void bth_prefetch_stop(berth_prefetch *prefetch);
 /* Under the lock: all before this position is there. */
-uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch);
+uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
 /* ---- prefetch_begin.c ---- */
 
 /* Where a tensor's bytes lie in the file; false: it has none there. */
-bool berth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end);
+bool bth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end);
 /* Where elements [first, first + n) lie, if they lie together; else the whole tensor. */
-bool berth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t n,
-                               uint64_t *offset, uint64_t *end);
+bool bth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
+                             uint64_t *end);
 /* load.prefetch: begins to bring all storages. */
-int berth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
+int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
 
 /* ---- prefetch.c ---- */
 
 /* False: it is the parent's, of a process that was forked. */
-bool berth_prefetch_is_ours(const berth_prefetch *prefetch);
+bool bth_prefetch_is_ours(const berth_prefetch *prefetch);
 
-void berth_prefetches_begin(berth_prefetches *prefetches);
+void bth_prefetches_begin(bth_prefetches *prefetches);
 /* Ends load.prefetch's own. The caller's are his to free, before. */
-void berth_prefetches_end(berth_prefetches *prefetches);
+void bth_prefetches_end(bth_prefetches *prefetches);
 /*
  * What ends at this byte of the file is used: lets the checkpoint's own prefetch go on. Waits for
  * nothing. Thread-safe.
  */
-void berth_prefetch_pass_by(berth_checkpoint *checkpoint, uint64_t end);
+void bth_prefetch_pass_by(berth_checkpoint *checkpoint, uint64_t end);
 
 #endif

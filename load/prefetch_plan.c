@@ -41,39 +41,39 @@ static uint64_t divide(uint64_t n, uint64_t by)
 
 static int compare(const void *a, const void *b)
 {
-    const berth_prefetch_range *first = a, *second = b;
+    const bth_prefetch_range *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-static uint64_t end_of(const berth_prefetch_range *range)
+static uint64_t end_of(const bth_prefetch_range *range)
 {
     return range->offset + range->nbytes;
 }
 
 /* The whole pages of a range, as far as the file has them. */
-static berth_prefetch_range widen(const berth_prefetch_range *range, uint64_t page_nbytes,
-                                  uint64_t file_nbytes)
+static bth_prefetch_range widen(const bth_prefetch_range *range, uint64_t page_nbytes,
+                                uint64_t file_nbytes)
 {
     uint64_t begin = round_down(least_of(range->offset, file_nbytes), page_nbytes);
     uint64_t nbytes = least_of(range->nbytes, UINT64_MAX - range->offset);
     uint64_t end = least_of(round_up(range->offset + nbytes, page_nbytes), file_nbytes);
 
     if (range->nbytes == 0 || end <= begin)
-        return (berth_prefetch_range){0};
-    return (berth_prefetch_range){.offset = begin, .nbytes = end - begin};
+        return (bth_prefetch_range){0};
+    return (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
 }
 
-void berth_prefetch_line_up(berth_prefetch_plan *plan, berth_prefetch_range *ranges, size_t n,
-                            uint64_t page_nbytes, uint64_t file_nbytes)
+void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                          uint64_t page_nbytes, uint64_t file_nbytes)
 {
     size_t n_kept = 0;
 
     if (n > 1)
         qsort(ranges, n, sizeof *ranges, compare);
     for (size_t i = 0; i < n; i++) {
-        berth_prefetch_range range = widen(&ranges[i], page_nbytes, file_nbytes);
-        berth_prefetch_range *last = n_kept > 0 ? &ranges[n_kept - 1] : NULL;
+        bth_prefetch_range range = widen(&ranges[i], page_nbytes, file_nbytes);
+        bth_prefetch_range *last = n_kept > 0 ? &ranges[n_kept - 1] : NULL;
         if (range.nbytes == 0)
             continue;
         if (!last || range.offset > end_of(last))
@@ -93,7 +93,7 @@ void berth_prefetch_line_up(berth_prefetch_plan *plan, berth_prefetch_range *ran
 /* ---- passes and windows ---- */
 
 /* The most that may lie ahead, in whole pages. */
-static uint64_t budget_of(const berth_prefetch_limits *limits)
+static uint64_t budget_of(const bth_prefetch_limits *limits)
 {
     uint64_t measured = most_of(limits->available_nbytes / 2, LEAST_MEASURED_NBYTES);
     uint64_t nbytes = limits->memory_nbytes ? limits->memory_nbytes : measured;
@@ -105,7 +105,7 @@ static uint64_t budget_of(const berth_prefetch_limits *limits)
  * As many passes as asked for, or as few as fit; none under the least that a pass should be: a pass
  * costs its begin, and many short ones gain nothing. Memory goes before all else.
  */
-static uint64_t pass_of(uint64_t nbytes, const berth_prefetch_limits *limits)
+static uint64_t pass_of(uint64_t nbytes, const bth_prefetch_limits *limits)
 {
     uint64_t budget = budget_of(limits);
     uint64_t n = limits->n_passes ? limits->n_passes : divide(nbytes, budget);
@@ -115,7 +115,7 @@ static uint64_t pass_of(uint64_t nbytes, const berth_prefetch_limits *limits)
     return limits->memory_nbytes || !limits->n_passes ? least_of(pass, budget) : pass;
 }
 
-static uint64_t window_of(uint64_t pass_nbytes, const berth_prefetch_limits *limits)
+static uint64_t window_of(uint64_t pass_nbytes, const bth_prefetch_limits *limits)
 {
     uint64_t asked = limits->window_nbytes;
     uint64_t part = most_of(pass_nbytes / WINDOWS_PER_PASS, LEAST_WINDOW_NBYTES);
@@ -125,8 +125,8 @@ static uint64_t window_of(uint64_t pass_nbytes, const berth_prefetch_limits *lim
     return least_of(nbytes, pass_nbytes);
 }
 
-bool berth_prefetch_divide(berth_prefetch_plan *plan, const berth_prefetch_limits *limits,
-                           uint64_t *missing_nbytes)
+bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
+                         uint64_t *missing_nbytes)
 {
     uint64_t asked = round_up(most_of(limits->window_nbytes, 1), limits->page_nbytes);
     uint64_t needed = least_of(asked, round_up(plan->nbytes, limits->page_nbytes));
@@ -147,7 +147,7 @@ bool berth_prefetch_divide(berth_prefetch_plan *plan, const berth_prefetch_limit
 /* ---- positions ---- */
 
 /* The range that a byte of the file lies in, or the first behind it: n_ranges if there is none. */
-static size_t range_at(const berth_prefetch_plan *plan, uint64_t offset)
+static size_t range_at(const bth_prefetch_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_ranges;
 
@@ -161,23 +161,23 @@ static size_t range_at(const berth_prefetch_plan *plan, uint64_t offset)
     return low;
 }
 
-uint64_t berth_prefetch_position(const berth_prefetch_plan *plan, uint64_t offset)
+uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
 {
     size_t i = range_at(plan, offset);
 
     if (i == plan->n_ranges)
         return plan->nbytes;
-    const berth_prefetch_range *range = &plan->ranges[i];
+    const bth_prefetch_range *range = &plan->ranges[i];
     return range->position + (offset > range->offset ? offset - range->offset : 0);
 }
 
-berth_prefetch_range berth_prefetch_window(const berth_prefetch_plan *plan, uint64_t position,
-                                           uint64_t limit)
+bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
+                                       uint64_t limit)
 {
     size_t low = 0, high = plan->n_ranges;
 
     if (position >= least_of(limit, plan->nbytes))
-        return (berth_prefetch_range){.position = position};
+        return (bth_prefetch_range){.position = position};
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         if (plan->ranges[middle].position <= position)
@@ -185,10 +185,10 @@ berth_prefetch_range berth_prefetch_window(const berth_prefetch_plan *plan, uint
         else
             high = middle;
     }
-    const berth_prefetch_range *range = &plan->ranges[low];
+    const bth_prefetch_range *range = &plan->ranges[low];
     uint64_t before = position - range->position;
     uint64_t nbytes = least_of(least_of(limit, plan->nbytes) - position, plan->window_nbytes);
-    return (berth_prefetch_range){.offset = range->offset + before,
-                                  .nbytes = least_of(nbytes, range->nbytes - before),
-                                  .position = position};
+    return (bth_prefetch_range){.offset = range->offset + before,
+                                .nbytes = least_of(nbytes, range->nbytes - before),
+                                .position = position};
 }

@@ -34,7 +34,7 @@ static uint64_t read_beyond(const berth_prefetch *prefetch)
 
 static uint64_t beyond(const berth_prefetch *prefetch)
 {
-    bool is_exact = prefetch->kind == BERTH_PREFETCH_ADVISE || prefetch->is_short;
+    bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
     return is_exact ? 0 : read_beyond(prefetch);
 }
@@ -48,12 +48,12 @@ static uint64_t limit_of(const berth_prefetch *prefetch)
     return prefetch->consumed + (ahead < left ? ahead - beyond(prefetch) : left);
 }
 
-uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch)
+uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
 {
     uint64_t position = prefetch->begun;
 
     for (unsigned i = 0; i < prefetch->n_helpers; i++) {
-        const berth_prefetch_range *window = &prefetch->helpers[i].window;
+        const bth_prefetch_range *window = &prefetch->helpers[i].window;
         if (window->nbytes > 0 && window->position < position)
             position = window->position;
     }
@@ -63,35 +63,35 @@ uint64_t berth_prefetch_frontier(const berth_prefetch *prefetch)
 /* ---- one window ---- */
 
 /* F1, F2: past its end, pages of a map are no bytes. */
-static int check_size(berth_checkpoint *checkpoint, const berth_prefetch_range *window,
+static int check_size(berth_checkpoint *checkpoint, const bth_prefetch_range *window,
                       berth_error *error)
 {
-    const berth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->reader;
     uint64_t nbytes;
 
-    if (berth_file_size(reader->fd, &nbytes, error) < 0)
+    if (bth_file_size(reader->fd, &nbytes, error) < 0)
         return error->code;
     if (window->offset > nbytes || window->nbytes > nbytes - window->offset)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, window->offset,
-                          "the file had %llu bytes when it was opened, and now has %llu",
-                          (ull)reader->nbytes, (ull)nbytes);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, window->offset,
+                        "the file had %llu bytes when it was opened, and now has %llu",
+                        (ull)reader->nbytes, (ull)nbytes);
     return 0;
 }
 
 /* Where nobody tells, nothing is: what is brought twice costs little the second time. */
-static uint64_t resident_of(const berth_prefetch *prefetch, const berth_prefetch_range *window)
+static uint64_t resident_of(const berth_prefetch *prefetch, const bth_prefetch_range *window)
 {
     uint64_t nbytes = 0;
 
-    (void)berth_cached_nbytes(prefetch->checkpoint->reader.fd, prefetch->map, window->offset,
-                              window->nbytes, &nbytes);
+    (void)bth_cached_nbytes(prefetch->checkpoint->reader.fd, prefetch->map, window->offset,
+                            window->nbytes, &nbytes);
     return nbytes;
 }
 
 /* Has the device begin with all of the window: who then comes for its pages finds them on their
  * way.
  */
-static void announce(const berth_prefetch *prefetch, const berth_prefetch_range *window,
+static void announce(const berth_prefetch *prefetch, const bth_prefetch_range *window,
                      uint64_t *n_requests)
 {
     int fd = prefetch->checkpoint->reader.fd;
@@ -101,16 +101,16 @@ static void announce(const berth_prefetch *prefetch, const berth_prefetch_range 
         uint64_t left = window->nbytes - at;
         uint64_t nbytes = left < step ? left : step;
         ++*n_requests;
-        if (berth_system.posix_fadvise(fd, (off_t)(window->offset + at), (off_t)nbytes,
-                                       POSIX_FADV_WILLNEED) != 0)
+        if (bth_system.posix_fadvise(fd, (off_t)(window->offset + at), (off_t)nbytes,
+                                     POSIX_FADV_WILLNEED) != 0)
             return; /* slower, then */
     }
 }
 
 /* Through memory of our own, for the sake of the page cache. */
-static int bring_by_reading(berth_prefetch_helper *helper, uint64_t *n_requests, berth_error *error)
+static int bring_by_reading(bth_prefetch_helper *helper, uint64_t *n_requests, berth_error *error)
 {
-    const berth_prefetch_range *window = &helper->window;
+    const bth_prefetch_range *window = &helper->window;
     int fd = helper->prefetch->checkpoint->reader.fd;
     uint8_t scratch[SCRATCH_NBYTES];
 
@@ -118,7 +118,7 @@ static int bring_by_reading(berth_prefetch_helper *helper, uint64_t *n_requests,
         uint64_t left = window->nbytes - at;
         size_t nbytes = left < SCRATCH_NBYTES ? (size_t)left : SCRATCH_NBYTES;
         ++*n_requests;
-        if (berth_file_read(fd, scratch, nbytes, window->offset + at, error) < 0)
+        if (bth_file_read(fd, scratch, nbytes, window->offset + at, error) < 0)
             return error->code;
     }
     return 0;
@@ -135,20 +135,20 @@ static bool may_be_read(int failure)
 
 static void fall_back(berth_prefetch *prefetch)
 {
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
 
-    berth_prefetches_lock(all);
+    bth_prefetches_lock(all);
     prefetch->has_fallen_back = true;
-    berth_lock_give(&all->lock);
+    bth_lock_give(&all->lock);
 }
 
 /* The window by one advice; or, where the system has no such, by reading it. */
-static int bring_by_advice(berth_prefetch_helper *helper, int advice, uint64_t *n_requests,
+static int bring_by_advice(bth_prefetch_helper *helper, int advice, uint64_t *n_requests,
                            berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
-    const berth_prefetch_range *window = &helper->window;
-    int failure = berth_map_advise(prefetch->map, window->offset, window->nbytes, advice);
+    const bth_prefetch_range *window = &helper->window;
+    int failure = bth_map_advise(prefetch->map, window->offset, window->nbytes, advice);
 
     ++*n_requests;
     if (failure == 0)
@@ -159,16 +159,16 @@ static int bring_by_advice(berth_prefetch_helper *helper, int advice, uint64_t *
     }
     if (check_size(prefetch->checkpoint, window, error) < 0)
         return error->code;
-    return berth_fail_errno(error, failure == EFAULT ? EIO : failure, NULL, window->offset,
-                            "%llu bytes cannot be brought into memory", (ull)window->nbytes);
+    return bth_fail_errno(error, failure == EFAULT ? EIO : failure, NULL, window->offset,
+                          "%llu bytes cannot be brought into memory", (ull)window->nbytes);
 }
 
 /* What is there already is left alone; but populate still makes it present in the map. */
-static int bring(berth_prefetch_helper *helper, uint64_t *n_requests, berth_error *error)
+static int bring(bth_prefetch_helper *helper, uint64_t *n_requests, berth_error *error)
 {
     const berth_prefetch *prefetch = helper->prefetch;
-    const berth_prefetch_range *window = &helper->window;
-    bool is_populate = prefetch->kind == BERTH_PREFETCH_POPULATE;
+    const bth_prefetch_range *window = &helper->window;
+    bool is_populate = prefetch->kind == BTH_PREFETCH_POPULATE;
 
     if (!is_populate || prefetch->is_announced) {
         bool is_there = resident_of(prefetch, window) == window->nbytes;
@@ -179,7 +179,7 @@ static int bring(berth_prefetch_helper *helper, uint64_t *n_requests, berth_erro
     }
     if (is_populate)
         return bring_by_advice(helper, MADV_POPULATE_READ, n_requests, error);
-    if (prefetch->kind == BERTH_PREFETCH_ADVISE)
+    if (prefetch->kind == BTH_PREFETCH_ADVISE)
         return bring_by_advice(helper, MADV_WILLNEED, n_requests, error);
     return bring_by_reading(helper, n_requests, error);
 }
@@ -190,38 +190,38 @@ static int bring(berth_prefetch_helper *helper, uint64_t *n_requests, berth_erro
  * Whether there is something to claim: *window. One that only the limit makes short waits for a
  * longer limit, if nobody waits for it: else a consumer of small steps would make small requests.
  */
-static bool may_claim(const berth_prefetch *prefetch, berth_prefetch_range *window)
+static bool may_claim(const berth_prefetch *prefetch, bth_prefetch_range *window)
 {
-    const berth_prefetch_plan *plan = &prefetch->plan;
+    const bth_prefetch_plan *plan = &prefetch->plan;
     uint64_t limit = limit_of(prefetch);
 
     if (prefetch->begun >= limit)
         return false;
-    *window = berth_prefetch_window(plan, prefetch->begun, limit);
+    *window = bth_prefetch_window(plan, prefetch->begun, limit);
     return window->nbytes == plan->window_nbytes || prefetch->begun + window->nbytes < limit ||
            limit == plan->nbytes || prefetch->begun < prefetch->consumed;
 }
 
 /* What both ranges have; no bytes: nothing. */
-static berth_prefetch_range overlap(const berth_prefetch_range *a, const berth_prefetch_range *b)
+static bth_prefetch_range overlap(const bth_prefetch_range *a, const bth_prefetch_range *b)
 {
     uint64_t a_end = a->offset + a->nbytes, b_end = b->offset + b->nbytes;
     uint64_t begin = a->offset > b->offset ? a->offset : b->offset;
     uint64_t end = a_end < b_end ? a_end : b_end;
 
-    return (berth_prefetch_range){.offset = begin, .nbytes = end > begin ? end - begin : 0};
+    return (bth_prefetch_range){.offset = begin, .nbytes = end > begin ? end - begin : 0};
 }
 
 /* What another prefetch of this checkpoint is bringing of these bytes; no bytes: none is. */
-static berth_prefetch_range brought_by_another(const berth_prefetch *prefetch,
-                                               const berth_prefetch_range *window)
+static bth_prefetch_range brought_by_another(const berth_prefetch *prefetch,
+                                             const bth_prefetch_range *window)
 {
     const berth_prefetch *other = prefetch->checkpoint->prefetches.first;
-    berth_prefetch_range shared = {0};
+    bth_prefetch_range shared = {0};
 
     for (; other; other = other->next)
         for (unsigned i = 0; other != prefetch && i < other->n_helpers; i++) {
-            const berth_prefetch_helper *helper = &other->helpers[i];
+            const bth_prefetch_helper *helper = &other->helpers[i];
             if (helper->is_flying && shared.nbytes == 0)
                 shared = overlap(&helper->window, window);
         }
@@ -237,7 +237,7 @@ static void count_before(berth_prefetch *prefetch)
     uint64_t end = prefetch->begun + read_beyond(prefetch);
 
     while (prefetch->counted < end && prefetch->counted < prefetch->plan.nbytes) {
-        berth_prefetch_range next = berth_prefetch_window(&prefetch->plan, prefetch->counted, end);
+        bth_prefetch_range next = bth_prefetch_window(&prefetch->plan, prefetch->counted, end);
         prefetch->stats.resident_nbytes += resident_of(prefetch, &next);
         prefetch->counted += next.nbytes;
     }
@@ -254,10 +254,10 @@ static void count_ahead(berth_prefetch *prefetch)
 }
 
 /* Waits for other prefetches that are at the same bytes: how many they were still bringing. */
-static uint64_t wait_for_others(berth_prefetch *prefetch, const berth_prefetch_range *window)
+static uint64_t wait_for_others(berth_prefetch *prefetch, const bth_prefetch_range *window)
 {
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
-    berth_prefetch_range shared = brought_by_another(prefetch, window);
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetch_range shared = brought_by_another(prefetch, window);
     uint64_t nbytes = 0;
 
     for (; shared.nbytes > 0 && !prefetch->is_cancelled;
@@ -269,7 +269,7 @@ static uint64_t wait_for_others(berth_prefetch *prefetch, const berth_prefetch_r
 }
 
 /* The same while there are other prefetches, which bring what was not there a moment before. */
-static void count_among_others(berth_prefetch *prefetch, const berth_prefetch_range *window)
+static void count_among_others(berth_prefetch *prefetch, const bth_prefetch_range *window)
 {
     bool is_counted = prefetch->counted > window->position;
 
@@ -283,11 +283,11 @@ static void count_among_others(berth_prefetch *prefetch, const berth_prefetch_ra
 }
 
 /* The next window, once the consumer lets it, and no other prefetch is at it. False: no more. */
-static bool claim(berth_prefetch_helper *helper)
+static bool claim(bth_prefetch_helper *helper)
 {
     berth_prefetch *prefetch = helper->prefetch;
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
-    berth_prefetch_range window;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetch_range window;
 
     while (!prefetch->is_cancelled && prefetch->begun < prefetch->plan.nbytes &&
            !may_claim(prefetch, &window))
@@ -306,7 +306,7 @@ static bool claim(berth_prefetch_helper *helper)
 }
 
 /* What came of a window. */
-static void settle(berth_prefetch_helper *helper, uint64_t n_requests, const berth_error *error)
+static void settle(bth_prefetch_helper *helper, uint64_t n_requests, const berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
 
@@ -314,7 +314,7 @@ static void settle(berth_prefetch_helper *helper, uint64_t n_requests, const ber
     if (error->code < 0) { /* and the frontier stays before this window */
         if (prefetch->error.code == BERTH_OK) {
             prefetch->error = *error;
-            (void)berth_error_prefix(&prefetch->error, prefetch->checkpoint->reader.name);
+            (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->reader.name);
         }
         prefetch->is_cancelled = true;
     } else {
@@ -327,61 +327,61 @@ static void settle(berth_prefetch_helper *helper, uint64_t n_requests, const ber
 
 static void *help(void *argument)
 {
-    berth_prefetch_helper *helper = argument;
+    bth_prefetch_helper *helper = argument;
     berth_prefetch *prefetch = helper->prefetch;
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_error error;
 
-    berth_thread_begin();
-    berth_error_clear(&error);
-    berth_prefetches_lock(all);
+    bth_thread_begin();
+    bth_error_clear(&error);
+    bth_prefetches_lock(all);
     while (claim(helper)) {
         uint64_t n_requests = 0;
-        berth_lock_give(&all->lock);
+        bth_lock_give(&all->lock);
         if (check_size(prefetch->checkpoint, &helper->window, &error) == 0)
             (void)bring(helper, &n_requests, &error);
-        berth_prefetches_lock(all);
+        bth_prefetches_lock(all);
         settle(helper, n_requests, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
-    berth_lock_give(&all->lock);
+    bth_lock_give(&all->lock);
     return NULL;
 }
 
 /* ---- begin and end ---- */
 
-void berth_prefetch_stop(berth_prefetch *prefetch)
+void bth_prefetch_stop(berth_prefetch *prefetch)
 {
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
 
-    berth_prefetches_lock(all);
+    bth_prefetches_lock(all);
     prefetch->is_cancelled = true;
     (void)pthread_cond_broadcast(&all->changed);
-    berth_lock_give(&all->lock);
+    bth_lock_give(&all->lock);
     for (unsigned i = 0; i < prefetch->n_helpers; i++)
         (void)pthread_join(prefetch->helpers[i].thread, NULL);
 }
 
-int berth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error)
+int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error)
 {
-    berth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
 
     if (n_helpers == 0)
         return 0;
-    prefetch->helpers = berth_allocate_zeroed(n_helpers * sizeof *prefetch->helpers);
+    prefetch->helpers = bth_allocate_zeroed(n_helpers * sizeof *prefetch->helpers);
     if (!prefetch->helpers)
-        return berth_fail_memory(error, n_helpers * sizeof *prefetch->helpers);
-    berth_prefetches_lock(all); /* they begin when all have */
+        return bth_fail_memory(error, n_helpers * sizeof *prefetch->helpers);
+    bth_prefetches_lock(all); /* they begin when all have */
     for (unsigned i = 0; i < n_helpers && error->code == 0; i++) {
         prefetch->helpers[i].prefetch = prefetch;
-        int failure = berth_thread_start(&prefetch->helpers[i].thread, help, &prefetch->helpers[i]);
+        int failure = bth_thread_start(&prefetch->helpers[i].thread, help, &prefetch->helpers[i]);
         if (failure != 0)
-            (void)berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                                   "thread %u of %u of the prefetch cannot be started", i + 1,
-                                   n_helpers);
+            (void)bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
+                                 "thread %u of %u of the prefetch cannot be started", i + 1,
+                                 n_helpers);
         else
             prefetch->n_helpers = i + 1;
     }
-    berth_lock_give(&all->lock);
+    bth_lock_give(&all->lock);
     return error->code;
 }

@@ -20,10 +20,10 @@
 #define TILE_UNIT_NBYTES (UINT64_C(64) << 10)
 
 struct range {
-    berth_reader *reader;
+    bth_reader *reader;
     const uint8_t *memory; /* where it lies already; NULL: it is read */
     bool is_mapped;        /* there */
-    berth_supply supply;   /* else */
+    bth_supply supply;     /* else */
     uint8_t *buffer;
     uint64_t begin, end; /* in the source */
     uint64_t tile_nbytes;
@@ -34,39 +34,38 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-bool berth_range_is_long(const struct berth_config *config, uint64_t nbytes)
+bool bth_range_is_long(const struct berth_config *config, uint64_t nbytes)
 {
-    return nbytes / LEAST_CHUNKS >= berth_chunk_nbytes(config);
+    return nbytes / LEAST_CHUNKS >= bth_chunk_nbytes(config);
 }
 
 /* ---- present ---- */
 
-static int fail_absent(const berth_reader *reader, uint64_t nbytes, uint64_t offset,
+static int fail_absent(const bth_reader *reader, uint64_t nbytes, uint64_t offset,
                        berth_error *error)
 {
     uint64_t file_nbytes;
 
-    if (berth_file_size(reader->fd, &file_nbytes, error) < 0)
+    if (bth_file_size(reader->fd, &file_nbytes, error) < 0)
         return error->code;
     if (file_nbytes < offset + nbytes)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL,
-                          file_nbytes > offset ? file_nbytes : offset,
-                          "the file ends here, %llu bytes too early",
-                          (unsigned long long)(offset + nbytes - file_nbytes));
-    return berth_fail_errno(error, EIO, NULL, offset, "%llu mapped bytes not read",
-                            (unsigned long long)nbytes);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, file_nbytes > offset ? file_nbytes : offset,
+                        "the file ends here, %llu bytes too early",
+                        (unsigned long long)(offset + nbytes - file_nbytes));
+    return bth_fail_errno(error, EIO, NULL, offset, "%llu mapped bytes not read",
+                          (unsigned long long)nbytes);
 }
 
-int berth_make_present(const berth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                       uint64_t offset, berth_error *error)
+int bth_make_present(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                     uint64_t offset, berth_error *error)
 {
     uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t before = (uintptr_t)memory % page_nbytes;
     int result;
 
     do
-        result = berth_system.madvise((void *)((uintptr_t)memory - before), nbytes + before,
-                                      MADV_POPULATE_READ);
+        result = bth_system.madvise((void *)((uintptr_t)memory - before), nbytes + before,
+                                    MADV_POPULATE_READ);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno == EFAULT)
         return fail_absent(reader, nbytes, offset, error);
@@ -84,7 +83,7 @@ static int copy_pieces(struct range *range, unsigned worker, uint64_t begin, uin
     for (uint64_t at = begin, next; at < end; at = next) {
         const uint8_t *bytes;
         next = smaller(end, at - at % TILE_UNIT_NBYTES + piece_nbytes);
-        if (berth_supply_get(&range->supply, worker, at, next, &bytes, error) < 0)
+        if (bth_supply_get(&range->supply, worker, at, next, &bytes, error) < 0)
             return error->code;
         memcpy(range->buffer + (at - range->begin), bytes, next - at);
     }
@@ -102,9 +101,9 @@ static int bring_tile(void *context, uint64_t task, unsigned worker, berth_error
     if (!range->memory && range->supply.direct.fd >= 0)
         return copy_pieces(range, worker, begin, end, error);
     if (!range->memory)
-        return berth_reader_read(range->reader, range->buffer + at, end - begin, begin, error);
+        return bth_reader_read(range->reader, range->buffer + at, end - begin, begin, error);
     if (range->is_mapped &&
-        berth_make_present(range->reader, range->memory + at, end - begin, begin, error) < 0)
+        bth_make_present(range->reader, range->memory + at, end - begin, begin, error) < 0)
         return error->code;
     memcpy(range->buffer + at, range->memory + at, end - begin);
     return 0;
@@ -112,10 +111,10 @@ static int bring_tile(void *context, uint64_t task, unsigned worker, berth_error
 
 /* ---- the whole ---- */
 
-static struct range range_of(berth_reader *reader, const struct berth_config *config,
-                             uint8_t *buffer, uint64_t nbytes, uint64_t offset)
+static struct range range_of(bth_reader *reader, const struct berth_config *config, uint8_t *buffer,
+                             uint64_t nbytes, uint64_t offset)
 {
-    uint64_t chunk_nbytes = berth_chunk_nbytes(config);
+    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
 
     return (struct range){.reader = reader,
                           .buffer = buffer,
@@ -129,8 +128,8 @@ static uint64_t n_tiles(const struct range *range)
     return (range->end - 1) / range->tile_nbytes - range->begin / range->tile_nbytes + 1;
 }
 
-int berth_range_read(berth_reader *reader, const struct berth_config *asked, bool through_cache,
-                     uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error)
+int bth_range_read(bth_reader *reader, const struct berth_config *asked, bool through_cache,
+                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error)
 {
     struct range range = range_of(reader, asked, buffer, nbytes, offset);
     struct berth_config config = *asked;
@@ -140,30 +139,29 @@ int berth_range_read(berth_reader *reader, const struct berth_config *asked, boo
         config.load_method = BERTH_LOAD_READ; /* which needs no buffer */
         config.io_memory_nbytes = 0;
     }
-    if (berth_supply_begin(&range.supply, reader, &config, range.begin, range.end,
-                           range.tile_nbytes, through_cache, error) < 0)
+    if (bth_supply_begin(&range.supply, reader, &config, range.begin, range.end, range.tile_nbytes,
+                         through_cache, error) < 0)
         return error->code;
-    (void)berth_pool_run(range.supply.n_workers, n_tiles(&range), bring_tile, NULL, &range, error);
-    berth_supply_end(&range.supply);
+    (void)bth_pool_run(range.supply.n_workers, n_tiles(&range), bring_tile, NULL, &range, error);
+    bth_supply_end(&range.supply);
     return error->code;
 }
 
 static bool is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
 {
-    berth_checkpoint_lock(checkpoint);
-    bool holds = berth_map_holds(&checkpoint->map, memory);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
+    bool holds = bth_map_holds(&checkpoint->map, memory);
+    bth_checkpoint_unlock(checkpoint);
     return holds;
 }
 
-int berth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,
-                     uint64_t nbytes, uint64_t offset, berth_error *error)
+int bth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,
+                   uint64_t nbytes, uint64_t offset, berth_error *error)
 {
     struct range range = range_of(&checkpoint->reader, &checkpoint->config, buffer, nbytes, offset);
     uint64_t n = n_tiles(&range);
 
     range.memory = memory;
     range.is_mapped = is_mapped(checkpoint, memory);
-    return berth_pool_run(berth_n_workers(&checkpoint->config, n), n, bring_tile, NULL, &range,
-                          error);
+    return bth_pool_run(bth_n_workers(&checkpoint->config, n), n, bring_tile, NULL, &range, error);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Long ranges into the caller's memory, by io.threads workers. */
-#ifndef BERTH_LOAD_RANGE_H
-#define BERTH_LOAD_RANGE_H
+#ifndef BTH_LOAD_RANGE_H
+#define BTH_LOAD_RANGE_H
 
 #include "load/checkpoint.h"
 
 /* Whether workers are worth their begin. */
-bool berth_range_is_long(const struct berth_config *config, uint64_t nbytes);
+bool bth_range_is_long(const struct berth_config *config, uint64_t nbytes);
 
 /*
  * Bytes of the source from `offset` on: past the page cache, through buffers of io.memory_nbytes at
@@ -14,21 +14,21 @@ bool berth_range_is_long(const struct berth_config *config, uint64_t nbytes);
  * straight into `buffer`. through_cache: auto leaves them in the page cache, where others bring
  * them to. An error names the byte.
  */
-int berth_range_read(berth_reader *reader, const struct berth_config *config, bool through_cache,
-                     uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
+int bth_range_read(bth_reader *reader, const struct berth_config *config, bool through_cache,
+                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
 
 /*
  * Bytes of a checkpoint from `memory`, which they have become. F2: of a file that was cut short
  * since it was mapped it is an error, as far as that can be seen in time.
  */
-int berth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,
-                     uint64_t nbytes, uint64_t offset, berth_error *error);
+int bth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t *buffer,
+                   uint64_t nbytes, uint64_t offset, berth_error *error);
 
 /*
  * Makes mapped bytes present, those of the file from `offset` on. Where the kernel cannot, they
  * come as they are touched; a page behind the file's end is an error here, not a signal (F2).
  */
-int berth_make_present(const berth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                       uint64_t offset, berth_error *error);
+int bth_make_present(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                     uint64_t offset, berth_error *error);
 
 #endif

@@ -9,17 +9,17 @@
  * time. */
 #define AHEAD 8
 
-void berth_row_cache_begin(berth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_slots,
-                           void *notes)
+void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_slots,
+                         void *notes)
 {
     size_t n_lines = (size_t)n_sets * ways;
 
-    memset(notes, 0, n_lines * BERTH_ROWS_LINE_NOTES);
-    *cache = (berth_row_cache){.ways = ways,
-                               .n_sets = n_sets,
-                               .n_lines = (uint32_t)n_lines,
-                               .n_slots = n_slots,
-                               .n_free_slots = n_slots};
+    memset(notes, 0, n_lines * BTH_ROWS_LINE_NOTES);
+    *cache = (bth_row_cache){.ways = ways,
+                             .n_sets = n_sets,
+                             .n_lines = (uint32_t)n_lines,
+                             .n_slots = n_slots,
+                             .n_free_slots = n_slots};
     cache->tags = notes;
     cache->stamps = cache->tags + n_lines;
     cache->holders = (uint32_t *)(void *)(cache->stamps + n_lines);
@@ -30,11 +30,11 @@ void berth_row_cache_begin(berth_row_cache *cache, uint32_t n_sets, uint32_t way
 
 static uint64_t tag_of(uint32_t table, uint64_t row)
 {
-    return (uint64_t)table << BERTH_ROWS_ROW_BITS | row;
+    return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
 }
 
 /* The first line of a row's set. Neighbours, and rows at any distance, spread over all sets. */
-static uint32_t set_of(const berth_row_cache *cache, uint64_t tag)
+static uint32_t set_of(const bth_row_cache *cache, uint64_t tag)
 {
     uint64_t hash = (tag ^ tag >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
 
@@ -42,7 +42,7 @@ static uint32_t set_of(const berth_row_cache *cache, uint64_t tag)
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
 }
 
-static uint32_t find(const berth_row_cache *cache, uint64_t tag)
+static uint32_t find(const bth_row_cache *cache, uint64_t tag)
 {
     uint32_t first = set_of(cache, tag);
 
@@ -53,7 +53,7 @@ static uint32_t find(const berth_row_cache *cache, uint64_t tag)
 }
 
 /* The line of a set that nobody holds and that was touched longest ago; an empty one first. */
-static uint32_t find_victim(const berth_row_cache *cache, uint32_t first)
+static uint32_t find_victim(const bth_row_cache *cache, uint32_t first)
 {
     uint64_t oldest = UINT64_MAX;
     uint32_t victim = NONE;
@@ -67,8 +67,8 @@ static uint32_t find_victim(const berth_row_cache *cache, uint32_t first)
 }
 
 /* Holds the rows that are there, and lists the others. */
-static void take_present(berth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                         uint32_t *places, uint32_t *missing, berth_row_taken *taken)
+static void take_present(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                         uint32_t *places, uint32_t *missing, bth_row_taken *taken)
 {
     for (size_t i = 0; i < n; i++) {
         if (n - i > AHEAD)
@@ -80,7 +80,7 @@ static void take_present(berth_row_cache *cache, uint32_t table, const uint64_t 
             continue;
         }
         if (cache->holders[line]++ & FILLING) {
-            places[i] |= BERTH_ROWS_AWAITED;
+            places[i] |= BTH_ROWS_AWAITED;
             taken->n_awaited++;
         }
     }
@@ -90,8 +90,8 @@ static void take_present(berth_row_cache *cache, uint32_t table, const uint64_t 
  * Holds a line or a slot for each row that is missing. Lines keep their rows for now: none of them
  * is one that was asked for, and it may be that all is given back.
  */
-static void take_places(berth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                        uint32_t *places, const uint32_t *missing, berth_row_taken *taken)
+static void take_places(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                        uint32_t *places, const uint32_t *missing, bth_row_taken *taken)
 {
     for (size_t k = 0; k < taken->n_missing; k++) {
         uint32_t i = missing[k];
@@ -109,12 +109,12 @@ static void take_places(berth_row_cache *cache, uint32_t table, const uint64_t *
 }
 
 /* From here on the rows are found. */
-static void settle(berth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                   const uint32_t *places, const uint32_t *missing, berth_row_taken *taken)
+static void settle(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                   const uint32_t *places, const uint32_t *missing, bth_row_taken *taken)
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
-        uint32_t place = places[i] & ~BERTH_ROWS_AWAITED;
+        uint32_t place = places[i] & ~BTH_ROWS_AWAITED;
         if (place < cache->n_lines)
             cache->stamps[place] = cache->stamp;
     }
@@ -128,22 +128,22 @@ static void settle(berth_row_cache *cache, uint32_t table, const uint64_t *rows,
     }
 }
 
-void berth_row_cache_take(berth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                          uint32_t *places, uint32_t *missing, berth_row_taken *taken)
+void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                        uint32_t *places, uint32_t *missing, bth_row_taken *taken)
 {
-    *taken = (berth_row_taken){0};
+    *taken = (bth_row_taken){0};
     take_present(cache, table, rows, n, places, missing, taken);
     take_places(cache, table, rows, places, missing, taken);
     if (taken->n_short > 0)
-        berth_row_cache_give(cache, places, n);
+        bth_row_cache_give(cache, places, n);
     else
         settle(cache, table, rows, n, places, missing, taken);
 }
 
-void berth_row_cache_give(berth_row_cache *cache, const uint32_t *places, size_t n)
+void bth_row_cache_give(bth_row_cache *cache, const uint32_t *places, size_t n)
 {
     for (size_t i = n; i-- > 0;) { /* slots in the order that they had */
-        uint32_t place = places[i] & ~BERTH_ROWS_AWAITED;
+        uint32_t place = places[i] & ~BTH_ROWS_AWAITED;
         if (places[i] == NONE)
             continue;
         if (place < cache->n_lines)
@@ -153,13 +153,13 @@ void berth_row_cache_give(berth_row_cache *cache, const uint32_t *places, size_t
     }
 }
 
-void berth_row_cache_filled(berth_row_cache *cache, uint32_t place)
+void bth_row_cache_filled(bth_row_cache *cache, uint32_t place)
 {
     if (place < cache->n_lines)
         cache->holders[place] &= ~FILLING;
 }
 
-void berth_row_cache_lost(berth_row_cache *cache, uint32_t place)
+void bth_row_cache_lost(bth_row_cache *cache, uint32_t place)
 {
     if (place >= cache->n_lines)
         return;
@@ -168,12 +168,12 @@ void berth_row_cache_lost(berth_row_cache *cache, uint32_t place)
     cache->stamps[place] = 0;
 }
 
-bool berth_row_cache_is_filling(const berth_row_cache *cache, uint32_t place)
+bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t place)
 {
     return place < cache->n_lines && cache->holders[place] & FILLING;
 }
 
-bool berth_row_cache_is_lost(const berth_row_cache *cache, uint32_t place)
+bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t place)
 {
     return place < cache->n_lines && cache->tags[place] == 0;
 }

@@ -6,7 +6,7 @@
 #define DIGIT_BITS 8
 #define N_DIGITS (1 << DIGIT_BITS)
 
-size_t berth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
+size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
 {
     for (size_t i = 0; i < n; i++)
         if ((uint64_t)ids[i] >= n_rows) /* also what is negative */
@@ -20,7 +20,7 @@ static unsigned bits_of(uint64_t n)
     return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
 }
 
-bool berth_rows_are_sortable(size_t n, uint64_t n_rows)
+bool bth_rows_are_sortable(size_t n, uint64_t n_rows)
 {
     return bits_of(n) + bits_of(n_rows) <= 64;
 }
@@ -66,8 +66,8 @@ static void sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift, unsi
         memcpy(keys, from, n * sizeof *keys);
 }
 
-size_t berth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
-                         uint64_t *spare, uint32_t *index)
+size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
+                       uint64_t *spare, uint32_t *index)
 {
     unsigned shift = bits_of(n);
     size_t n_unique = 0;
@@ -89,8 +89,8 @@ size_t berth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t
     return n_unique;
 }
 
-size_t berth_rows_merge(const berth_rows_reads *reads, const uint64_t *rows, const uint32_t *which,
-                        size_t n)
+size_t bth_rows_merge(const bth_rows_reads *reads, const uint64_t *rows, const uint32_t *which,
+                      size_t n)
 {
     uint64_t most_rows = reads->most_nbytes / reads->row_nbytes;
     uint64_t gap_rows = reads->gap_nbytes / reads->row_nbytes;

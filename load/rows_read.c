@@ -18,7 +18,7 @@
 
 /* Missing rows [from, to) of a ticket, and what came of them. */
 typedef struct task {
-    berth_row_ticket *ticket;
+    bth_row_ticket *ticket;
     size_t from, to;
     size_t filled; /* those before it are read */
     unsigned buffer;
@@ -32,32 +32,32 @@ typedef struct task {
 
 static uint8_t *buffer_of(const berth_rows *rows, unsigned number)
 {
-    return berth_row_at(rows, rows->cache.n_lines + rows->cache.n_slots) +
+    return bth_row_at(rows, rows->cache.n_lines + rows->cache.n_slots) +
            number * rows->layout.buffer_nbytes;
 }
 
 /* One read of `n` rows, from task->filled on. */
 static int read_range(const berth_rows *rows, task *job, size_t n)
 {
-    const berth_row_ticket *ticket = job->ticket;
-    const berth_row_table *table = &ticket->table;
+    const bth_row_ticket *ticket = job->ticket;
+    const bth_row_table *table = &ticket->table;
     const uint32_t *which = ticket->missing + job->filled;
     uint64_t first = ticket->rows[which[0]];
     uint64_t nbytes = (ticket->rows[which[n - 1]] - first + 1) * table->row_nbytes;
-    uint8_t *place = berth_row_at(rows, ticket->places[which[0]]);
+    uint8_t *place = bth_row_at(rows, ticket->places[which[0]]);
     uint8_t *bytes = n == 1 ? place : buffer_of(rows, job->buffer);
 
-    if (berth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
-                           table->offset + first * table->row_nbytes, &job->error) < 0)
-        return berth_error_prefix(&job->error, table->checkpoint->reader.name);
+    if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
+                         table->offset + first * table->row_nbytes, &job->error) < 0)
+        return bth_error_prefix(&job->error, table->checkpoint->reader.name);
     for (size_t k = 0; n > 1 && k < n; k++)
-        memcpy(berth_row_at(rows, ticket->places[which[k]]),
+        memcpy(bth_row_at(rows, ticket->places[which[k]]),
                bytes + (ticket->rows[which[k]] - first) * table->row_nbytes, table->row_nbytes);
     job->filled += n;
     job->n_requests++;
     job->n_merged += n > 1;
     job->read_nbytes += nbytes;
-    double seconds = berth_seconds();
+    double seconds = bth_seconds();
     job->n_slow += seconds - job->seconds > SLOW_SECONDS;
     job->seconds = seconds;
     return 0;
@@ -65,16 +65,16 @@ static int read_range(const berth_rows *rows, task *job, size_t n)
 
 static void read_task(const berth_rows *rows, task *job)
 {
-    const berth_row_ticket *ticket = job->ticket;
-    const berth_rows_reads reads = {.row_nbytes = ticket->table.row_nbytes,
-                                    .gap_nbytes = GAP_NBYTES,
-                                    .most_nbytes = rows->layout.buffer_nbytes};
+    const bth_row_ticket *ticket = job->ticket;
+    const bth_rows_reads reads = {.row_nbytes = ticket->table.row_nbytes,
+                                  .gap_nbytes = GAP_NBYTES,
+                                  .most_nbytes = rows->layout.buffer_nbytes};
 
-    job->seconds = berth_seconds();
+    job->seconds = bth_seconds();
     while (job->filled < job->to &&
            read_range(rows, job,
-                      berth_rows_merge(&reads, ticket->rows, ticket->missing + job->filled,
-                                       job->to - job->filled)) == 0)
+                      bth_rows_merge(&reads, ticket->rows, ticket->missing + job->filled,
+                                     job->to - job->filled)) == 0)
         continue;
 }
 
@@ -108,7 +108,7 @@ static void wake(berth_rows *rows)
         (void)pthread_cond_signal(&rows->work);
 }
 
-static size_t task_rows(const berth_rows *rows, const berth_row_ticket *ticket)
+static size_t task_rows(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     size_t left = ticket->n_missing - ticket->n_begun;
     size_t n_tasks = most_tasks(rows) > 1 ? 2 * (size_t)most_tasks(rows) : 1;
@@ -123,7 +123,7 @@ static size_t task_rows(const berth_rows *rows, const berth_row_ticket *ticket)
 /* False: there is nothing to read, or as much is being read as should be. */
 static bool claim(berth_rows *rows, task *job)
 {
-    berth_row_ticket *ticket = rows->first;
+    bth_row_ticket *ticket = rows->first;
 
     if (!may_begin(rows))
         return false;
@@ -133,7 +133,7 @@ static bool claim(berth_rows *rows, task *job)
                   .to = ticket->n_begun + n,
                   .filled = ticket->n_begun,
                   .buffer = rows->free_buffers[--rows->n_free_buffers]};
-    berth_error_clear(&job->error);
+    bth_error_clear(&job->error);
     ticket->n_begun += n;
     ticket->n_tasks++;
     if (ticket->n_begun == ticket->n_missing)
@@ -143,16 +143,16 @@ static bool claim(berth_rows *rows, task *job)
 }
 
 /* Whether a row that the ticket awaits was lost. */
-static bool has_lost(const berth_rows *rows, const berth_row_ticket *ticket)
+static bool has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
-        if (ticket->places[i] & BERTH_ROWS_AWAITED &&
-            berth_row_cache_is_lost(&rows->cache, ticket->places[i] & ~BERTH_ROWS_AWAITED))
+        if (ticket->places[i] & BTH_ROWS_AWAITED &&
+            bth_row_cache_is_lost(&rows->cache, ticket->places[i] & ~BTH_ROWS_AWAITED))
             return true;
     return false;
 }
 
-static void set_error(berth_row_ticket *ticket, const berth_error *error)
+static void set_error(bth_row_ticket *ticket, const berth_error *error)
 {
     if (ticket->error.code == BERTH_OK)
         ticket->error = *error;
@@ -161,14 +161,14 @@ static void set_error(berth_row_ticket *ticket, const berth_error *error)
 /* W8: the ticket fails; what no task has is not read; others that await its rows fail with it. */
 static void fail(berth_rows *rows, task *job)
 {
-    berth_row_ticket *ticket = job->ticket;
+    bth_row_ticket *ticket = job->ticket;
 
     for (size_t k = job->filled; k < job->to; k++)
-        berth_row_cache_lost(&rows->cache, ticket->places[ticket->missing[k]]);
+        bth_row_cache_lost(&rows->cache, ticket->places[ticket->missing[k]]);
     if (rows->first == ticket) /* tasks are taken from the first only */
         pop(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
-        berth_row_cache_lost(&rows->cache, ticket->places[ticket->missing[ticket->n_begun]]);
+        bth_row_cache_lost(&rows->cache, ticket->places[ticket->missing[ticket->n_begun]]);
     set_error(ticket, &job->error);
     for (size_t i = 0; i < rows->n_places; i++)
         if (rows->tickets[i] && rows->tickets[i] != ticket && has_lost(rows, rows->tickets[i]))
@@ -177,10 +177,10 @@ static void fail(berth_rows *rows, task *job)
 
 static void end_task(berth_rows *rows, task *job)
 {
-    berth_row_ticket *ticket = job->ticket;
+    bth_row_ticket *ticket = job->ticket;
 
     for (size_t k = job->from; k < job->filled; k++)
-        berth_row_cache_filled(&rows->cache, ticket->places[ticket->missing[k]]);
+        bth_row_cache_filled(&rows->cache, ticket->places[ticket->missing[k]]);
     if (job->error.code < 0)
         fail(rows, job);
     ticket->n_tasks--;
@@ -199,14 +199,14 @@ static bool do_task(berth_rows *rows)
 
     if (!claim(rows, &job))
         return false;
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
     read_task(rows, &job);
-    (void)berth_lock_take(&rows->lock);
+    (void)bth_lock_take(&rows->lock);
     end_task(rows, &job);
     return true;
 }
 
-void berth_rows_enqueue(berth_rows *rows, berth_row_ticket *ticket)
+void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket)
 {
     if (ticket->n_missing == 0)
         return;
@@ -218,20 +218,20 @@ void berth_rows_enqueue(berth_rows *rows, berth_row_ticket *ticket)
     wake(rows);
 }
 
-static bool is_complete(const berth_rows *rows, berth_row_ticket *ticket)
+static bool is_complete(const berth_rows *rows, bth_row_ticket *ticket)
 {
     if (ticket->n_begun < ticket->n_missing || ticket->n_tasks > 0)
         return false;
     for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++) {
         uint32_t place = ticket->places[ticket->awaited_at];
-        if (place & BERTH_ROWS_AWAITED &&
-            berth_row_cache_is_filling(&rows->cache, place & ~BERTH_ROWS_AWAITED))
+        if (place & BTH_ROWS_AWAITED &&
+            bth_row_cache_is_filling(&rows->cache, place & ~BTH_ROWS_AWAITED))
             return false;
     }
     return true;
 }
 
-void berth_rows_complete(berth_rows *rows, berth_row_ticket *ticket)
+void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket)
 {
     while (!is_complete(rows, ticket))
         if (!do_task(rows))
@@ -245,35 +245,35 @@ static void *work(void *argument)
 {
     berth_rows *rows = argument;
 
-    berth_thread_begin();
-    (void)berth_lock_take(&rows->lock);
+    bth_thread_begin();
+    (void)bth_lock_take(&rows->lock);
     while (!rows->stop)
         if (!do_task(rows))
             (void)pthread_cond_wait(&rows->work, &rows->lock.mutex);
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
     return NULL;
 }
 
-int berth_rows_start(berth_rows *rows, berth_error *error)
+int bth_rows_start(berth_rows *rows, berth_error *error)
 {
     while (rows->n_readers > 1 && rows->n_threads < rows->n_readers) {
-        int failure = berth_thread_start(&rows->threads[rows->n_threads], work, rows);
+        int failure = bth_thread_start(&rows->threads[rows->n_threads], work, rows);
         if (failure != 0)
-            return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                                    "thread %u of %u that reads rows cannot be started",
-                                    rows->n_threads + 1, rows->n_readers);
+            return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
+                                  "thread %u of %u that reads rows cannot be started",
+                                  rows->n_threads + 1, rows->n_readers);
         rows->n_threads++;
     }
     return 0;
 }
 
-void berth_rows_stop(berth_rows *rows)
+void bth_rows_stop(berth_rows *rows)
 {
-    (void)berth_lock_take(&rows->lock);
+    (void)bth_lock_take(&rows->lock);
     rows->stop = true;
     rows->first = rows->last = NULL;
     (void)pthread_cond_broadcast(&rows->work);
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
     for (unsigned i = 0; i < rows->n_threads; i++)
         (void)pthread_join(rows->threads[i], NULL);
 }

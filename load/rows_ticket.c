@@ -16,19 +16,19 @@ typedef unsigned long long ull;
 /* ---- making ---- */
 
 /* Lists of n ids, behind the ticket: 20 bytes an id. */
-static berth_row_ticket *make(size_t n, berth_error *error)
+static bth_row_ticket *make(size_t n, berth_error *error)
 {
     const size_t id_nbytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
-    berth_row_ticket *ticket = NULL;
+    bth_row_ticket *ticket = NULL;
 
     if (n <= (PTRDIFF_MAX - sizeof *ticket) / id_nbytes)
-        ticket = berth_allocate(sizeof *ticket + n * id_nbytes);
+        ticket = bth_allocate(sizeof *ticket + n * id_nbytes);
     if (!ticket) {
-        (void)berth_fail_memory(error, n * id_nbytes);
+        (void)bth_fail_memory(error, n * id_nbytes);
         return NULL;
     }
     memset(ticket, 0, sizeof *ticket);
-    berth_error_clear(&ticket->error);
+    bth_error_clear(&ticket->error);
     ticket->n_ids = n;
     ticket->rows = (uint64_t *)(void *)(ticket + 1);
     ticket->index = (uint32_t *)(void *)(ticket->rows + n); /* after sorting there: spare keys */
@@ -37,43 +37,43 @@ static berth_row_ticket *make(size_t n, berth_error *error)
     return ticket;
 }
 
-static int fail_table(const berth_row_ticket *ticket, const int64_t *ids, size_t bad,
+static int fail_table(const bth_row_ticket *ticket, const int64_t *ids, size_t bad,
                       berth_error *error)
 {
     char name[128];
 
-    berth_row_table_name(&ticket->table, name, sizeof name);
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                      "id %lld, number %zu of the request, is no row of %s, which has %llu",
-                      (long long)ids[bad], bad, name, (ull)ticket->table.n_rows);
+    bth_row_table_name(&ticket->table, name, sizeof name);
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "id %lld, number %zu of the request, is no row of %s, which has %llu",
+                    (long long)ids[bad], bad, name, (ull)ticket->table.n_rows);
 }
 
 /* What can be done without the lock: checks the ids, and finds the distinct ones. */
-static int plan(berth_row_ticket *ticket, const int64_t *ids, berth_error *error)
+static int plan(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
 {
     size_t n = ticket->n_ids;
-    size_t bad = berth_rows_first_bad(ids, n, ticket->table.n_rows);
+    size_t bad = bth_rows_first_bad(ids, n, ticket->table.n_rows);
 
     if (bad < n)
         return fail_table(ticket, ids, bad, error);
-    if (!berth_rows_are_sortable(n, ticket->table.n_rows))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%zu ids are too many for one request", n);
-    ticket->n_rows = berth_rows_unique(ids, n, ticket->table.n_rows, ticket->rows,
-                                       (uint64_t *)(void *)ticket->index, ticket->index);
+    if (!bth_rows_are_sortable(n, ticket->table.n_rows))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%zu ids are too many for one request", n);
+    ticket->n_rows = bth_rows_unique(ids, n, ticket->table.n_rows, ticket->rows,
+                                     (uint64_t *)(void *)ticket->index, ticket->index);
     return 0;
 }
 
 /* ---- under the lock ---- */
 
-static berth_row_ticket *find(const berth_rows *rows, berth_ticket number, berth_error *error)
+static bth_row_ticket *find(const berth_rows *rows, berth_ticket number, berth_error *error)
 {
     size_t place = number & (MOST_TICKETS - 1);
 
     if (place < rows->n_places && rows->tickets[place] && rows->tickets[place]->number == number)
         return rows->tickets[place];
-    (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                     "ticket %llu is none of the live ones: unknown, or released", (ull)number);
+    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                   "ticket %llu is none of the live ones: unknown, or released", (ull)number);
     return NULL;
 }
 
@@ -83,19 +83,18 @@ static int grow(berth_rows *rows, berth_error *error)
     size_t n = rows->n_places ? 2 * rows->n_places : FIRST_TICKETS;
 
     if (n > MOST_TICKETS)
-        return berth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
-                          "%zu tickets are live, more than that cannot be", rows->n_places);
-    berth_row_ticket **more = berth_reallocate(rows->tickets, n * sizeof(*more));
+        return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
+                        "%zu tickets are live, more than that cannot be", rows->n_places);
+    bth_row_ticket **more = bth_reallocate(rows->tickets, n * sizeof(*more));
     if (!more)
-        return berth_fail_memory(error, n * sizeof(*more));
+        return bth_fail_memory(error, n * sizeof(*more));
     memset(more + rows->n_places, 0, (n - rows->n_places) * sizeof(*more));
     rows->tickets = more;
     rows->n_places = n;
     return 0;
 }
 
-static int give_number(berth_rows *rows, berth_row_ticket *ticket, size_t *place,
-                       berth_error *error)
+static int give_number(berth_rows *rows, bth_row_ticket *ticket, size_t *place, berth_error *error)
 {
     *place = 0;
     while (*place < rows->n_places && rows->tickets[*place])
@@ -106,8 +105,7 @@ static int give_number(berth_rows *rows, berth_row_ticket *ticket, size_t *place
     return 0;
 }
 
-static void count(berth_rows_stats *stats, const berth_row_ticket *ticket,
-                  const berth_row_taken *taken)
+static void count(berth_rows_stats *stats, const bth_row_ticket *ticket, const bth_row_taken *taken)
 {
     stats->n_requests++;
     stats->n_tickets++;
@@ -122,15 +120,15 @@ static void count(berth_rows_stats *stats, const berth_row_ticket *ticket,
 }
 
 /* Takes places for all rows, or changes nothing; *n_short rows find none. */
-static int admit(berth_rows *rows, berth_row_ticket *ticket, size_t *n_short, berth_error *error)
+static int admit(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short, berth_error *error)
 {
-    berth_row_taken taken;
+    bth_row_taken taken;
     size_t place;
 
     if (give_number(rows, ticket, &place, error) < 0)
         return error->code;
-    berth_row_cache_take(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
-                         ticket->places, ticket->missing, &taken);
+    bth_row_cache_take(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
+                       ticket->places, ticket->missing, &taken);
     *n_short = taken.n_short;
     if (taken.n_short > 0) {
         rows->stats.n_refused++;
@@ -141,91 +139,91 @@ static int admit(berth_rows *rows, berth_row_ticket *ticket, size_t *n_short, be
         ticket->awaited_at = ticket->n_rows;
     rows->tickets[place] = ticket;
     count(&rows->stats, ticket, &taken);
-    berth_rows_enqueue(rows, ticket);
+    bth_rows_enqueue(rows, ticket);
     return 0;
 }
 
 /* Nobody finds it any more: it ends when its reads have ended, and who waits for it has gone. */
-static void withdraw(berth_rows *rows, berth_row_ticket *ticket)
+static void withdraw(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (MOST_TICKETS - 1)] = NULL;
     ticket->is_released = true;
     ticket->awaited_at = ticket->n_rows; /* what others read is theirs */
     (void)pthread_cond_broadcast(&rows->done);
-    berth_rows_complete(rows, ticket);
+    bth_rows_complete(rows, ticket);
     while (ticket->n_users > 0)
         (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    berth_row_cache_give(&rows->cache, ticket->places, ticket->n_rows);
+    bth_row_cache_give(&rows->cache, ticket->places, ticket->n_rows);
     rows->stats.n_tickets--;
 }
 
 /* The ticket, when all its rows are there; it stays until `leave`. NULL, and why. */
-static berth_row_ticket *await(berth_rows *rows, berth_ticket number, berth_error *error)
+static bth_row_ticket *await(berth_rows *rows, berth_ticket number, berth_error *error)
 {
-    (void)berth_lock_take(&rows->lock);
-    berth_row_ticket *ticket = find(rows, number, error);
+    (void)bth_lock_take(&rows->lock);
+    bth_row_ticket *ticket = find(rows, number, error);
     if (ticket) {
         ticket->n_users++;
-        berth_rows_complete(rows, ticket);
+        bth_rows_complete(rows, ticket);
         *error = ticket->error;
     }
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
     return ticket;
 }
 
-static void leave(berth_rows *rows, berth_row_ticket *ticket)
+static void leave(berth_rows *rows, bth_row_ticket *ticket)
 {
     if (!ticket)
         return;
-    (void)berth_lock_take(&rows->lock);
+    (void)bth_lock_take(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
 }
 
 /* ---- public ---- */
 
 static int fail_argument(berth_error *error, const char *text)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
 }
 
 static int check(const berth_rows *rows, berth_error *error)
 {
-    return rows ? berth_rows_check(rows, error) : fail_argument(error, "there is no cache");
+    return rows ? bth_rows_check(rows, error) : fail_argument(error, "there is no cache");
 }
 
 /* A copy of a table: the list may grow meanwhile. */
-static int look_up_table(berth_rows *rows, size_t number, berth_row_ticket *ticket,
+static int look_up_table(berth_rows *rows, size_t number, bth_row_ticket *ticket,
                          berth_error *error)
 {
-    (void)berth_lock_take(&rows->lock);
+    (void)bth_lock_take(&rows->lock);
     if (number < rows->n_tables) {
         ticket->table = rows->tables[number];
         ticket->table_number = (uint32_t)number;
     } else {
-        (void)berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                         "there is no table %zu, the cache has %u", number, rows->n_tables);
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no table %zu, the cache has %u", number, rows->n_tables);
     }
-    berth_lock_give(&rows->lock);
+    bth_lock_give(&rows->lock);
     return error->code;
 }
 
 /* Not all rows find a place: because others hold them, or because there are not as many. */
-static int fail_short(const berth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
+static int fail_short(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
                       bool is_busy, berth_error *error)
 {
     char name[128];
 
-    berth_row_table_name(&ticket->table, name, sizeof name);
-    return berth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                      "%zu of %zu rows of %s find no place, %llu bytes are missing: %s", n_short,
-                      ticket->n_rows, name, (ull)n_short * line_nbytes,
-                      is_busy ? "live tickets hold the others"
-                              : "cache and scratch are too small for one request of so many");
+    bth_row_table_name(&ticket->table, name, sizeof name);
+    return bth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "%zu of %zu rows of %s find no place, %llu bytes are missing: %s", n_short,
+                    ticket->n_rows, name, (ull)n_short * line_nbytes,
+                    is_busy ? "live tickets hold the others"
+                            : "cache and scratch are too small for one request of so many");
 }
 
-static int prefetch(berth_rows *rows, size_t table, const int64_t *ids, berth_row_ticket *ticket,
+static int prefetch(berth_rows *rows, size_t table, const int64_t *ids, bth_row_ticket *ticket,
                     berth_error *error)
 {
     size_t n_short = 0;
@@ -233,36 +231,36 @@ static int prefetch(berth_rows *rows, size_t table, const int64_t *ids, berth_ro
     if (look_up_table(rows, table, ticket, error) < 0)
         return error->code;
     if (plan(ticket, ids, error) == 0) {
-        (void)berth_lock_take(&rows->lock);
+        (void)bth_lock_take(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
         (void)admit(rows, ticket, &n_short, error);
-        berth_lock_give(&rows->lock);
+        bth_lock_give(&rows->lock);
         if (n_short > 0)
             (void)fail_short(ticket, n_short, line_nbytes, is_busy, error);
     }
-    return error->code < 0 ? berth_error_prefix(error, ticket->table.checkpoint->reader.name) : 0;
+    return error->code < 0 ? bth_error_prefix(error, ticket->table.checkpoint->reader.name) : 0;
 }
 
 int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
                         berth_ticket *ticket, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!ticket)
         return fail_argument(error, "the place for the ticket is NULL");
     *ticket = 0;
     if (!rows || (!ids && n > 0))
         return fail_argument(error, "there is no cache, or there are no ids");
-    if (berth_rows_check(rows, error) < 0)
+    if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (n > UINT32_MAX)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%zu ids are too many for one request", n);
-    berth_row_ticket *made = make(n, error);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%zu ids are too many for one request", n);
+    bth_row_ticket *made = make(n, error);
     if (!made)
         return error->code;
     if (prefetch(rows, table, ids, made, error) < 0) {
-        berth_release(made);
+        bth_release(made);
         return error->code;
     }
     *ticket = made->number;
@@ -271,7 +269,7 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
 
 int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(rows, error) < 0)
         return error->code;
     leave(rows, await(rows, ticket, error));
@@ -281,29 +279,29 @@ int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error)
 int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointers,
                       berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(rows, error) < 0)
         return error->code;
-    berth_row_ticket *found = await(rows, ticket, error);
+    bth_row_ticket *found = await(rows, ticket, error);
     size_t n = found && error->code == BERTH_OK ? found->n_ids : 0;
     if (!pointers && n > 0)
         (void)fail_argument(error, "the place for the pointers is NULL");
     for (size_t i = 0; pointers && i < n; i++)
-        pointers[i] = berth_row_at(rows, found->places[found->index[i]]);
+        pointers[i] = bth_row_at(rows, found->places[found->index[i]]);
     leave(rows, found);
     return error->code;
 }
 
 int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(rows, error) < 0)
         return error->code;
-    (void)berth_lock_take(&rows->lock);
-    berth_row_ticket *found = find(rows, ticket, error);
+    (void)bth_lock_take(&rows->lock);
+    bth_row_ticket *found = find(rows, ticket, error);
     if (found)
         withdraw(rows, found);
-    berth_lock_give(&rows->lock);
-    berth_release(found);
+    bth_lock_give(&rows->lock);
+    bth_release(found);
     return error->code;
 }

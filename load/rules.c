@@ -14,8 +14,8 @@ static bool is_method(berth_load_method method)
 
 static int fail_method(berth_load_method method, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no method %d",
-                      (int)method);
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no method %d",
+                    (int)method);
 }
 
 /* ---- rules: for each storage the first that fits ---- */
@@ -23,25 +23,25 @@ static int fail_method(berth_load_method method, berth_error *error)
 struct rules {
     const void *rules;
     size_t n;
-    berth_condition_at at;
+    bth_condition_at at;
     size_t *first; /* by index of the storage */
 };
 
 /* All of it but its pattern. */
-static bool fits_storage(const berth_condition *rule, const berth_storage *root)
+static bool fits_storage(const bth_condition *rule, const berth_storage *root)
 {
     return root->nbytes >= rule->least_nbytes &&
            (rule->most_nbytes == 0 || root->nbytes <= rule->most_nbytes) &&
-           (!rule->location || berth_name_fits(rule->location, root->location));
+           (!rule->location || bth_name_fits(rule->location, root->location));
 }
 
 static void fit_storages(const berth_checkpoint *checkpoint, const struct rules *rules)
 {
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         size_t *first = &rules->first[i];
         for (*first = 0; *first < rules->n; ++*first) {
-            berth_condition rule = rules->at(rules->rules, *first);
+            bth_condition rule = rules->at(rules->rules, *first);
             if (!rule.pattern && fits_storage(&rule, storage))
                 break;
         }
@@ -49,10 +49,9 @@ static void fit_storages(const berth_checkpoint *checkpoint, const struct rules 
 }
 
 /* Rules with a pattern, as far as they come before the one that the storage has. */
-static int fit_name(const berth_names *names, size_t i, const struct rules *rules,
-                    berth_error *error)
+static int fit_name(const bth_names *names, size_t i, const struct rules *rules, berth_error *error)
 {
-    const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+    const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
     char *name, *path;
 
     if (!tensor || !tensor->storage)
@@ -60,15 +59,15 @@ static int fit_name(const berth_names *names, size_t i, const struct rules *rule
     const berth_storage *storage = tensor->storage;
     const berth_storage *root = storage->root ? storage->root : storage;
     size_t *first = &rules->first[root->index];
-    if (berth_names_text(names, i, &name, &path, error) < 0)
+    if (bth_names_text(names, i, &name, &path, error) < 0)
         return error->code;
     for (size_t r = 0; r < *first; r++) {
-        berth_condition rule = rules->at(rules->rules, r);
-        if (rule.pattern && fits_storage(&rule, root) && berth_name_fits(rule.pattern, name))
+        bth_condition rule = rules->at(rules->rules, r);
+        if (rule.pattern && fits_storage(&rule, root) && bth_name_fits(rule.pattern, name))
             *first = r;
     }
-    berth_release(name);
-    berth_release(path);
+    bth_release(name);
+    bth_release(path);
     return 0;
 }
 
@@ -80,24 +79,24 @@ static int fit_names(berth_checkpoint *checkpoint, const struct rules *rules, be
         any = any || rules->at(rules->rules, r).pattern;
     if (!any)
         return 0;
-    const berth_names *names = berth_checkpoint_names(checkpoint, error);
-    for (size_t i = 0; names && i < berth_names_count(names) && error->code == 0; i++)
+    const bth_names *names = bth_checkpoint_names(checkpoint, error);
+    for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++)
         (void)fit_name(names, i, rules, error);
     return error->code;
 }
 
-int berth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_rules,
-                    berth_condition_at at, size_t **first, berth_error *error)
+int bth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_rules,
+                  bth_condition_at at, size_t **first, berth_error *error)
 {
     size_t nbytes = (checkpoint->n_storages + 1) * sizeof **first;
     struct rules all = {.rules = rules, .n = n_rules, .at = at};
 
-    *first = all.first = berth_allocate_zeroed(nbytes);
+    *first = all.first = bth_allocate_zeroed(nbytes);
     if (!all.first)
-        return berth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, nbytes);
     fit_storages(checkpoint, &all);
     if (fit_names(checkpoint, &all, error) < 0) {
-        berth_release(*first);
+        bth_release(*first);
         *first = NULL;
     }
     return error->code;
@@ -105,27 +104,27 @@ int berth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_ru
 
 /* ---- methods by rules ---- */
 
-static berth_condition method_condition(const void *rules, size_t i)
+static bth_condition method_condition(const void *rules, size_t i)
 {
     const berth_method_rule *rule = (const berth_method_rule *)rules + i;
 
-    return (berth_condition){.pattern = rule->pattern,
-                             .location = rule->location,
-                             .least_nbytes = rule->least_nbytes,
-                             .most_nbytes = rule->most_nbytes};
+    return (bth_condition){.pattern = rule->pattern,
+                           .location = rule->location,
+                           .least_nbytes = rule->least_nbytes,
+                           .most_nbytes = rule->most_nbytes};
 }
 
 static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules, size_t n_rules,
                        const size_t *first)
 {
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        berth_stored *stored = &checkpoint->stored[i];
+        bth_stored *stored = &checkpoint->stored[i];
         bool fits = first[i] < n_rules;
         stored->chosen = fits ? rules[first[i]].method : BERTH_LOAD_AUTO;
         stored->chosen_by = fits ? "a rule asks for it" : NULL;
     }
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
 }
 
 static int choose_by_rules(berth_checkpoint *checkpoint, const berth_method_rule *rules,
@@ -136,21 +135,21 @@ static int choose_by_rules(berth_checkpoint *checkpoint, const berth_method_rule
     for (size_t r = 0; r < n_rules; r++)
         if (!is_method(rules[r].method))
             return fail_method(rules[r].method, error);
-    if (berth_rules_fit(checkpoint, rules, n_rules, method_condition, &first, error) == 0)
+    if (bth_rules_fit(checkpoint, rules, n_rules, method_condition, &first, error) == 0)
         take_rules(checkpoint, rules, n_rules, first);
-    berth_release(first);
+    bth_release(first);
     return error->code;
 }
 
 int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
                          size_t n_rules, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || (!rules && n_rules > 0))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_choose_methods needs a checkpoint and rules");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_choose_methods needs a checkpoint and rules");
     if (choose_by_rules(checkpoint, rules, n_rules, error) < 0)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     return error->code;
 }
 
@@ -159,29 +158,29 @@ int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *
 int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
                             void *context, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!checkpoint || !choose)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "berth_choose_methods_by needs a checkpoint and a function");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_choose_methods_by needs a checkpoint and a function");
     size_t n = checkpoint->n_storages;
-    berth_load_method *chosen = berth_allocate((n + 1) * sizeof *chosen);
+    berth_load_method *chosen = bth_allocate((n + 1) * sizeof *chosen);
     if (!chosen) {
-        (void)berth_fail_memory(error, (n + 1) * sizeof *chosen);
-        return berth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_fail_memory(error, (n + 1) * sizeof *chosen);
+        return bth_error_prefix(error, checkpoint->reader.name);
     }
     /* Without the mutex: it is the caller's code. */
     for (size_t i = 0; i < n && error->code == 0; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         chosen[i] = storage->root ? BERTH_LOAD_AUTO : choose(context, storage);
         if (!is_method(chosen[i]))
             (void)fail_method(chosen[i], error);
     }
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n && error->code == 0; i++) {
         checkpoint->stored[i].chosen = chosen[i];
         checkpoint->stored[i].chosen_by = "the caller's function asks for it";
     }
-    berth_checkpoint_unlock(checkpoint);
-    berth_release(chosen);
-    return error->code < 0 ? berth_error_prefix(error, checkpoint->reader.name) : 0;
+    bth_checkpoint_unlock(checkpoint);
+    bth_release(chosen);
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->reader.name) : 0;
 }

@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 
-bool berth_name_fits(const char *pattern, const char *name)
+bool bth_name_fits(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, 0) == 0;
 }
@@ -23,32 +23,32 @@ static bool is_everything(const berth_selection *selection)
 }
 
 /* Entry i of the list, if it fits: the pattern, or any if that is NULL. */
-static int visit_named(const berth_names *names, size_t i, const char *pattern, bool *fits,
-                       berth_visit visit, void *context, berth_error *error)
+static int visit_named(const bth_names *names, size_t i, const char *pattern, bool *fits,
+                       bth_visit visit, void *context, berth_error *error)
 {
-    const berth_tensor *tensor = berth_value_tensor(berth_names_value(names, i));
+    const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
     char *name, *path;
 
     *fits = !pattern;
     if (pattern) {
-        if (berth_names_text(names, i, &name, &path, error) < 0)
+        if (bth_names_text(names, i, &name, &path, error) < 0)
             return error->code;
-        *fits = berth_name_fits(pattern, name);
-        berth_release(name);
-        berth_release(path);
+        *fits = bth_name_fits(pattern, name);
+        bth_release(name);
+        bth_release(path);
     }
     return *fits && has_bytes(tensor) ? visit(context, tensor, error) : 0;
 }
 
-static int visit_list(berth_checkpoint *checkpoint, const char *pattern, berth_visit visit,
+static int visit_list(berth_checkpoint *checkpoint, const char *pattern, bth_visit visit,
                       void *context, berth_error *error)
 {
-    const berth_names *names = berth_checkpoint_names(checkpoint, error);
+    const bth_names *names = bth_checkpoint_names(checkpoint, error);
     bool any = !pattern;
 
     if (!names)
         return error->code;
-    for (size_t i = 0; i < berth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_count(names); i++) {
         bool fits;
         if (visit_named(names, i, pattern, &fits, visit, context, error) < 0)
             return error->code;
@@ -56,23 +56,23 @@ static int visit_list(berth_checkpoint *checkpoint, const char *pattern, berth_v
     }
     if (any)
         return 0;
-    return berth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                      "no tensor has a name that fits \"%.100s\"", pattern);
+    return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+                    "no tensor has a name that fits \"%.100s\"", pattern);
 }
 
-int berth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
-                          berth_visit visit, void *context, berth_error *error)
+int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                        bth_visit visit, void *context, berth_error *error)
 {
     if (is_everything(selection))
         return visit_list(checkpoint, NULL, visit, context, error);
     if (selection->pattern && visit_list(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%zu tensors are selected, but there is no list of them",
-                          selection->n_tensors);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%zu tensors are selected, but there is no list of them",
+                        selection->n_tensors);
     for (size_t i = 0; i < selection->n_tensors; i++)
-        if (berth_checkpoint_check_tensor(checkpoint, selection->tensors[i], error) < 0 ||
+        if (bth_checkpoint_check_tensor(checkpoint, selection->tensors[i], error) < 0 ||
             visit(context, selection->tensors[i], error) < 0)
             return error->code;
     return 0;
@@ -111,7 +111,7 @@ static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
     size_t n = 0;
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         if (is_meant ? is_meant[i] : !storage->root)
             storages[n++] = storage;
     }
@@ -119,8 +119,8 @@ static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
     return n;
 }
 
-int berth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
-                             const berth_storage ***storages, size_t *n, berth_error *error)
+int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                           const berth_storage ***storages, size_t *n, berth_error *error)
 {
     size_t n_all = checkpoint->n_storages;
     struct marking marking = {0};
@@ -129,18 +129,18 @@ int berth_selection_storages(berth_checkpoint *checkpoint, const berth_selection
     *n = 0;
     /* Without storages there is still a pattern that may fit nothing. */
     if (!is_everything(selection)) {
-        marking.is_meant = berth_allocate_zeroed(n_all + 1);
+        marking.is_meant = bth_allocate_zeroed(n_all + 1);
         if (!marking.is_meant)
-            return berth_fail_memory(error, n_all + 1);
-        if (berth_selection_visit(checkpoint, selection, mark, &marking, error) < 0)
+            return bth_fail_memory(error, n_all + 1);
+        if (bth_selection_visit(checkpoint, selection, mark, &marking, error) < 0)
             goto cleanup;
     }
-    *storages = berth_allocate((n_all + 1) * sizeof **storages);
+    *storages = bth_allocate((n_all + 1) * sizeof **storages);
     if (!*storages)
-        (void)berth_fail_memory(error, (n_all + 1) * sizeof **storages);
+        (void)bth_fail_memory(error, (n_all + 1) * sizeof **storages);
     else
         *n = collect(checkpoint, marking.is_meant, *storages);
 cleanup:
-    berth_release(marking.is_meant);
+    bth_release(marking.is_meant);
     return error->code;
 }

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which tensors and storages a berth_selection means. */
-#ifndef BERTH_LOAD_SELECTION_H
-#define BERTH_LOAD_SELECTION_H
+#ifndef BTH_LOAD_SELECTION_H
+#define BTH_LOAD_SELECTION_H
 
 #include "load/checkpoint.h"
 
 /* Gets one tensor: 0 or a status, which ends the visit. */
-typedef int (*berth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
+typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
 
 /*
  * Visits the tensors that have bytes: all of the list (no pattern, no tensors), or those whose name
  * fits the pattern, in the list's order, then those named one by one, which are checked (T2). One
  * may come twice. BERTH_E_NOT_FOUND: no name fits the pattern.
  */
-int berth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
-                          berth_visit visit, void *context, berth_error *error);
+int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                        bth_visit visit, void *context, berth_error *error);
 
 /*
  * The storages of these tensors, or, where everything is meant, all there are: roots of views, each
  * once, in the file's order. *storages is the caller's to release, NULL if there are none.
  */
-int berth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
-                             const berth_storage ***storages, size_t *n, berth_error *error);
+int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                           const berth_storage ***storages, size_t *n, berth_error *error);
 
 /* Whether a name fits a glob. */
-bool berth_name_fits(const char *pattern, const char *name);
+bool bth_name_fits(const char *pattern, const char *name);
 
 #endif

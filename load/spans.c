@@ -10,33 +10,33 @@ struct span {
     uint64_t at;             /* in the region; mapped: in the file */
 };
 
-static uint64_t end_of(const berth_item *item)
+static uint64_t end_of(const bth_item *item)
 {
     return item->storage->offset + item->storage->nbytes;
 }
 
 /* T5: its chunks begin where its elements do. */
-static bool is_apart(const berth_item *item)
+static bool is_apart(const bth_item *item)
 {
     return item->device && item->shift > 0;
 }
 
 /* Whether an item is read along with the one before it. One that is moved down needs room for that.
  */
-static bool follows(const berth_item *before, const berth_item *item)
+static bool follows(const bth_item *before, const bth_item *item)
 {
     uint64_t end = end_of(before), offset = item->storage->offset;
 
     if (item->device != before->device || is_apart(item) || is_apart(before))
         return false;
     return item->way.method == before->way.method && offset >= end && offset - end >= item->shift &&
-           offset - end <= BERTH_GAP_NBYTES;
+           offset - end <= BTH_GAP_NBYTES;
 }
 
 /* The span that begins with an item. */
-static struct span span_from(const berth_spans *spans, size_t first)
+static struct span span_from(const bth_spans *spans, size_t first)
 {
-    const berth_item *items = spans->items;
+    const bth_item *items = spans->items;
     struct span span = {.first = first,
                         .end = first + 1,
                         .method = items[first].way.method,
@@ -55,7 +55,7 @@ static struct span span_from(const berth_spans *spans, size_t first)
 }
 
 /* Its place behind what the region holds so far, which grows by it. */
-static bool place(const berth_spans *spans, struct span *span, uint64_t *region_nbytes)
+static bool place(const bth_spans *spans, struct span *span, uint64_t *region_nbytes)
 {
     uint64_t block_nbytes = spans->block_nbytes;
     uint64_t begin;
@@ -64,15 +64,15 @@ static bool place(const berth_spans *spans, struct span *span, uint64_t *region_
     if (span->method == BERTH_LOAD_MAP)
         return true;
     uint64_t phase = is_apart(&spans->items[span->first]) ? 0 : span->offset % block_nbytes;
-    if (!berth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
-                   &begin) ||
-        !berth_add(begin, phase, &span->at) || !berth_add(span->at, span->nbytes, region_nbytes))
+    if (!bth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
+                 &begin) ||
+        !bth_add(begin, phase, &span->at) || !bth_add(span->at, span->nbytes, region_nbytes))
         return false;
     return *region_nbytes <= PTRDIFF_MAX;
 }
 
 /* Chunks end where the region has a multiple of their size: no large page is shared by two. */
-static uint64_t chunk_at(const berth_spans *spans, const struct span *span, uint64_t done)
+static uint64_t chunk_at(const bth_spans *spans, const struct span *span, uint64_t done)
 {
     uint64_t nbytes = spans->chunk_nbytes - (span->at + done) % spans->chunk_nbytes;
     uint64_t left = span->nbytes - done;
@@ -80,14 +80,14 @@ static uint64_t chunk_at(const berth_spans *spans, const struct span *span, uint
     return nbytes < left ? nbytes : left;
 }
 
-static uint64_t count_chunks(const berth_spans *spans, const struct span *span)
+static uint64_t count_chunks(const bth_spans *spans, const struct span *span)
 {
     uint64_t nbytes = span->at % spans->chunk_nbytes + span->nbytes;
 
     return nbytes / spans->chunk_nbytes + (nbytes % spans->chunk_nbytes != 0);
 }
 
-bool berth_spans_measure(berth_spans *spans)
+bool bth_spans_measure(bth_spans *spans)
 {
     spans->region_nbytes = spans->n_chunks = spans->chunks_nbytes = 0;
     for (size_t first = 0; first < spans->n_items;) {
@@ -104,8 +104,8 @@ bool berth_spans_measure(berth_spans *spans)
 }
 
 /* The chunks of one span; returns what comes behind them. */
-static berth_chunk *cut(const berth_spans *spans, const struct span *span, uint8_t *memory,
-                        berth_chunk *chunk)
+static bth_chunk *cut(const bth_spans *spans, const struct span *span, uint8_t *memory,
+                      bth_chunk *chunk)
 {
     size_t first = span->first, end = first;
 
@@ -116,19 +116,18 @@ static berth_chunk *cut(const berth_spans *spans, const struct span *span, uint8
             first++;
         while (end < span->end && spans->items[end].storage->offset < begin + nbytes)
             end++;
-        *chunk = (berth_chunk){.offset = begin,
-                               .nbytes = (uint32_t)nbytes,
-                               .method = span->method,
-                               .memory = memory ? memory + done : NULL,
-                               .phase = (uint32_t)((span->at + done) % spans->chunk_nbytes),
-                               .first_item = first,
-                               .end_item = end};
+        *chunk = (bth_chunk){.offset = begin,
+                             .nbytes = (uint32_t)nbytes,
+                             .method = span->method,
+                             .memory = memory ? memory + done : NULL,
+                             .phase = (uint32_t)((span->at + done) % spans->chunk_nbytes),
+                             .first_item = first,
+                             .end_item = end};
     }
     return chunk;
 }
 
-void berth_spans_cut(berth_spans *spans, uint8_t *region, const uint8_t *mapped,
-                     berth_chunk *chunks)
+void bth_spans_cut(bth_spans *spans, uint8_t *region, const uint8_t *mapped, bth_chunk *chunks)
 {
     uint64_t region_nbytes = 0;
 

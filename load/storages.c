@@ -8,7 +8,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
@@ -38,9 +38,9 @@ static bool is_open(const berth_storage *storage)
 }
 
 /* An untyped storage is swapped by the dtype that views it; bytes beside it do not count. */
-static void settle(berth_stored *stored, berth_dtype dtype)
+static void settle(bth_stored *stored, berth_dtype dtype)
 {
-    size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : berth_dtype_swap_nbytes(dtype);
+    size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
 
     if (unit > 1 && stored->unit > 1 && stored->unit != unit)
         stored->is_ambiguous = true;
@@ -54,7 +54,7 @@ static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
     bool any_open = false;
 
     for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         settle(&checkpoint->stored[i], storage->dtype);
         if (is_open(storage)) {
             settle(&checkpoint->stored[i], storage->element);
@@ -63,10 +63,10 @@ static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
     }
     if (!any_open)
         return 0;
-    if (berth_names_new(checkpoint->root, &checkpoint->names, error) < 0)
+    if (bth_names_new(checkpoint->root, &checkpoint->names, error) < 0)
         return error->code;
-    for (size_t i = 0; i < berth_names_count(checkpoint->names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(berth_names_value(checkpoint->names, i));
+    for (size_t i = 0; i < bth_names_count(checkpoint->names); i++) {
+        const berth_tensor *tensor = berth_value_tensor(bth_names_value(checkpoint->names, i));
         if (tensor && tensor->storage && is_open(tensor->storage))
             settle(&checkpoint->stored[tensor->storage->index], tensor->dtype);
     }
@@ -83,52 +83,52 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
     return storage->root;
 }
 
-int berth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                           berth_error *error)
+int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                         berth_error *error)
 {
     char record[sizeof error->record];
 
     (void)snprintf(record, sizeof record, checkpoint->is_stream ? "storage %s" : "data/%s",
                    storage->key);
-    return berth_error_in(error, record);
+    return bth_error_in(error, record);
 }
 
-int berth_fail_ambiguous(const berth_storage *storage, berth_error *error)
+int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
 {
-    return berth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
-                      "it is in the other byte order, and viewed as elements of different width: "
-                      "which bytes to swap is not known");
+    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
+                    "it is in the other byte order, and viewed as elements of different width: "
+                    "which bytes to swap is not known");
 }
 
 /* As they are in the file. */
 static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *buffer,
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const berth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->stored[root->index];
 
-    if (!berth_range_is_long(&checkpoint->config, nbytes))
-        return berth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+    if (!bth_range_is_long(&checkpoint->config, nbytes))
+        return bth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
     struct berth_config config = checkpoint->config;
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     if (stored->chosen_by)
         config.load_method = stored->chosen;
-    berth_checkpoint_unlock(checkpoint);
-    return berth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL,
-                            buffer, nbytes, root->offset + offset, error);
+    bth_checkpoint_unlock(checkpoint);
+    return bth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL, buffer,
+                          nbytes, root->offset + offset, error);
 }
 
 /* A part of one unit. */
-static int read_part(berth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
+static int read_part(bth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
     uint8_t whole[WIDEST_UNIT];
     uint64_t start = offset - offset % unit;
     size_t have = root->nbytes - start < unit ? (size_t)(root->nbytes - start) : unit;
 
-    if (berth_reader_read(reader, whole, have, root->offset + start, error) < 0)
+    if (bth_reader_read(reader, whole, have, root->offset + start, error) < 0)
         return error->code;
     if (have == unit)
-        berth_swap_bytes(whole, whole, unit, unit);
+        bth_swap_bytes(whole, whole, unit, unit);
     memcpy(buffer, whole + (offset - start), nbytes);
     return 0;
 }
@@ -137,7 +137,7 @@ static int read_part(berth_reader *reader, const berth_storage *root, size_t uni
 static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root, size_t unit,
                         uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    berth_reader *reader = &checkpoint->reader;
+    bth_reader *reader = &checkpoint->reader;
     size_t head = (size_t)((unit - offset % unit) % unit);
 
     head = head < nbytes ? head : nbytes;
@@ -146,7 +146,7 @@ static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
         return error->code;
     if (read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
         return error->code;
-    berth_swap_bytes(buffer + head, buffer + head, middle, unit);
+    bth_swap_bytes(buffer + head, buffer + head, middle, unit);
     if (tail == 0)
         return 0;
     return read_part(reader, root, unit, buffer + head + middle, tail, offset + head + middle,
@@ -157,12 +157,12 @@ static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
 static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const berth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->stored[root->index];
 
     if (stored->is_ambiguous)
-        return berth_fail_ambiguous(root, error);
-    if (checkpoint->config.load_check >= BERTH_CHECK_DATA &&
-        berth_verify_storage(checkpoint, root, error) < 0)
+        return bth_fail_ambiguous(root, error);
+    if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
+        bth_verify_storage(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
         return read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
@@ -170,14 +170,14 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
 }
 
 /* From a device. Memory of the caller's may be freed by now. */
-static int read_placed(const berth_placed *placed, const berth_storage *root, void *buffer,
+static int read_placed(const bth_placed *placed, const berth_storage *root, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
-    if (berth_device_check_life(placed->device, placed->life, error) < 0 ||
-        berth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
+    if (bth_device_check_life(placed->device, placed->life, error) < 0 ||
+        bth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
         return error->code;
-    return berth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
-                             NULL, error);
+    return bth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
+                           NULL, error);
 }
 
 /* From what it has become, wherever that is, or else from the file. */
@@ -185,57 +185,57 @@ static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, v
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
     /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = berth_storage_found(checkpoint, root->index);
+    const uint8_t *memory = bth_storage_found(checkpoint, root->index);
 
-    if (memory && berth_range_is_long(&checkpoint->config, nbytes))
-        return berth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
-                                error);
+    if (memory && bth_range_is_long(&checkpoint->config, nbytes))
+        return bth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
+                              error);
     if (memory) {
         memcpy(buffer, memory + offset, nbytes);
         return 0;
     }
-    berth_placed placed = berth_storage_placed(checkpoint, root);
+    bth_placed placed = bth_storage_placed(checkpoint, root);
     if (placed.is_there)
         return read_placed(&placed, root, buffer, nbytes, offset, error);
     return read_root(checkpoint, root, buffer, nbytes, offset, error);
 }
 
-int berth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                       size_t nbytes, uint64_t offset, berth_error *error)
+int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error)
 {
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
-                          (ull)offset, (ull)storage->nbytes);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
+                        (ull)offset, (ull)storage->nbytes);
     const berth_storage *root = root_of(storage, &offset);
     if (nbytes == 0 || read_there(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
-    return berth_error_in_storage(checkpoint, root, error);
+    return bth_error_in_storage(checkpoint, root, error);
 }
 
 /* The hook of berth_storage: who saves the tree again knows nothing of load/. */
 static int read_hook(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                      berth_error *error)
 {
-    berth_stored *stored = storage->context;
+    bth_stored *stored = storage->context;
     berth_checkpoint *checkpoint = stored->checkpoint;
 
-    if (berth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return berth_error_prefix(error, checkpoint->reader.name);
+    if (bth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
+        return bth_error_prefix(error, checkpoint->reader.name);
     return 0;
 }
 
-uint64_t berth_chunk_nbytes(const struct berth_config *config)
+uint64_t bth_chunk_nbytes(const struct berth_config *config)
 {
     uint64_t nbytes = config->io_chunk_nbytes ? (uint64_t)config->io_chunk_nbytes : CHUNK_NBYTES;
 
     return nbytes < LEAST_CHUNK_NBYTES ? LEAST_CHUNK_NBYTES : nbytes - nbytes % WIDEST_UNIT;
 }
 
-unsigned berth_n_workers(const struct berth_config *config, uint64_t n_tasks)
+unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks)
 {
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : berth_pool_measure();
-    uint64_t chunk_nbytes = berth_chunk_nbytes(config);
+    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : bth_pool_measure();
+    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
 
     if (config->io_memory_nbytes && n > (uint64_t)config->io_memory_nbytes / chunk_nbytes)
         n = (uint64_t)config->io_memory_nbytes / chunk_nbytes;
@@ -246,12 +246,12 @@ unsigned berth_n_workers(const struct berth_config *config, uint64_t n_tasks)
 
 /* ---- where it lies ---- */
 
-void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts)
+void bth_know_source(berth_checkpoint *checkpoint, bth_facts *facts)
 {
-    const berth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->reader;
 
     if (!checkpoint->file_system_is_known && reader->fd >= 0)
-        checkpoint->file_system = berth_file_system_of(reader->fd);
+        checkpoint->file_system = bth_file_system_of(reader->fd);
     checkpoint->file_system_is_known = true;
     facts->is_memory = reader->memory != NULL;
     facts->is_file = reader->fd >= 0;
@@ -263,13 +263,13 @@ void berth_know_source(berth_checkpoint *checkpoint, berth_facts *facts)
 static const char *why_not_direct(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->direct_is_tried) {
-        BERTH_HOLD_CANCEL(true);
+        BTH_HOLD_CANCEL(true);
         checkpoint->direct_is_tried = true;
         checkpoint->direct.fd = -1;
-        if (checkpoint->file_system == BERTH_IN_MEMORY) /* some take it, and copy as ever */
+        if (checkpoint->file_system == BTH_IN_MEMORY) /* some take it, and copy as ever */
             checkpoint->no_direct = "the file system is in memory";
-        else if (berth_direct_open_reading(checkpoint->reader.fd, &checkpoint->direct,
-                                           &checkpoint->no_direct))
+        else if (bth_direct_open_reading(checkpoint->reader.fd, &checkpoint->direct,
+                                         &checkpoint->no_direct))
             checkpoint->no_direct = NULL;
     }
     if (atomic_load(&checkpoint->direct_is_refused))
@@ -278,8 +278,8 @@ static const char *why_not_direct(berth_checkpoint *checkpoint)
 }
 
 /* T5: what cannot be used as it lies is read, whatever was decided. */
-static berth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_storage *root,
-                               berth_way way)
+static bth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_storage *root,
+                             bth_way way)
 {
     uintptr_t address =
         (uintptr_t)checkpoint->reader.memory + root->offset; /* maps: page-aligned */
@@ -287,39 +287,39 @@ static berth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_s
     if (way.method != BERTH_LOAD_MAP)
         return way;
     if (checkpoint->stored[root->index].unit > 1)
-        return (berth_way){BERTH_LOAD_READ, "it is in the other byte order"};
-    if (address % berth_storage_alignment(root) != 0)
-        return (berth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
+        return (bth_way){BERTH_LOAD_READ, "it is in the other byte order"};
+    if (address % bth_storage_alignment(root) != 0)
+        return (bth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
     return way;
 }
 
-berth_way berth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
-                            berth_facts *facts, const berth_storage *root)
+bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
+                        bth_facts *facts, const berth_storage *root)
 {
-    const berth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->stored[root->index];
     berth_load_method asked =
         stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
-    berth_way way = berth_way_choose(config, facts, asked, stored->chosen_by);
+    bth_way way = bth_way_choose(config, facts, asked, stored->chosen_by);
 
     if (way.method == BERTH_LOAD_DIRECT && !facts->no_direct) {
         facts->no_direct = why_not_direct(checkpoint);
-        way = berth_way_choose(config, facts, asked, stored->chosen_by);
+        way = bth_way_choose(config, facts, asked, stored->chosen_by);
     }
     return where_it_lies(checkpoint, root, way);
 }
 
 /* How storages become memory when they are asked for one by one, as far as it is the same for all.
  */
-void berth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
+void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
 {
     static const char *const texts[] = {"", "map", "read", "direct"};
-    berth_facts facts = {0};
+    bth_facts facts = {0};
 
-    berth_checkpoint_lock(checkpoint);
-    berth_know_source(checkpoint, &facts);
-    berth_checkpoint_unlock(checkpoint);
-    berth_way way = berth_way_choose(&checkpoint->config, &facts,
-                                     (berth_load_method)checkpoint->config.load_method, NULL);
+    bth_checkpoint_lock(checkpoint);
+    bth_know_source(checkpoint, &facts);
+    bth_checkpoint_unlock(checkpoint);
+    bth_way way = bth_way_choose(&checkpoint->config, &facts,
+                                 (berth_load_method)checkpoint->config.load_method, NULL);
     *method = facts.is_memory ? "memory" : texts[way.method];
     *reason = way.reason;
 }
@@ -328,38 +328,38 @@ void berth_storages_method(berth_checkpoint *checkpoint, const char **method, co
  * from then on. */
 static int make_map(berth_checkpoint *checkpoint, berth_error *error)
 {
-    const berth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->reader;
 
     if (checkpoint->map.base || checkpoint->map_is_refused ||
-        berth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
-                       &checkpoint->map, error) == 0)
+        bth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
+                     &checkpoint->map, error) == 0)
         return 0;
     if (error->system_errno == 0)
         return error->code;
-    berth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
-    berth_error_clear(error);
+    bth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
+    bth_error_clear(error);
     checkpoint->map_is_refused = true;
     return 0;
 }
 
 /* Of a file that is mapped. `offset` is what an error names. */
-static int check_size(const berth_reader *reader, uint64_t offset, berth_error *error)
+static int check_size(const bth_reader *reader, uint64_t offset, berth_error *error)
 {
     uint64_t nbytes;
 
-    if (berth_file_size(reader->fd, &nbytes, error) < 0)
+    if (bth_file_size(reader->fd, &nbytes, error) < 0)
         return error->code;
     if (nbytes >= reader->nbytes)
         return 0;
-    return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                      "the file had %llu bytes when it was opened, and now has %llu",
-                      (ull)reader->nbytes, (ull)nbytes);
+    return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                    "the file had %llu bytes when it was opened, and now has %llu",
+                    (ull)reader->nbytes, (ull)nbytes);
 }
 
-int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
-                   berth_error *error)
+int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
+                 berth_error *error)
 {
-    const berth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->reader;
 
     *map = reader->memory;
     if (*map)
@@ -371,7 +371,7 @@ int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t 
     if (!checkpoint->map.base)
         return 0;
     /* F1 */
-    uint64_t tick = berth_tick();
+    uint64_t tick = bth_tick();
     if (tick != checkpoint->sized_at && check_size(reader, offset, error) < 0)
         return error->code;
     checkpoint->sized_at = tick;
@@ -379,24 +379,24 @@ int berth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t 
     return 0;
 }
 
-size_t berth_storage_alignment(const berth_storage *storage)
+size_t bth_storage_alignment(const berth_storage *storage)
 {
-    return is_open(storage) ? WIDEST_UNIT : berth_dtype_swap_nbytes(storage->dtype);
+    return is_open(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
 }
 
-int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
-                         const uint8_t **memory, berth_error *error)
+int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
+                       const uint8_t **memory, berth_error *error)
 {
-    berth_stored *stored = &checkpoint->stored[storage->index];
+    bth_stored *stored = &checkpoint->stored[storage->index];
     const berth_storage *root = storage->root ? storage->root : storage;
-    berth_bringing how = {.config = &checkpoint->config,
-                          .with_crc32 = checkpoint->config.load_check >= BERTH_CHECK_DATA};
+    bth_bringing how = {.config = &checkpoint->config,
+                        .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
 
-    BERTH_HOLD_CANCEL(how.with_crc32); /* the directory may be read */
-    *memory = berth_storage_found(checkpoint, storage->index);
+    BTH_HOLD_CANCEL(how.with_crc32); /* the directory may be read */
+    *memory = bth_storage_found(checkpoint, storage->index);
     if (*memory)
         return 0;
-    if (berth_bring(checkpoint, &how, &root, 1, error) < 0)
+    if (bth_bring(checkpoint, &how, &root, 1, error) < 0)
         return error->code;
     if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,
@@ -405,38 +405,38 @@ int berth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *stor
     return 0;
 }
 
-bool berth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)
+bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
     const berth_storage *root = storage->root ? storage->root : storage;
-    berth_facts facts = {0};
+    bth_facts facts = {0};
 
-    if (berth_storage_found(checkpoint, root->index))
+    if (bth_storage_found(checkpoint, root->index))
         return true;
-    if (berth_storage_placed(checkpoint, root).device)
+    if (bth_storage_placed(checkpoint, root).device)
         return false;
-    berth_checkpoint_lock(checkpoint);
-    berth_know_source(checkpoint, &facts);
-    berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, root);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
+    bth_know_source(checkpoint, &facts);
+    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    bth_checkpoint_unlock(checkpoint);
     return way.method == BERTH_LOAD_MAP;
 }
 
 /* ---- what became of them ---- */
 
-int berth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                              uint32_t computed, berth_crc_verdict *verdict, berth_error *error)
+int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
+                            uint32_t computed, berth_crc_verdict *verdict, berth_error *error)
 {
-    const berth_zip_entry *entry;
+    const bth_zip_entry *entry;
     bool present = false;
 
     *verdict = BERTH_CRC_ABSENT; /* a stream has none */
     if (checkpoint->is_stream)
         return 0;
     *verdict = BERTH_CRC_UNCHECKED;
-    if (berth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
+    if (bth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
         entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
         return error->code;
-    if (berth_zip_check_crc(entry, computed, &present, error) < 0)
+    if (bth_zip_check_crc(entry, computed, &present, error) < 0)
         *verdict = BERTH_CRC_BAD;
     else
         *verdict = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
@@ -446,19 +446,19 @@ int berth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage 
 int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *storage,
                            berth_storage_stats *stats, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!stats)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "there is no place for the statistics");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "there is no place for the statistics");
     *stats =
         (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
-    if (berth_checkpoint_check_storage(checkpoint, storage, error) < 0)
-        return checkpoint ? berth_error_prefix(error, checkpoint->reader.name) : error->code;
+    if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
+        return checkpoint ? bth_error_prefix(error, checkpoint->reader.name) : error->code;
     const berth_storage *root = storage->root ? storage->root : storage;
-    const berth_stored *stored = &checkpoint->stored[root->index];
-    const berth_device_handle *device = berth_storage_placed(checkpoint, root).device;
-    berth_checkpoint_lock(checkpoint);
-    stats->place = device ? berth_device_name(device) : "cpu";
+    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_device_handle *device = bth_storage_placed(checkpoint, root).device;
+    bth_checkpoint_lock(checkpoint);
+    stats->place = device ? bth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;
@@ -466,24 +466,24 @@ int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *st
         stats->method = stored->method;
         stats->reason = stored->reason;
     }
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return 0;
 }
 
 /* ---- begin and end ---- */
 
-int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
+int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
 {
     size_t n = checkpoint->n_storages;
 
     if (n == 0)
         return 0;
-    checkpoint->stored = berth_tree_allocate(checkpoint->tree, n * sizeof *checkpoint->stored);
+    checkpoint->stored = bth_tree_allocate(checkpoint->tree, n * sizeof *checkpoint->stored);
     if (!checkpoint->stored)
-        return berth_fail_memory(error, n * sizeof *checkpoint->stored);
+        return bth_fail_memory(error, n * sizeof *checkpoint->stored);
     for (size_t i = 0; i < n; i++) {
-        berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
-        checkpoint->stored[i] = (berth_stored){.checkpoint = checkpoint, .unit = 1};
+        berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+        checkpoint->stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
         storage->context = &checkpoint->stored[i];
         storage->read = read_hook;
     }
@@ -491,27 +491,27 @@ int berth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
     return checkpoint->is_foreign ? settle_units(checkpoint, error) : 0;
 }
 
-void berth_kept_region_free(berth_kept_region *kept)
+void bth_kept_region_free(bth_kept_region *kept)
 {
     if (kept)
-        berth_region_free(&kept->region);
-    berth_release(kept);
+        bth_region_free(&kept->region);
+    bth_release(kept);
 }
 
-void berth_storages_end(berth_checkpoint *checkpoint)
+void bth_storages_end(berth_checkpoint *checkpoint)
 {
-    for (berth_kept_region *kept = checkpoint->regions, *next; kept; kept = next) {
+    for (bth_kept_region *kept = checkpoint->regions, *next; kept; kept = next) {
         next = kept->next;
-        berth_kept_region_free(kept);
+        bth_kept_region_free(kept);
     }
     checkpoint->regions = NULL;
-    berth_device_memory_list_free(checkpoint->device_memory);
+    bth_device_memory_list_free(checkpoint->device_memory);
     checkpoint->device_memory = NULL;
-    berth_release(checkpoint->placed);
+    bth_release(checkpoint->placed);
     checkpoint->placed = NULL;
     if (checkpoint->direct_is_tried)
-        berth_direct_close(&checkpoint->direct);
+        bth_direct_close(&checkpoint->direct);
     checkpoint->direct_is_tried = false;
     checkpoint->stored = NULL;
-    berth_map_free(&checkpoint->map);
+    bth_map_free(&checkpoint->map);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Drives the reader of streams from before PyTorch 1.6: brings it as many bytes as it needs. */
-#include "format/stream_read.h"
+#include "format/pickle/stream_read.h"
 
 #include <string.h>
 
@@ -15,57 +15,56 @@
 typedef unsigned long long ull;
 
 /* The five pickles, with as much of the head as they take. */
-static int read_head(berth_checkpoint *checkpoint, berth_window *window, berth_stream *stream,
+static int read_head(berth_checkpoint *checkpoint, bth_window *window, bth_stream *stream,
                      berth_error *error)
 {
-    bool inert = checkpoint->config.load_unknown_globals == BERTH_UNKNOWN_INERT;
+    bool inert = checkpoint->config.load_unknown_globals == BTH_UNKNOWN_INERT;
     uint64_t file_nbytes = window->reader->nbytes;
 
     for (;;) {
-        int result = berth_stream_read(window->head, window->head_nbytes, inert, checkpoint->tree,
-                                       stream, error);
+        int result = bth_stream_read(window->head, window->head_nbytes, inert, checkpoint->tree,
+                                     stream, error);
         if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
             return result;
-        berth_error_clear(error);
-        if (berth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
+        bth_error_clear(error);
+        if (bth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
             return error->code;
     }
 }
 
-static int place_storages(berth_checkpoint *checkpoint, berth_window *window,
-                          const berth_stream *stream, berth_error *error)
+static int place_storages(berth_checkpoint *checkpoint, bth_window *window,
+                          const bth_stream *stream, berth_error *error)
 {
     uint64_t at = stream->payload_offset;
     const uint8_t *count;
 
     for (size_t i = 0; i < stream->n_keys; i++) {
-        if (berth_window_get(window, at, COUNT_NBYTES, AHEAD_NBYTES, &count, error) < 0 ||
-            berth_stream_place(stream, checkpoint->tree, i, count, at, window->reader->nbytes, &at,
-                               error) < 0)
+        if (bth_window_get(window, at, COUNT_NBYTES, AHEAD_NBYTES, &count, error) < 0 ||
+            bth_stream_place(stream, checkpoint->tree, i, count, at, window->reader->nbytes, &at,
+                             error) < 0)
             return error->code;
     }
     /* One reading: a second object behind the first would be read by some and not by others. */
     if (at != window->reader->nbytes)
-        return berth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                          "%llu bytes follow the last storage of the stream",
-                          (ull)(window->reader->nbytes - at));
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                        "%llu bytes follow the last storage of the stream",
+                        (ull)(window->reader->nbytes - at));
     return 0;
 }
 
-int berth_checkpoint_read_stream(berth_checkpoint *checkpoint, berth_window *window,
-                                 berth_error *error)
+int bth_checkpoint_read_stream(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
 {
-    berth_stream stream;
+    bth_stream stream;
 
     memset(&stream, 0, sizeof stream);
     checkpoint->is_stream = true;
-    checkpoint->archive = berth_duplicate("", 0);
+    checkpoint->archive = bth_duplicate("", 0);
     if (!checkpoint->archive)
-        return berth_fail_memory(error, 1);
+        return bth_fail_memory(error, 1);
     if (read_head(checkpoint, window, &stream, error) < 0)
         return error->code;
     checkpoint->root = stream.root;
-    checkpoint->n_storages = berth_tree_n_storages(checkpoint->tree);
+    checkpoint->n_storages = bth_tree_n_storages(checkpoint->tree);
     /* PyTorch wrote a stream's elements little-endian on every machine, and reads them so, whatever
        little_endian in its head says of the machine (FORMAT.md 7). */
     checkpoint->is_big = false;

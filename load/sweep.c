@@ -30,10 +30,10 @@ struct tile_sums {
 };
 
 struct sweep {
-    berth_supply supply;
-    berth_sweep_order *order;
+    bth_supply supply;
+    bth_sweep_order *order;
     atomic_bool has_unread;
-    berth_swept *records;
+    bth_swept *records;
     size_t n_records;
     uint64_t tile_nbytes;
     uint64_t first_tile; /* of the file: tile 0 of the sweep */
@@ -64,17 +64,17 @@ static uint64_t larger(uint64_t a, uint64_t b)
 
 /* ---- which bytes are asked for: a record's data, and what is wanted before and behind ---- */
 
-static uint64_t data_end(const berth_swept *record)
+static uint64_t data_end(const bth_swept *record)
 {
     return record->offset + record->nbytes;
 }
 
-static uint64_t begin_of(const berth_swept *record)
+static uint64_t begin_of(const bth_swept *record)
 {
     return record->wants_header ? record->entry->header_offset : record->offset;
 }
 
-static uint64_t end_of(const berth_swept *record)
+static uint64_t end_of(const bth_swept *record)
 {
     if (!record->wants_descriptor)
         return data_end(record);
@@ -99,34 +99,34 @@ static size_t find(const struct sweep *sweep, uint64_t offset)
 /* ---- one block ---- */
 
 /* Z5: a header that is whole in [bytes, bytes + nbytes) and says what was computed. */
-static bool header_agrees(const berth_swept *record, const uint8_t *bytes, uint64_t nbytes)
+static bool header_agrees(const bth_swept *record, const uint8_t *bytes, uint64_t nbytes)
 {
-    berth_zip_entry entry = *record->entry;
-    berth_zip_local local;
+    bth_zip_entry entry = *record->entry;
+    bth_zip_local local;
     berth_error unasked;
 
-    berth_error_clear(&unasked);
-    return nbytes >= BERTH_ZIP_LOCAL_NBYTES && berth_zip_local_nbytes(bytes) <= nbytes &&
-           berth_zip_read_local(bytes, nbytes, entry.header_offset, &local, &unasked) == 0 &&
-           berth_zip_check_local(&local, &entry, &unasked) == 0 &&
+    bth_error_clear(&unasked);
+    return nbytes >= BTH_ZIP_LOCAL_NBYTES && bth_zip_local_nbytes(bytes) <= nbytes &&
+           bth_zip_read_local(bytes, nbytes, entry.header_offset, &local, &unasked) == 0 &&
+           bth_zip_check_local(&local, &entry, &unasked) == 0 &&
            entry.data_offset == record->offset;
 }
 
 /* Z6 */
-static bool descriptor_agrees(const berth_swept *record, const uint8_t *bytes, uint64_t nbytes)
+static bool descriptor_agrees(const bth_swept *record, const uint8_t *bytes, uint64_t nbytes)
 {
-    berth_zip_entry entry = *record->entry;
+    bth_zip_entry entry = *record->entry;
     berth_error unasked;
 
-    berth_error_clear(&unasked);
+    bth_error_clear(&unasked);
     entry.data_offset = record->offset;
     /* Without a signature the bytes before it matter, too: left to who reads them again. */
-    return berth_zip_before_descriptor(&entry) == 0 &&
-           berth_zip_check_descriptor(bytes, nbytes, entry.next_offset, &entry, &unasked) == 0;
+    return bth_zip_before_descriptor(&entry) == 0 &&
+           bth_zip_check_descriptor(bytes, nbytes, entry.next_offset, &entry, &unasked) == 0;
 }
 
 /* What [begin, end) of the file, which is at `bytes`, shows of one record. */
-static void take(struct walk *walk, berth_swept *record, const uint8_t *bytes, uint64_t begin,
+static void take(struct walk *walk, bth_swept *record, const uint8_t *bytes, uint64_t begin,
                  uint64_t end)
 {
     uint64_t from = larger(record->offset, begin), to = smaller(data_end(record), end);
@@ -136,7 +136,7 @@ static void take(struct walk *walk, berth_swept *record, const uint8_t *bytes, u
             header_agrees(record, bytes + (record->entry->header_offset - begin),
                           smaller(end, record->offset) - record->entry->header_offset);
     if (from < to) {
-        walk->crc32 = berth_crc32(walk->crc32, bytes + (from - begin), to - from);
+        walk->crc32 = bth_crc32(walk->crc32, bytes + (from - begin), to - from);
         walk->done_nbytes += to - from;
     }
     if (record->wants_descriptor && data_end(record) >= begin && end_of(record) <= end)
@@ -147,7 +147,7 @@ static void take(struct walk *walk, berth_swept *record, const uint8_t *bytes, u
 /* The record has no more bytes in this tile. */
 static void put_sum(struct walk *walk)
 {
-    berth_swept *record = &walk->sweep->records[walk->at];
+    bth_swept *record = &walk->sweep->records[walk->at];
 
     if (record->offset < walk->begin)
         walk->sweep->sums[walk->tile].first = walk->crc32;
@@ -158,7 +158,7 @@ static void put_sum(struct walk *walk)
     walk->crc32 = 0;
 }
 
-static bool is_empty(const berth_swept *record)
+static bool is_empty(const bth_swept *record)
 {
     return begin_of(record) == end_of(record);
 }
@@ -169,7 +169,7 @@ static bool is_empty(const berth_swept *record)
  */
 static bool narrow(struct walk *walk, uint64_t *begin, uint64_t *end)
 {
-    const berth_swept *records = walk->sweep->records;
+    const bth_swept *records = walk->sweep->records;
     size_t n = walk->sweep->n_records;
 
     while (walk->at < n && is_empty(&records[walk->at]))
@@ -189,7 +189,7 @@ static bool narrow(struct walk *walk, uint64_t *begin, uint64_t *end)
     return *begin < *end;
 }
 
-bool berth_sweep_goes_on(const berth_sweep_order *order, const berth_error *error)
+bool bth_sweep_goes_on(const bth_sweep_order *order, const berth_error *error)
 {
     int reason = error->system_errno;
 
@@ -197,14 +197,14 @@ bool berth_sweep_goes_on(const berth_sweep_order *order, const berth_error *erro
 }
 
 /* A request failed. 0: its records are read again, one by one, when all others are summed. */
-static int leave_unread(struct sweep *sweep, const berth_swept *record, berth_error *error)
+static int leave_unread(struct sweep *sweep, const bth_swept *record, berth_error *error)
 {
-    (void)berth_error_in(error, record->entry ? record->entry->record : "storages");
-    if (!berth_sweep_goes_on(sweep->order, error))
+    (void)bth_error_in(error, record->entry ? record->entry->record : "storages");
+    if (!bth_sweep_goes_on(sweep->order, error))
         return error->code;
     if (!atomic_exchange(&sweep->has_unread, true))
         sweep->order->unread = *error;
-    berth_error_clear(error);
+    bth_error_clear(error);
     return 0;
 }
 
@@ -213,12 +213,12 @@ static int sweep_run(struct walk *walk, unsigned worker, uint64_t begin, uint64_
 {
     struct sweep *sweep = walk->sweep;
     const uint8_t *bytes;
-    bool is_read = berth_supply_get(&sweep->supply, worker, begin, end, &bytes, error) == 0;
+    bool is_read = bth_supply_get(&sweep->supply, worker, begin, end, &bytes, error) == 0;
 
     if (!is_read && leave_unread(sweep, &sweep->records[walk->at], error) < 0)
         return error->code;
     while (walk->at < sweep->n_records && begin_of(&sweep->records[walk->at]) < end) {
-        berth_swept *record = &sweep->records[walk->at];
+        bth_swept *record = &sweep->records[walk->at];
         if (is_read)
             take(walk, record, bytes, begin, end);
         else
@@ -264,13 +264,13 @@ static int sweep_tile(void *context, uint64_t task, unsigned worker, berth_error
 }
 
 /* The sum of a record that lies in several tiles. */
-static uint32_t combine(const struct sweep *sweep, const berth_swept *record)
+static uint32_t combine(const struct sweep *sweep, const bth_swept *record)
 {
     uint64_t tile = record->offset / sweep->tile_nbytes;
     uint32_t crc32 = sweep->sums[tile - sweep->first_tile].last;
 
     while (++tile * sweep->tile_nbytes < data_end(record))
-        crc32 = berth_crc32_combine(
+        crc32 = bth_crc32_combine(
             crc32, sweep->sums[tile - sweep->first_tile].first,
             smaller(sweep->tile_nbytes, data_end(record) - tile * sweep->tile_nbytes));
     return crc32;
@@ -279,7 +279,7 @@ static uint32_t combine(const struct sweep *sweep, const berth_swept *record)
 static void combine_all(const struct sweep *sweep)
 {
     for (size_t i = 0; i < sweep->n_records; i++) {
-        berth_swept *record = &sweep->records[i];
+        bth_swept *record = &sweep->records[i];
         if (record->nbytes > 0 &&
             record->offset / sweep->tile_nbytes != (data_end(record) - 1) / sweep->tile_nbytes)
             record->crc32 = combine(sweep, record);
@@ -302,19 +302,19 @@ static int watch(void *context)
 
 static int run(struct sweep *sweep, uint64_t n_tiles, berth_error *error)
 {
-    sweep->sums = berth_allocate_zeroed(n_tiles * sizeof *sweep->sums);
+    sweep->sums = bth_allocate_zeroed(n_tiles * sizeof *sweep->sums);
     if (!sweep->sums)
-        return berth_fail_memory(error, n_tiles * sizeof *sweep->sums);
-    if (berth_pool_run(sweep->supply.n_workers, n_tiles, sweep_tile, watch, sweep, error) == 0)
+        return bth_fail_memory(error, n_tiles * sizeof *sweep->sums);
+    if (bth_pool_run(sweep->supply.n_workers, n_tiles, sweep_tile, watch, sweep, error) == 0)
         combine_all(sweep);
-    berth_release(sweep->sums);
+    bth_release(sweep->sums);
     return error->code;
 }
 
-int berth_sweep(berth_reader *reader, const struct berth_config *config, berth_sweep_order *order,
-                berth_swept *records, size_t n_records, berth_error *error)
+int bth_sweep(bth_reader *reader, const struct berth_config *config, bth_sweep_order *order,
+              bth_swept *records, size_t n_records, berth_error *error)
 {
-    uint64_t chunk_nbytes = berth_chunk_nbytes(config);
+    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
     struct sweep sweep = {.order = order,
                           .records = records,
                           .n_records = n_records,
@@ -329,11 +329,11 @@ int berth_sweep(berth_reader *reader, const struct berth_config *config, berth_s
     if (begin == end)
         return 0; /* but empty records, whose sums are 0 */
     sweep.first_tile = begin / sweep.tile_nbytes;
-    if (berth_supply_begin(&sweep.supply, reader, config, begin, end, sweep.tile_nbytes,
-                           order->through_cache, error) < 0)
+    if (bth_supply_begin(&sweep.supply, reader, config, begin, end, sweep.tile_nbytes,
+                         order->through_cache, error) < 0)
         return error->code;
     (void)run(&sweep, (end - 1) / sweep.tile_nbytes - sweep.first_tile + 1, error);
-    berth_supply_end(&sweep.supply);
+    bth_supply_end(&sweep.supply);
     order->method = sweep.supply.method;
     order->reason = sweep.supply.reason;
     return error->code;

@@ -9,25 +9,25 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/zip_fields.h"
+#include "format/zip/zip_fields.h"
 #include "load/checkpoint.h"
 #include "load/sweep.h"
 
 typedef struct verification {
-    berth_reader *reader;
+    bth_reader *reader;
     const struct berth_config *config;
-    berth_container *container;   /* NULL: a stream */
+    bth_container *container;     /* NULL: a stream */
     berth_checkpoint *checkpoint; /* NULL: an archive */
-    berth_verifying *asked;
+    bth_verifying *asked;
     berth_verdict *verdict; /* in there */
-    berth_window window;
-    size_t *storages;     /* by the index of the entry: 1 + the storage's; 0: of none */
-    berth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
+    bth_window window;
+    size_t *storages;   /* by the index of the entry: 1 + the storage's; 0: of none */
+    bth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
     size_t n_records;
     berth_error first; /* what is told of the first bad record */
 } verification;
 
-static berth_zip_entry *entry_at(const verification *v, size_t i)
+static bth_zip_entry *entry_at(const verification *v, size_t i)
 {
     return &v->container->directory.entries[v->container->directory.by_offset[i]];
 }
@@ -43,29 +43,29 @@ static bool is_verdict(const berth_error *error)
 /* Whether it is about one record, and the others are looked at all the same. */
 static bool is_of_record(const verification *v, const berth_error *error)
 {
-    return is_verdict(error) || berth_sweep_goes_on(&v->asked->sweep, error);
+    return is_verdict(error) || bth_sweep_goes_on(&v->asked->sweep, error);
 }
 
 /* ---- what is swept ---- */
 
 /* Z7: a computed place is within what the directory leaves for the entry. */
-static bool fits(const berth_zip_entry *entry, uint64_t offset)
+static bool fits(const bth_zip_entry *entry, uint64_t offset)
 {
     return offset >= entry->header_offset && offset <= entry->next_offset &&
            entry->nbytes <= entry->next_offset - offset;
 }
 
 /* The storage of an entry, or NULL. */
-static const berth_storage *storage_of(const verification *v, const berth_zip_entry *entry)
+static const berth_storage *storage_of(const verification *v, const bth_zip_entry *entry)
 {
     size_t number = v->storages[entry - v->container->directory.entries];
 
-    return number > 0 ? berth_tree_storage(v->checkpoint->tree, number - 1) : NULL;
+    return number > 0 ? bth_tree_storage(v->checkpoint->tree, number - 1) : NULL;
 }
 
 /* Where the layout has an entry's data; 0: it does not say, or that is not how this file is read.
  */
-static uint64_t computed_offset(const verification *v, const berth_zip_entry *entry)
+static uint64_t computed_offset(const verification *v, const bth_zip_entry *entry)
 {
     const berth_storage *storage = storage_of(v, entry);
 
@@ -73,9 +73,9 @@ static uint64_t computed_offset(const verification *v, const berth_zip_entry *en
         return 0;
     if (storage)
         return storage->offset;
-    for (int which = 0; which < BERTH_N_SMALL; which++)
+    for (int which = 0; which < BTH_N_SMALL; which++)
         if (v->checkpoint->small[which].present &&
-            strcmp(entry->record, berth_small_names[which]) == 0)
+            strcmp(entry->record, bth_small_names[which]) == 0)
             return v->checkpoint->small[which].data_offset;
     return 0;
 }
@@ -84,14 +84,14 @@ static uint64_t computed_offset(const verification *v, const berth_zip_entry *en
 static bool comes_later(const verification *v, const berth_storage *storage)
 {
     berth_checkpoint *checkpoint = v->checkpoint;
-    berth_facts facts = {0};
+    bth_facts facts = {0};
 
     if (!v->asked->only_mapped || !storage)
         return false;
-    berth_checkpoint_lock(checkpoint);
-    berth_know_source(checkpoint, &facts);
-    berth_way way = berth_storage_way(checkpoint, &checkpoint->config, &facts, storage);
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
+    bth_know_source(checkpoint, &facts);
+    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, storage);
+    bth_checkpoint_unlock(checkpoint);
     return way.method != BERTH_LOAD_MAP;
 }
 
@@ -101,8 +101,8 @@ static bool comes_later(const verification *v, const berth_storage *storage)
  */
 static int prepare_place(verification *v, size_t i, berth_error *error)
 {
-    berth_zip_entry *entry = entry_at(v, i);
-    berth_swept *record = &v->records[i];
+    bth_zip_entry *entry = entry_at(v, i);
+    bth_swept *record = &v->records[i];
     uint64_t computed = computed_offset(v, entry);
 
     record->wants_descriptor = entry->end_offset == 0;
@@ -111,12 +111,12 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
-        (void)berth_container_check_entry(v->container, &v->window, i, error);
+        (void)bth_container_check_entry(v->container, &v->window, i, error);
         if (error->code < 0 && !is_of_record(v, error))
             return error->code;
         if (error->code < 0 && !is_verdict(error))
             v->asked->sweep.unread = *error;
-        berth_error_clear(error);
+        bth_error_clear(error);
         record->offset = entry->data_offset;
         record->is_left_out = entry->end_offset == 0; /* not as it should be */
     }
@@ -126,11 +126,11 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
 /* T1: a record that is longer than its storage is summed as a whole, now. */
 static int prepare(verification *v, size_t i, berth_error *error)
 {
-    const berth_zip_entry *entry = entry_at(v, i);
+    const bth_zip_entry *entry = entry_at(v, i);
     const berth_storage *storage = storage_of(v, entry);
-    berth_swept *record = &v->records[i];
+    bth_swept *record = &v->records[i];
 
-    *record = (berth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
+    *record = (bth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     if (prepare_place(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
@@ -145,10 +145,10 @@ static int prepare(verification *v, size_t i, berth_error *error)
 
 static int prepare_zip(verification *v, berth_error *error)
 {
-    v->storages = berth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
+    v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
-        return berth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint && berth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
+        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
+    if (v->checkpoint && bth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
         (void)prepare(v, i, error);
@@ -157,7 +157,7 @@ static int prepare_zip(verification *v, berth_error *error)
 
 static int compare_offsets(const void *a, const void *b)
 {
-    const berth_swept *first = a, *second = b;
+    const bth_swept *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
@@ -167,10 +167,10 @@ static void prepare_stream(verification *v)
 {
     v->n_records = 0;
     for (size_t i = 0; i < v->checkpoint->n_storages; i++) {
-        const berth_storage *storage = berth_tree_storage(v->checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(v->checkpoint->tree, i);
         if (!storage->root && !comes_later(v, storage))
             v->records[v->n_records++] =
-                (berth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
+                (bth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
     }
     qsort(v->records, v->n_records, sizeof *v->records, compare_offsets);
 }
@@ -178,10 +178,10 @@ static void prepare_stream(verification *v)
 /* ---- verdicts ---- */
 
 /* Counts and tells one record; what is bad about the first one is kept. */
-static void tell_record(verification *v, const berth_swept *record, berth_crc_verdict crc32,
+static void tell_record(verification *v, const bth_swept *record, berth_crc_verdict crc32,
                         const berth_error *bad)
 {
-    const berth_zip_entry *entry = record->entry;
+    const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
 
     v->verdict->n_records++;
@@ -205,30 +205,29 @@ static void tell_record(verification *v, const berth_swept *record, berth_crc_ve
 /* Header and descriptor of one entry (Z5, Z6): seen on the way, or else now. */
 static int settle(verification *v, size_t i, berth_error *bad)
 {
-    berth_zip_entry *entry = entry_at(v, i);
-    const berth_swept *record = &v->records[i];
+    bth_zip_entry *entry = entry_at(v, i);
+    const bth_swept *record = &v->records[i];
 
     if (entry->end_offset != 0)
         return 0;
     if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
         !record->descriptor_is_good)
-        return berth_container_check_entry(v->container, &v->window, i, bad);
+        return bth_container_check_entry(v->container, &v->window, i, bad);
     entry->data_offset = record->offset;
-    entry->end_offset = entry->flags & BERTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
-                                                                 : record->offset + record->nbytes;
+    entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
+                                                               : record->offset + record->nbytes;
     return 0;
 }
 
 /* What a request failed for that was for others, too, or for another part: read alone. */
-static int read_again(const verification *v, berth_swept *record, berth_error *bad)
+static int read_again(const verification *v, bth_swept *record, berth_error *bad)
 {
-    berth_sweep_order alone = {0};
-    berth_swept again = {
-        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+    bth_sweep_order alone = {0};
+    bth_swept again = {.entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
 
     if (!record->is_unread)
         return 0;
-    (void)berth_sweep(v->reader, v->config, &alone, &again, 1, bad);
+    (void)bth_sweep(v->reader, v->config, &alone, &again, 1, bad);
     record->crc32 = again.crc32;
     return bad->code;
 }
@@ -236,25 +235,25 @@ static int read_again(const verification *v, berth_swept *record, berth_error *b
 /* Z10. *present: the file says a CRC. */
 static int compare_sum(verification *v, size_t i, bool *present, berth_error *bad)
 {
-    const berth_zip_entry *entry = entry_at(v, i);
+    const bth_zip_entry *entry = entry_at(v, i);
     const uint8_t *bytes;
     uint8_t *owned;
 
     if (entry->method == 0)
-        return berth_zip_check_crc(entry, v->records[i].crc32, present, bad);
+        return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
     /* Deflated ones are few and small: one after the other. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)berth_container_bytes(entry, &v->window, &bytes, &owned, bad);
-    berth_release(owned);
+    (void)bth_container_bytes(entry, &v->window, &bytes, &owned, bad);
+    bth_release(owned);
     return bad->code;
 }
 
 /* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
-static int conclude_misplaced(verification *v, const berth_swept *record, berth_error *error)
+static int conclude_misplaced(verification *v, const bth_swept *record, berth_error *error)
 {
-    if (berth_check_layout(v->checkpoint, error) == 0)
-        (void)berth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
-                         "its data are not where they were computed to be");
+    if (bth_check_layout(v->checkpoint, error) == 0)
+        (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
+                       "its data are not where they were computed to be");
     tell_record(v, record, BERTH_CRC_UNCHECKED, error);
     return error->code;
 }
@@ -262,14 +261,14 @@ static int conclude_misplaced(verification *v, const berth_swept *record, berth_
 /* One entry after the sweep. Fails only where nothing can be said, or about nothing more. */
 static int conclude(verification *v, size_t i, berth_error *error)
 {
-    const berth_swept *record = &v->records[i];
-    const berth_zip_entry *entry = record->entry;
+    const bth_swept *record = &v->records[i];
+    const bth_zip_entry *entry = record->entry;
     berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
     bool present = false,
          is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
     berth_error bad;
 
-    berth_error_clear(&bad);
+    bth_error_clear(&bad);
     if (settle(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return conclude_misplaced(v, record, error);
@@ -285,7 +284,7 @@ static int conclude(verification *v, size_t i, berth_error *error)
         return error->code;
     }
     if (!is_verdict(&bad)) /* they name their record */
-        (void)berth_error_in(&bad, entry->record);
+        (void)bth_error_in(&bad, entry->record);
     if (!is_folder || bad.code < 0)
         tell_record(v, record, crc32, &bad);
     return 0;
@@ -300,16 +299,16 @@ static int conclude_zip(verification *v, berth_error *error)
     if (v->first.code < 0)
         return 0;
     if (v->checkpoint && v->checkpoint->calculated_offsets &&
-        berth_check_layout(v->checkpoint, error) < 0)
+        bth_check_layout(v->checkpoint, error) < 0)
         return error->code;
-    return berth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
+    return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
 static void conclude_stream(verification *v)
 {
     berth_error none;
 
-    berth_error_clear(&none);
+    bth_error_clear(&none);
     for (size_t i = 0; i < v->n_records; i++)
         tell_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
 }
@@ -322,7 +321,7 @@ static int sweep_all(verification *v, berth_error *error)
         return error->code;
     if (!v->container)
         prepare_stream(v);
-    if (berth_sweep(v->reader, v->config, &v->asked->sweep, v->records, v->n_records, error) < 0)
+    if (bth_sweep(v->reader, v->config, &v->asked->sweep, v->records, v->n_records, error) < 0)
         return error->code;
     if (v->container)
         return conclude_zip(v, error);
@@ -332,29 +331,29 @@ static int sweep_all(verification *v, berth_error *error)
 
 static int verify(verification *v, berth_error *error)
 {
-    v->records = berth_allocate((v->n_records + 1) * sizeof *v->records);
+    v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
     if (!v->records)
-        return berth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
-    berth_error_clear(&v->first);
-    berth_window_begin(&v->window, v->reader);
+        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
+    bth_error_clear(&v->first);
+    bth_window_begin(&v->window, v->reader);
     /* What is bad about an earlier record goes before what ends a verification. */
     if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     else if (error->code == 0) /* read at the second time: a disk that does so is not well */
         *error = v->asked->sweep.unread;
-    berth_window_free(&v->window);
-    berth_release(v->storages);
-    berth_release(v->records);
+    bth_window_free(&v->window);
+    bth_release(v->storages);
+    bth_release(v->records);
     return error->code;
 }
 
-static size_t n_all_records(const berth_container *container)
+static size_t n_all_records(const bth_container *container)
 {
     return container->directory.n_entries + container->directory.n_folders;
 }
 
-int berth_verify_container(berth_reader *reader, const struct berth_config *config,
-                           berth_container *container, berth_verifying *asked, berth_error *error)
+int bth_verify_container(bth_reader *reader, const struct berth_config *config,
+                         bth_container *container, bth_verifying *asked, berth_error *error)
 {
     verification v = {.reader = reader,
                       .config = config,
@@ -366,7 +365,7 @@ int berth_verify_container(berth_reader *reader, const struct berth_config *conf
     return verify(&v, error);
 }
 
-int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, berth_error *error)
+int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error)
 {
     verification v = {.reader = &checkpoint->reader,
                       .config = &checkpoint->config,
@@ -383,40 +382,39 @@ int berth_verify_data(berth_checkpoint *checkpoint, berth_verifying *asked, bert
 
 /* Its verdict, from now on. */
 static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                          const berth_zip_entry *entry, uint32_t crc32, berth_error *error)
+                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
 {
     berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
     bool present = false;
 
-    if (entry && berth_zip_check_crc(entry, crc32, &present, error) < 0)
+    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
         verdict = BERTH_CRC_BAD;
     else if (present)
         verdict = BERTH_CRC_GOOD;
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     checkpoint->stored[root->index].crc32 = (uint8_t)verdict;
-    berth_checkpoint_unlock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return error->code;
 }
 
-int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                         berth_error *error)
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
 {
-    berth_sweep_order order = {.through_cache = true};
-    berth_swept record = {.offset = root->offset};
+    bth_sweep_order order = {.through_cache = true};
+    bth_swept record = {.offset = root->offset};
 
-    berth_checkpoint_lock(checkpoint);
+    bth_checkpoint_lock(checkpoint);
     uint8_t verdict = checkpoint->stored[root->index].crc32;
-    (void)berth_checkpoint_need_directory(checkpoint, error);
-    berth_checkpoint_unlock(checkpoint);
+    (void)bth_checkpoint_need_directory(checkpoint, error);
+    bth_checkpoint_unlock(checkpoint);
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT)
         return error->code;
     if (checkpoint->is_stream)
         return settle_storage(checkpoint, root, NULL, 0, error);
-    if (berth_storage_entry(checkpoint, root, &record.entry, error) < 0)
+    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
         return error->code;
     record.nbytes = record.entry->nbytes;
-    if (berth_sweep(&checkpoint->reader, &checkpoint->config, &order, &record, 1, error) < 0)
+    if (bth_sweep(&checkpoint->reader, &checkpoint->config, &order, &record, 1, error) < 0)
         return error->code;
     return settle_storage(checkpoint, root, record.entry, record.crc32, error);
 }
@@ -428,16 +426,16 @@ int berth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root
 static int open_to_verify(const char *path, struct berth_config *config, const berth_call *call,
                           berth_stats *first, berth_checkpoint **checkpoint, berth_error *error)
 {
-    config->load_check = config->debug ? BERTH_CHECK_HEADERS : BERTH_CHECK_DIRECTORY;
-    config->load_prefetch = BERTH_PREFETCH_OFF; /* all is read anyway */
-    if (berth_checkpoint_open_path(path, config, call, checkpoint, error) == 0 || config->debug ||
+    config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
+    config->load_prefetch = BTH_PREFETCH_OFF; /* all is read anyway */
+    if (bth_checkpoint_open_path(path, config, call, checkpoint, error) == 0 || config->debug ||
         (!is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;
-    berth_error_clear(error);
+    bth_error_clear(error);
     if (call && call->stats)
         *first = *call->stats;
-    config->load_check = BERTH_CHECK_HEADERS;
-    return berth_checkpoint_open_path(path, config, call, checkpoint, error);
+    config->load_check = BTH_CHECK_HEADERS;
+    return bth_checkpoint_open_path(path, config, call, checkpoint, error);
 }
 
 /* What opening it for the first time took, if it was opened twice. */
@@ -454,26 +452,26 @@ static void add_stats(const berth_call *call, const berth_stats *first)
 int berth_verify_records(const char *path, const berth_call *call, berth_record_function tell,
                          void *context, berth_verdict *verdict, berth_error *error)
 {
-    berth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
+    bth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
     berth_checkpoint *checkpoint = NULL;
     struct berth_config config;
     berth_stats first = {0};
 
-    BERTH_ERROR_BEGIN(error);
-    berth_stats_begin(call);
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(call);
     if (verdict)
         *verdict = asked.verdict;
-    if (berth_config_resolve(call, &config, error) < 0 ||
+    if (bth_config_resolve(call, &config, error) < 0 ||
         open_to_verify(path, &config, call, &first, &checkpoint, error) < 0) {
         add_stats(call, &first);
         return error->code;
     }
     asked.sweep.goes_on = !checkpoint->is_stream;
-    if (berth_verify_data(checkpoint, &asked, error) < 0)
-        (void)berth_error_prefix(error, checkpoint->reader.name);
+    if (bth_verify_data(checkpoint, &asked, error) < 0)
+        (void)bth_error_prefix(error, checkpoint->reader.name);
     if (verdict)
         *verdict = asked.verdict;
-    berth_checkpoint_stats(checkpoint, call);
+    bth_checkpoint_stats(checkpoint, call);
     if (call && call->stats)
         call->stats->asked_nbytes = checkpoint->reader.nbytes; /* open's reads come on top */
     if (call && call->stats && asked.sweep.method) {

@@ -9,7 +9,7 @@
 #define HEADROOM 16
 #define ALIGNMENT 64
 
-void berth_window_begin(berth_window *window, berth_reader *reader)
+void bth_window_begin(bth_window *window, bth_reader *reader)
 {
     memset(window, 0, sizeof *window);
     window->reader = reader;
@@ -19,44 +19,44 @@ void berth_window_begin(berth_window *window, berth_reader *reader)
     }
 }
 
-void berth_window_free(berth_window *window)
+void bth_window_free(bth_window *window)
 {
-    berth_region_free(&window->head_region);
-    berth_region_free(&window->buffer);
+    bth_region_free(&window->head_region);
+    bth_region_free(&window->buffer);
     memset(window, 0, sizeof *window);
 }
 
 /* Memory for a head of nbytes, with what there is of it. */
-static int reserve_head(berth_window *window, uint64_t nbytes, berth_error *error)
+static int reserve_head(bth_window *window, uint64_t nbytes, berth_error *error)
 {
     uint64_t file_nbytes = window->reader->nbytes;
     uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
-    berth_region region;
+    bth_region region;
 
     if (nbytes <= window->head_capacity)
         return 0;
     if (window->head_capacity > 0 || capacity < nbytes)
         capacity = nbytes;
-    if (berth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
+    if (bth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
         return error->code;
     if (window->head_nbytes > 0)
         memcpy(region.bytes, window->head, window->head_nbytes);
-    berth_region_free(&window->head_region);
+    bth_region_free(&window->head_region);
     window->head_region = region;
     window->head_capacity = capacity;
     window->head = region.bytes;
     return 0;
 }
 
-int berth_window_grow_head(berth_window *window, uint64_t nbytes, berth_error *error)
+int bth_window_grow_head(bth_window *window, uint64_t nbytes, berth_error *error)
 {
     if (nbytes > window->reader->nbytes)
         nbytes = window->reader->nbytes;
     if (nbytes <= window->head_nbytes)
         return 0;
     if (reserve_head(window, nbytes, error) < 0 ||
-        berth_reader_read(window->reader, window->head_region.bytes + window->head_nbytes,
-                          nbytes - window->head_nbytes, window->head_nbytes, error) < 0)
+        bth_reader_read(window->reader, window->head_region.bytes + window->head_nbytes,
+                        nbytes - window->head_nbytes, window->head_nbytes, error) < 0)
         return error->code;
     window->head_nbytes = nbytes;
     return 0;
@@ -71,25 +71,25 @@ static const uint8_t *held(const uint8_t *bytes, uint64_t at, uint64_t have, uin
     return bytes + (offset - at);
 }
 
-static int read_range(berth_window *window, uint64_t offset, uint64_t nbytes, berth_error *error)
+static int read_range(bth_window *window, uint64_t offset, uint64_t nbytes, berth_error *error)
 {
     window->nbytes = 0;
     if (nbytes > window->capacity) {
-        berth_region_free(&window->buffer);
+        bth_region_free(&window->buffer);
         window->capacity = 0;
-        if (berth_region_new(nbytes, ALIGNMENT, false, &window->buffer, error) < 0)
+        if (bth_region_new(nbytes, ALIGNMENT, false, &window->buffer, error) < 0)
             return error->code;
         window->capacity = nbytes;
     }
-    if (berth_reader_read(window->reader, window->buffer.bytes, nbytes, offset, error) < 0)
+    if (bth_reader_read(window->reader, window->buffer.bytes, nbytes, offset, error) < 0)
         return error->code;
     window->at = offset;
     window->nbytes = nbytes;
     return 0;
 }
 
-int berth_window_get(berth_window *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                     const uint8_t **bytes, berth_error *error)
+int bth_window_get(bth_window *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                   const uint8_t **bytes, berth_error *error)
 {
     uint64_t left = offset <= window->reader->nbytes ? window->reader->nbytes - offset : 0;
 
@@ -100,9 +100,9 @@ int berth_window_get(berth_window *window, uint64_t offset, uint64_t nbytes, uin
         return 0;
     /* Before anything is allocated: the range is really there. */
     if (nbytes > left)
-        return berth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                          "%llu bytes needed, but there are only %llu bytes in all",
-                          (unsigned long long)nbytes, (unsigned long long)window->reader->nbytes);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                        "%llu bytes needed, but there are only %llu bytes in all",
+                        (unsigned long long)nbytes, (unsigned long long)window->reader->nbytes);
     if (ahead < nbytes)
         ahead = nbytes;
     if (ahead > left)

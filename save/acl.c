@@ -20,52 +20,52 @@ typedef struct entry {
 
 /* ---- the attribute ---- */
 
-static size_t count(const berth_acl *acl)
+static size_t count(const bth_acl *acl)
 {
     return (acl->nbytes - HEAD_NBYTES) / ENTRY_NBYTES;
 }
 
-static entry get(const berth_acl *acl, size_t i)
+static entry get(const bth_acl *acl, size_t i)
 {
-    berth_cursor at = berth_cursor_over(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
-    entry read = {.tag = berth_cursor_u16(&at)};
+    bth_cursor at = bth_cursor_over(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
+    entry read = {.tag = bth_cursor_u16(&at)};
 
-    read.rights = berth_cursor_u16(&at);
-    read.id = berth_cursor_u32(&at);
+    read.rights = bth_cursor_u16(&at);
+    read.id = bth_cursor_u32(&at);
     return read;
 }
 
-static void begin(berth_acl *acl)
+static void begin(bth_acl *acl)
 {
-    (void)berth_put_u32(acl->bytes, POSIX_ACL_XATTR_VERSION);
+    (void)bth_put_u32(acl->bytes, POSIX_ACL_XATTR_VERSION);
     acl->nbytes = HEAD_NBYTES;
 }
 
-static void add(berth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
+static void add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
 {
     uint8_t *at = acl->bytes + acl->nbytes;
 
-    at = berth_put_u16(at, tag);
-    at = berth_put_u16(at, rights);
-    (void)berth_put_u32(at, id);
+    at = bth_put_u16(at, tag);
+    at = bth_put_u16(at, rights);
+    (void)bth_put_u32(at, id);
     acl->nbytes += ENTRY_NBYTES;
 }
 
-size_t berth_acl_room(size_t nbytes)
+size_t bth_acl_room(size_t nbytes)
 {
     size_t least = HEAD_NBYTES + (size_t)3 * ENTRY_NBYTES;
 
     return (nbytes < least ? least : nbytes) + (size_t)MAX_NEW_ENTRIES * ENTRY_NBYTES;
 }
 
-bool berth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
+bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
 {
-    const berth_acl acl = {.bytes = (uint8_t *)(uintptr_t)bytes, .nbytes = nbytes};
-    berth_cursor head = berth_cursor_over(bytes, nbytes);
+    const bth_acl acl = {.bytes = (uint8_t *)(uintptr_t)bytes, .nbytes = nbytes};
+    bth_cursor head = bth_cursor_over(bytes, nbytes);
     unsigned seen = 0, last = 0;
 
-    if (berth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
-        berth_cursor_left(&head) % ENTRY_NBYTES != 0)
+    if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
+        bth_cursor_left(&head) % ENTRY_NBYTES != 0)
         return false;
     for (size_t i = 0; i < count(&acl); i++) {
         entry each = get(&acl, i);
@@ -81,7 +81,7 @@ bool berth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
     return (seen & ACL_USER_OBJ) && (seen & ACL_GROUP_OBJ) && (seen & ACL_OTHER);
 }
 
-void berth_acl_of_mode(mode_t mode, berth_acl *acl)
+void bth_acl_of_mode(mode_t mode, bth_acl *acl)
 {
     begin(acl);
     add(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
@@ -97,7 +97,7 @@ typedef struct rights {
     unsigned common_user, common_group; /* ALL if nobody is named */
 } rights;
 
-static rights sum_up(const berth_acl *acl)
+static rights sum_up(const bth_acl *acl)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
@@ -121,7 +121,7 @@ static rights sum_up(const berth_acl *acl)
 }
 
 /* The owner can always take these, and what is in the file is the owner's own. */
-static unsigned owner_rights(const rights *old, const berth_acl_change *change)
+static unsigned owner_rights(const rights *old, const bth_acl_change *change)
 {
     return change->owner ? old->user | READ_AND_WRITE : old->user;
 }
@@ -129,8 +129,8 @@ static unsigned owner_rights(const rights *old, const berth_acl_change *change)
 /* ---- passing on ---- */
 
 /* Named entries of one tag, and who was the owner, or the group, as one more. */
-static unsigned add_named(const berth_acl *old, unsigned tag, unsigned mask, bool has_former,
-                          uint32_t former, unsigned former_rights, berth_acl *made)
+static unsigned add_named(const bth_acl *old, unsigned tag, unsigned mask, bool has_former,
+                          uint32_t former, unsigned former_rights, bth_acl *made)
 {
     unsigned all = 0;
 
@@ -149,7 +149,7 @@ static unsigned add_named(const berth_acl *old, unsigned tag, unsigned mask, boo
     return has_former ? all | former_rights : all;
 }
 
-void berth_acl_pass_on(const berth_acl *old, const berth_acl_change *change, berth_acl *made)
+void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *made)
 {
     rights was = sum_up(old);
     unsigned group = was.group;
@@ -171,7 +171,7 @@ void berth_acl_pass_on(const berth_acl *old, const berth_acl_change *change, ber
     add(made, ACL_OTHER, was.other, NO_ID);
 }
 
-bool berth_acl_narrow(const berth_acl *old, const berth_acl_change *change, mode_t *mode)
+bool bth_acl_narrow(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
 {
     rights was = sum_up(old);
     unsigned group = was.group & was.common_user;

@@ -14,9 +14,9 @@
 struct berth_atomic_file {
     char *path;
     uint64_t nbytes;
-    berth_commit commit;
-    berth_output_file output_file;
-    berth_output output;
+    bth_commit commit;
+    bth_output_file output_file;
+    bth_output output;
     berth_call call; /* its config is not looked at any more */
     double begin_seconds;
     _Atomic uint64_t n_requests, written_nbytes;
@@ -26,38 +26,38 @@ struct berth_atomic_file {
 
 static void release(berth_atomic_file *file)
 {
-    berth_output_file_end(&file->output_file);
-    berth_commit_abort(&file->commit);
-    berth_release(file->path);
-    berth_release(file);
+    bth_output_file_end(&file->output_file);
+    bth_commit_abort(&file->commit);
+    bth_release(file->path);
+    bth_release(file);
 }
 
 /* X11: in a child that was forked, it is its parent's. */
 static int check(const berth_atomic_file *file, berth_error *error)
 {
     if (!file)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
-    return file->commit.process == berth_process() ? 0 : berth_fail_forked(error, "file");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the file is NULL");
+    return file->commit.process == bth_process() ? 0 : bth_fail_forked(error, "file");
 }
 
 static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_call *call,
                                berth_error *error)
 {
-    berth_atomic_file *file = berth_allocate_zeroed(sizeof *file);
+    berth_atomic_file *file = bth_allocate_zeroed(sizeof *file);
 
     if (!file) {
-        berth_fail_memory(error, sizeof *file);
+        bth_fail_memory(error, sizeof *file);
         return NULL;
     }
-    file->commit = (berth_commit){.fd = -1, .target = BERTH_NO_TARGET};
-    file->output_file = (berth_output_file){.fd = -1, .direct = {.fd = -1}};
+    file->commit = (bth_commit){.fd = -1, .target = BTH_NO_TARGET};
+    file->output_file = (bth_output_file){.fd = -1, .direct = {.fd = -1}};
     file->nbytes = nbytes;
     if (call)
         file->call = *call;
-    file->begin_seconds = berth_seconds();
-    file->path = berth_duplicate(path, strlen(path));
+    file->begin_seconds = bth_seconds();
+    file->path = bth_duplicate(path, strlen(path));
     if (!file->path) {
-        berth_fail_memory(error, strlen(path));
+        bth_fail_memory(error, strlen(path));
         release(file);
         return NULL;
     }
@@ -67,14 +67,14 @@ static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_ca
 /* Through the page cache: who writes in pieces of any size has no blocks to write directly. */
 static int start(berth_atomic_file *file, const struct berth_config *config, berth_error *error)
 {
-    const berth_method method = {.is_durable = config->save_durability != BERTH_DURABILITY_NONE,
-                                 .reason = "it is written in pieces of any size"};
+    const bth_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
+                               .reason = "it is written in pieces of any size"};
 
-    if (berth_commit_begin(&file->commit, file->path, file->nbytes, config->save_durability,
-                           error) < 0)
-        return berth_error_prefix(error, file->path);
+    if (bth_commit_begin(&file->commit, file->path, file->nbytes, config->save_durability, error) <
+        0)
+        return bth_error_prefix(error, file->path);
     file->output =
-        berth_output_file_begin(&file->output_file, file->commit.fd, file->nbytes, &method);
+        bth_output_file_begin(&file->output_file, file->commit.fd, file->nbytes, &method);
     return 0;
 }
 
@@ -83,13 +83,13 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call
 {
     struct berth_config config;
 
-    BERTH_ERROR_BEGIN(error);
-    BERTH_HOLD_FILE_LIMIT();
+    BTH_ERROR_BEGIN(error);
+    BTH_HOLD_FILE_LIMIT();
     if (!file || !path)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
-                          path ? "place for the file" : "path");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
+                        path ? "place for the file" : "path");
     *file = NULL;
-    if (berth_config_resolve(call, &config, error) < 0)
+    if (bth_config_resolve(call, &config, error) < 0)
         return error->code;
     berth_atomic_file *made = make(path, nbytes, call, error);
     if (!made)
@@ -105,18 +105,18 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call
 int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes, uint64_t offset,
                        berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
-    BERTH_HOLD_FILE_LIMIT();
+    BTH_ERROR_BEGIN(error);
+    BTH_HOLD_FILE_LIMIT();
     if (check(file, error) < 0)
         return error->code;
     if (offset > file->nbytes || nbytes > file->nbytes - offset) {
-        berth_fail(error, BERTH_E_ARGUMENT, NULL, offset,
-                   "%zu bytes do not fit into a file of %llu bytes", nbytes,
-                   (unsigned long long)file->nbytes);
-        return berth_error_prefix(error, file->path);
+        bth_fail(error, BERTH_E_ARGUMENT, NULL, offset,
+                 "%zu bytes do not fit into a file of %llu bytes", nbytes,
+                 (unsigned long long)file->nbytes);
+        return bth_error_prefix(error, file->path);
     }
     if (file->output.write(file->output.context, bytes, nbytes, offset, error) < 0) {
-        (void)berth_error_prefix(error, file->path);
+        (void)bth_error_prefix(error, file->path);
         if (!atomic_exchange(&file->has_failed, true))
             file->failure = *error;
         return error->code;
@@ -131,9 +131,9 @@ static void report(const berth_atomic_file *file, double sync_begin)
     berth_stats stats = {.asked_nbytes = file->nbytes,
                          .moved_nbytes = atomic_load(&file->written_nbytes),
                          .n_requests = atomic_load(&file->n_requests)};
-    double now = berth_seconds();
+    double now = bth_seconds();
 
-    stats.method = berth_output_file_method(&file->output_file, &stats.reason);
+    stats.method = bth_output_file_method(&file->output_file, &stats.reason);
     stats.transfer_seconds = sync_begin - file->begin_seconds;
     stats.sync_seconds = now - sync_begin;
     stats.total_seconds = now - file->begin_seconds;
@@ -147,24 +147,24 @@ static int check_cancelled(const berth_atomic_file *file, berth_error *error)
     const berth_call *call = &file->call;
 
     if (call->progress && call->progress(call->progress_context, file->nbytes, file->nbytes) != 0)
-        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+        return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     return 0;
 }
 
 int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
 {
-    double sync_begin = berth_seconds();
+    double sync_begin = bth_seconds();
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(file, error) == 0 && atomic_load(&file->has_failed))
         *error = file->failure;
-    else if (error->code == BERTH_OK && berth_commit_sync(&file->commit, error) == 0 &&
+    else if (error->code == BERTH_OK && bth_commit_sync(&file->commit, error) == 0 &&
              check_cancelled(file, error) == 0)
-        (void)berth_commit_replace(&file->commit, error);
+        (void)bth_commit_replace(&file->commit, error);
     if (file) {
         report(file, sync_begin);
         if (!atomic_load(&file->has_failed))
-            (void)berth_error_prefix(error, file->path);
+            (void)bth_error_prefix(error, file->path);
         release(file);
     }
     return error->code;
@@ -172,7 +172,7 @@ int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
 
 void berth_atomic_abort(berth_atomic_file *file)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (file)
         release(file);
 }

@@ -27,7 +27,7 @@ typedef struct carry {
     int from;         /* the old file; -1: another process removed it meanwhile */
     int to;
     struct stat old;
-    berth_acl_change change;
+    bth_acl_change change;
     bool is_nameless; /* who had it has no number here: no ACL can name that one */
 } carry;
 
@@ -48,17 +48,17 @@ static bool is_forbidden(int system_errno)
 static int read_value(int fd, const char *attribute, value *read)
 {
     *read = (value){0};
-    ssize_t n = berth_xattr_get(fd, attribute, NULL, 0);
+    ssize_t n = bth_xattr_get(fd, attribute, NULL, 0);
     if (n < 0)
-        return berth_xattr_is_absent(errno) ? 0 : errno;
-    uint8_t *bytes = berth_allocate((size_t)n + 1); /* also of an empty value */
+        return bth_xattr_is_absent(errno) ? 0 : errno;
+    uint8_t *bytes = bth_allocate((size_t)n + 1); /* also of an empty value */
     if (!bytes)
         return ENOMEM;
-    n = berth_xattr_get(fd, attribute, bytes, (size_t)n);
+    n = bth_xattr_get(fd, attribute, bytes, (size_t)n);
     if (n < 0) {
         int failure = errno;
-        berth_release(bytes);
-        return berth_xattr_is_absent(failure) ? 0 : failure;
+        bth_release(bytes);
+        return bth_xattr_is_absent(failure) ? 0 : failure;
     }
     *read = (value){.bytes = bytes, .nbytes = (size_t)n};
     return 0;
@@ -76,7 +76,7 @@ static bool has_value(int fd, const char *attribute, const value *wanted)
     value present;
     bool has = read_value(fd, attribute, &present) == 0 && is_equal(&present, wanted);
 
-    berth_release(present.bytes);
+    bth_release(present.bytes);
     return has;
 }
 
@@ -92,17 +92,17 @@ static int carry_label(const carry *c, const char *attribute, berth_error *error
     int failure = read_value(c->from, attribute, &old);
 
     if (failure == 0 && old.bytes && !has_value(c->to, attribute, &old) &&
-        berth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0) {
+        bth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0) {
         failure = errno;
         if (read_value(c->to, attribute, &present) == 0 && !present.bytes)
             failure = 0;
     }
-    berth_release(old.bytes);
-    berth_release(present.bytes);
+    bth_release(old.bytes);
+    bth_release(present.bytes);
     if (failure != 0 && failure != ENOENT)
-        return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                                "cannot be replaced: its label %s cannot be given to a new file",
-                                attribute);
+        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
+                              "cannot be replaced: its label %s cannot be given to a new file",
+                              attribute);
     return 0;
 }
 
@@ -132,31 +132,31 @@ static void carry_attribute(const carry *c, const char *attribute)
     int failure = read_value(c->from, attribute, &old);
 
     if (failure == 0 && old.bytes && !has_value(c->to, attribute, &old) &&
-        berth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0)
+        bth_xattr_set(c->to, attribute, old.bytes, old.nbytes, 0) < 0)
         failure = errno;
-    berth_release(old.bytes);
+    bth_release(old.bytes);
     if (failure != 0)
-        berth_log("%s: the attribute %s is not kept: %s", c->name, attribute,
-                  strerrordesc_np(failure));
+        bth_log("%s: the attribute %s is not kept: %s", c->name, attribute,
+                strerrordesc_np(failure));
 }
 
 /* Their loss lets nobody in, and so it never ends a save. */
 static int carry_attributes(const carry *c, berth_error *error)
 {
-    ssize_t n = berth_xattr_list(c->from, NULL, 0);
+    ssize_t n = bth_xattr_list(c->from, NULL, 0);
 
-    if (n < 0 && !berth_xattr_is_absent(errno))
-        berth_log("%s: attributes of users are not kept: %s", c->name, strerrordesc_np(errno));
+    if (n < 0 && !bth_xattr_is_absent(errno))
+        bth_log("%s: attributes of users are not kept: %s", c->name, strerrordesc_np(errno));
     if (n <= 0)
         return 0;
-    char *names = berth_allocate((size_t)n);
+    char *names = bth_allocate((size_t)n);
     if (!names)
-        return berth_fail_memory(error, (uint64_t)n);
-    n = berth_xattr_list(c->from, names, (size_t)n);
+        return bth_fail_memory(error, (uint64_t)n);
+    n = bth_xattr_list(c->from, names, (size_t)n);
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
         if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !is_of_bytes(at))
             carry_attribute(c, at);
-    berth_release(names);
+    bth_release(names);
     return 0;
 }
 
@@ -164,17 +164,17 @@ static int carry_attributes(const carry *c, berth_error *error)
 
 static int carry_group(carry *c, gid_t present, berth_error *error)
 {
-    bool outside = berth_group_is_outside(c->old.st_gid);
+    bool outside = bth_group_is_outside(c->old.st_gid);
 
     if (!outside &&
-        (present == c->old.st_gid || berth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
+        (present == c->old.st_gid || bth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
         return 0;
     if (!outside && !is_forbidden(errno))
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its group cannot be kept");
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its group cannot be kept");
     c->change.group = true;
     c->is_nameless |= outside;
-    berth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name, (long)present,
-              (long)c->old.st_gid);
+    bth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name, (long)present,
+            (long)c->old.st_gid);
     return 0;
 }
 
@@ -182,22 +182,22 @@ static int carry_group(carry *c, gid_t present, berth_error *error)
  * mode. */
 static int carry_owner(carry *c, berth_error *error)
 {
-    bool outside = berth_user_is_outside(c->old.st_uid);
+    bool outside = bth_user_is_outside(c->old.st_uid);
     struct stat status;
 
-    if (berth_system.fstat(c->to, &status) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    if (bth_system.fstat(c->to, &status) < 0)
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     if (carry_group(c, status.st_gid, error) < 0)
         return error->code;
-    if (!outside && (status.st_uid == c->old.st_uid ||
-                     berth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) == 0))
+    if (!outside &&
+        (status.st_uid == c->old.st_uid || bth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) == 0))
         return 0;
     if (!outside && !is_forbidden(errno))
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its owner cannot be kept");
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its owner cannot be kept");
     c->change.owner = true;
     c->is_nameless |= outside;
-    berth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
-              (long)status.st_uid, (long)c->old.st_uid);
+    bth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
+            (long)status.st_uid, (long)c->old.st_uid);
     return 0;
 }
 
@@ -205,10 +205,10 @@ static int carry_owner(carry *c, berth_error *error)
 
 static int fail_lock_out(const carry *c, berth_error *error)
 {
-    return berth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
-                            "cannot be replaced: it belongs to user %ld, who could not use the new "
-                            "file; save as that user, or remove the file first",
-                            (long)c->old.st_uid);
+    return bth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
+                          "cannot be replaced: it belongs to user %ld, who could not use the new "
+                          "file; save as that user, or remove the file first",
+                          (long)c->old.st_uid);
 }
 
 /* Some file systems refuse every chmod (CIFS, WSL, FUSE): what is right already is not set again.
@@ -217,75 +217,75 @@ static int set_mode(const carry *c, mode_t mode, berth_error *error)
 {
     struct stat status;
 
-    if (berth_system.fstat(c->to, &status) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    if (bth_system.fstat(c->to, &status) < 0)
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     mode_t present = status.st_mode & 0777;
-    if (present == mode || berth_system.fchmod(c->to, mode) == 0)
+    if (present == mode || bth_system.fchmod(c->to, mode) == 0)
         return 0;
     if (!is_forbidden(errno) || (present & ~mode) != 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
-    berth_log("%s: its mode becomes %03o: it cannot be set to %03o", c->name, (unsigned)present,
-              (unsigned)mode);
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
+    bth_log("%s: its mode becomes %03o: it cannot be set to %03o", c->name, (unsigned)present,
+            (unsigned)mode);
     return 0;
 }
 
 /* No ACL: neither the old one nor one that the folder gives to new files. */
 static int set_mode_alone(const carry *c, mode_t mode, berth_error *error)
 {
-    bool has_acl = berth_xattr_get(c->to, POSIX_ACL, NULL, 0) >= 0 ||
-                   !(berth_xattr_is_absent(errno) || errno == ENOENT);
+    bool has_acl = bth_xattr_get(c->to, POSIX_ACL, NULL, 0) >= 0 ||
+                   !(bth_xattr_is_absent(errno) || errno == ENOENT);
 
-    if (has_acl && berth_xattr_remove(c->to, POSIX_ACL) < 0)
+    if (has_acl && bth_xattr_remove(c->to, POSIX_ACL) < 0)
         mode &= (mode_t)~070; /* where one stays, these are its mask: nobody named in it gets in */
     return set_mode(c, mode, error);
 }
 
 /* As POSIX ACLs cannot be had here. */
-static int narrow(const carry *c, const berth_acl *old, berth_error *error)
+static int narrow(const carry *c, const bth_acl *old, berth_error *error)
 {
     mode_t mode;
 
-    if (!berth_acl_narrow(old, &c->change, &mode))
+    if (!bth_acl_narrow(old, &c->change, &mode))
         return fail_lock_out(c, error);
     if (mode != (c->old.st_mode & 0777))
-        berth_log("%s: its rights become narrower: mode %03o", c->name, (unsigned)mode);
+        bth_log("%s: its rights become narrower: mode %03o", c->name, (unsigned)mode);
     return set_mode_alone(c, mode, error);
 }
 
-static int set_acl(const carry *c, const berth_acl *old, const value *wanted, berth_error *error)
+static int set_acl(const carry *c, const bth_acl *old, const value *wanted, berth_error *error)
 {
     if (has_value(c->to, POSIX_ACL, wanted) ||
-        berth_xattr_set(c->to, POSIX_ACL, wanted->bytes, wanted->nbytes, 0) == 0)
+        bth_xattr_set(c->to, POSIX_ACL, wanted->bytes, wanted->nbytes, 0) == 0)
         return 0;
     if (!is_forbidden(errno) && errno != ENOENT)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its ACL cannot be kept");
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its ACL cannot be kept");
     return narrow(c, old, error);
 }
 
 /* `old`: the ACL's bytes, or NULL: the mode says it all. */
 static int carry_posix(const carry *c, const value *old, berth_error *error)
 {
-    size_t room = berth_acl_room(old->nbytes);
-    uint8_t *bytes = berth_allocate(2 * room);
-    berth_acl was = {.bytes = bytes}, made = {.bytes = bytes + room};
+    size_t room = bth_acl_room(old->nbytes);
+    uint8_t *bytes = bth_allocate(2 * room);
+    bth_acl was = {.bytes = bytes}, made = {.bytes = bytes + room};
 
     if (!bytes)
-        return berth_fail_memory(error, 2 * room);
+        return bth_fail_memory(error, 2 * room);
     if (old->bytes)
-        was = (berth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
+        was = (bth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
     else
-        berth_acl_of_mode(c->old.st_mode & 0777, &was);
+        bth_acl_of_mode(c->old.st_mode & 0777, &was);
     if ((c->change.owner || c->change.group) &&
-        (c->is_nameless || !berth_file_system_obeys_acls(c->to)))
+        (c->is_nameless || !bth_file_system_obeys_acls(c->to)))
         (void)narrow(c, &was, error);
     else if (c->change.owner || c->change.group) {
-        berth_acl_pass_on(&was, &c->change, &made);
+        bth_acl_pass_on(&was, &c->change, &made);
         (void)set_acl(c, &was, &(value){.bytes = made.bytes, .nbytes = made.nbytes}, error);
     } else if (old->bytes)
         (void)set_acl(c, &was, old, error);
     else
         (void)set_mode_alone(c, c->old.st_mode & 0777, error);
-    berth_release(bytes);
+    bth_release(bytes);
     return error->code;
 }
 
@@ -294,7 +294,7 @@ static int leave_to_owner(const carry *c, berth_error *error)
 {
     if (c->change.owner)
         return fail_lock_out(c, error);
-    berth_log("%s: only its owner keeps access: its ACL cannot be read or kept", c->name);
+    bth_log("%s: only its owner keeps access: its ACL cannot be read or kept", c->name);
     return set_mode_alone(c, c->old.st_mode & 0700, error);
 }
 
@@ -303,7 +303,7 @@ static int carry_nfs4(const carry *c, const char *attribute, const value *old, b
 {
     if (!c->change.owner && !c->change.group &&
         (has_value(c->to, attribute, old) ||
-         berth_xattr_set(c->to, attribute, old->bytes, old->nbytes, 0) == 0))
+         bth_xattr_set(c->to, attribute, old->bytes, old->nbytes, 0) == 0))
         return 0;
     return leave_to_owner(c, error);
 }
@@ -321,15 +321,15 @@ static int carry_rights(const carry *c, berth_error *error)
     if (failure == 0)
         failure = read_value(c->from, POSIX_ACL, &posix);
     if (failure == ENOMEM)
-        (void)berth_fail_memory(error, BERTH_MAX_XATTR_NBYTES);
-    else if (failure != 0 || (posix.bytes && !berth_acl_is_valid(posix.bytes, posix.nbytes)))
+        (void)bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
+    else if (failure != 0 || (posix.bytes && !bth_acl_is_valid(posix.bytes, posix.nbytes)))
         (void)leave_to_owner(c, error);
     else if (nfs4.bytes)
         (void)carry_nfs4(c, attribute, &nfs4, error);
     else
         (void)carry_posix(c, &posix, error);
-    berth_release(nfs4.bytes);
-    berth_release(posix.bytes);
+    bth_release(nfs4.bytes);
+    bth_release(posix.bytes);
     return error->code;
 }
 
@@ -337,27 +337,27 @@ static int carry_rights(const carry *c, berth_error *error)
  * To read its attributes, which needs /proc where the file itself may not be read. O_NONBLOCK: it
  * may be a pipe by now, or leased.
  */
-static int open_old(const berth_target *target)
+static int open_old(const bth_target *target)
 {
-    int fd = berth_system.openat(target->folder, target->name,
-                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
+    int fd = bth_system.openat(target->folder, target->name,
+                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
 
     if (fd < 0 && errno != ENOENT)
-        fd = berth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+        fd = bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     return fd;
 }
 
-int berth_carry_over(const berth_target *target, int fd, struct stat *carried, berth_error *error)
+int bth_carry_over(const bth_target *target, int fd, struct stat *carried, berth_error *error)
 {
     carry c = {.name = target->name, .to = fd, .from = open_old(target), .old = target->status};
 
-    if ((c.from < 0 && errno != ENOENT) || (c.from >= 0 && berth_system.fstat(c.from, &c.old) < 0))
-        (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    if ((c.from < 0 && errno != ENOENT) || (c.from >= 0 && bth_system.fstat(c.from, &c.old) < 0))
+        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     else if (!S_ISREG(c.old.st_mode))
-        (void)berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
-                               "cannot be replaced: it is no regular file any more");
+        (void)bth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
+                             "cannot be replaced: it is no regular file any more");
     if (error->code != BERTH_OK) {
-        berth_file_close(c.from);
+        bth_file_close(c.from);
         return error->code;
     }
     c.change.old_owner = c.old.st_uid;
@@ -366,7 +366,7 @@ int berth_carry_over(const berth_target *target, int fd, struct stat *carried, b
         (void)carry_label(&c, labels[i], error);
     if (error->code == BERTH_OK && carry_attributes(&c, error) == 0 && carry_owner(&c, error) == 0)
         (void)carry_rights(&c, error);
-    berth_file_close(c.from);
+    bth_file_close(c.from);
     *carried = c.old;
     return error->code;
 }

@@ -32,23 +32,23 @@ static bool may_remove(const cleaning *clean, const berth_temporary *found)
 }
 
 /* That it is gone, or claimed by another who removes it, is no failure. */
-static void remove_file(const cleaning *clean, const char *name, berth_temporary_file *file,
+static void remove_file(const cleaning *clean, const char *name, bth_temporary_file *file,
                         berth_temporary *found, berth_error *why)
 {
-    found->removed = berth_temporary_remove(clean->folder, name, file,
-                                            found->age_seconds >= clean->min_age_seconds);
+    found->removed = bth_temporary_remove(clean->folder, name, file,
+                                          found->age_seconds >= clean->min_age_seconds);
     if (found->removed || errno == 0 || errno == ENOENT || errno == EEXIST)
         return;
-    (void)berth_fail_errno(why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
+    (void)bth_fail_errno(why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
     found->error = why;
 }
 
 static void look_at(const cleaning *clean, const char *name)
 {
-    berth_temporary_file file;
+    bth_temporary_file file;
     berth_error why;
 
-    if (!berth_temporary_is_name(name) || !berth_temporary_open(clean->folder, name, &file))
+    if (!bth_temporary_is_name(name) || !bth_temporary_open(clean->folder, name, &file))
         return;
     double changed = seconds_of(&file.status.st_mtim), age = clean->now - changed;
     berth_temporary found = {.name = name,
@@ -56,11 +56,11 @@ static void look_at(const cleaning *clean, const char *name)
                              .age_seconds = age > 0 ? age : 0,
                              .state = file.state,
                              .owner = file.owner};
-    berth_error_clear(&why);
+    bth_error_clear(&why);
     if (clean->remove && may_remove(clean, &found))
         remove_file(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
-    berth_temporary_close(&file);
+    bth_temporary_close(&file);
 }
 
 static int look_at_all(const cleaning *clean, berth_error *error)
@@ -69,7 +69,7 @@ static int look_at_all(const cleaning *clean, berth_error *error)
     _Alignas(struct dirent64) char entries[8192];
     ssize_t n;
 
-    while ((n = berth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
+    while ((n = bth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);
             look_at(clean, entry->d_name);
@@ -77,7 +77,7 @@ static int look_at_all(const cleaning *clean, berth_error *error)
         }
     }
     if (n < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be listed");
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be listed");
     return 0;
 }
 
@@ -90,22 +90,22 @@ int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
                       .context = context};
     struct timespec now = {0};
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (!folder || !report || (flags & ~BERTH_CLEAN_REMOVE))
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
-                          !folder   ? "the folder is NULL"
-                          : !report ? "the function is NULL"
-                                    : "there are no such flags");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
+                        !folder   ? "the folder is NULL"
+                        : !report ? "the function is NULL"
+                                  : "there are no such flags");
     do
-        clean.folder = berth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+        clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     while (clean.folder < 0 && errno == EINTR);
     if (clean.folder < 0)
-        (void)berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
     else {
         (void)clock_gettime(CLOCK_REALTIME, &now);
         clean.now = seconds_of(&now);
         (void)look_at_all(&clean, error);
-        berth_file_close(clean.folder);
+        bth_file_close(clean.folder);
     }
-    return berth_error_prefix(error, folder);
+    return bth_error_prefix(error, folder);
 }

@@ -4,38 +4,38 @@
  * happens. A temporary in the target's folder, all its room taken at once, synced, renamed over
  * the target, the folder synced.
  */
-#ifndef BERTH_SAVE_COMMIT_H
-#define BERTH_SAVE_COMMIT_H
+#ifndef BTH_SAVE_COMMIT_H
+#define BTH_SAVE_COMMIT_H
 
 #include "save/target.h"
 #include "save/temporary.h"
 
-typedef struct berth_commit {
-    berth_target target;
+typedef struct bth_commit {
+    bth_target target;
     int fd;              /* of the temporary; -1: none */
     struct stat carried; /* the old file as its rights were carried over; zeros: there was none */
     bool in_place;       /* X4: fd is the target itself, which has no name */
-    char temporary[BERTH_TEMPORARY_NAME_NBYTES];
+    char temporary[BTH_TEMPORARY_NAME_NBYTES];
     uint64_t process; /* that made the temporary: a child that is forked leaves it alone (X11) */
     int64_t durability;
     uint64_t nbytes;
-} berth_commit;
+} bth_commit;
 
 /* Everything that can fail before data is written. `nbytes`: the exact size. On failure nothing
  * remains. */
-int berth_commit_begin(berth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
-                       berth_error *error);
+int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
+                     berth_error *error);
 /*
  * Makes the written data as durable as asked. Then the temporary can become the target. After a
  * failure it must be aborted (W2).
  */
-int berth_commit_sync(berth_commit *commit, berth_error *error);
+int bth_commit_sync(bth_commit *commit, berth_error *error);
 /*
  * Makes the temporary the target. A failure of the rename leaves the old file; one after it is
  * BERTH_E_NOT_DURABLE. Ends the commit either way.
  */
-int berth_commit_replace(berth_commit *commit, berth_error *error);
+int bth_commit_replace(bth_commit *commit, berth_error *error);
 /* Removes the temporary. Of an ended one: nothing. */
-void berth_commit_abort(berth_commit *commit);
+void bth_commit_abort(bth_commit *commit);
 
 #endif

@@ -3,42 +3,42 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/tensor.h"
-#include "format/value.h"
+#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "save/image.h"
 
 static int fetch_storage(const berth_storage *storage, uint8_t *out, size_t nbytes, uint64_t at,
                          const char *name, berth_error *error)
 {
-    storage = berth_storage_bottom(storage, &at);
+    storage = bth_storage_bottom(storage, &at);
     if (storage->data) {
         memcpy(out, (const uint8_t *)storage->data + at, nbytes);
         return 0;
     }
     if (storage->read && storage->read(storage, out, nbytes, at, error) < 0)
-        return berth_error_in(error, name);
+        return bth_error_in(error, name);
     if (storage->read)
         return 0;
-    return berth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
+    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
 }
 
 /* Bytes in the machine's order. */
 static int fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                  berth_error *error)
 {
-    const berth_planned *record = &plan->records[i];
+    const bth_planned *record = &plan->records[i];
 
     if (record->data) {
         memcpy(out, (const uint8_t *)record->data + at, nbytes);
         return 0;
     }
     if (record->storage)
-        return fetch_storage(record->storage, out, nbytes, at, berth_plan_name(plan, i), error);
+        return fetch_storage(record->storage, out, nbytes, at, bth_plan_name(plan, i), error);
     int failure = record->read(record->context, out, nbytes, at);
     if (failure == 0)
         return 0;
-    berth_fail_errno(error, failure < 0 ? -failure : failure, berth_plan_name(plan, i),
-                     record->place.data_offset + at, "the caller's read failed");
+    bth_fail_errno(error, failure < 0 ? -failure : failure, bth_plan_name(plan, i),
+                   record->place.data_offset + at, "the caller's read failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
 }
@@ -53,7 +53,7 @@ static int fetch_cut(const berth_plan *plan, size_t i, uint8_t *out, size_t nbyt
 
     if (fetch(plan, i, element, unit, at - cut, error) < 0)
         return error->code;
-    berth_swap_bytes(element, element, unit, unit);
+    bth_swap_bytes(element, element, unit, unit);
     memcpy(out, element + cut, nbytes);
     return 0;
 }
@@ -68,9 +68,9 @@ static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
     return nbytes - nbytes % unit;
 }
 
-const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t at)
+const uint8_t *bth_content_memory(const berth_plan *plan, size_t i, uint64_t at)
 {
-    const berth_planned *record = &plan->records[i];
+    const bth_planned *record = &plan->records[i];
     const berth_storage *storage = record->storage;
 
     if (record->swap_nbytes > 1)
@@ -79,14 +79,14 @@ const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t a
         return (const uint8_t *)record->data + at;
     if (!storage)
         return NULL;
-    storage = berth_storage_bottom(storage, &at);
+    storage = bth_storage_bottom(storage, &at);
     return storage->data ? (const uint8_t *)storage->data + at : NULL;
 }
 
-int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                        berth_error *error)
+int bth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
+                      berth_error *error)
 {
-    const berth_planned *record = &plan->records[i];
+    const bth_planned *record = &plan->records[i];
     size_t unit = record->swap_nbytes;
 
     if (unit <= 1)
@@ -99,7 +99,7 @@ int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t n
         } else {
             if (fetch(plan, i, out, n, at, error) < 0)
                 return error->code;
-            berth_swap_bytes(out, out, n, unit);
+            bth_swap_bytes(out, out, n, unit);
         }
         out += n;
         at += n;

@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages whose bytes lie on a device. */
 #include "config/error.h"
-#include "format/value.h"
+#include "format/values/value.h"
 #include "io/device.h"
 
 /* A few bytes by themselves: what is saved comes tile by tile (save/lanes.h). */
 static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
-    const berth_device_memory *memory = storage->device;
+    const bth_device_memory *memory = storage->device;
 
-    if (berth_device_check_life(memory->device, memory->life, error) < 0)
+    if (bth_device_check_life(memory->device, memory->life, error) < 0)
         return error->code;
-    return berth_device_read(memory->device, buffer,
-                             memory->address + (size_t)(storage->root_offset + offset), nbytes,
-                             memory->ready, error);
+    return bth_device_read(memory->device, buffer,
+                           memory->address + (size_t)(storage->root_offset + offset), nbytes,
+                           memory->ready, error);
 }
 
 static int find_memory(const char *location, uintptr_t address, uint64_t nbytes,
-                       berth_device_memory *memory, berth_error *error)
+                       bth_device_memory *memory, berth_error *error)
 {
     if (!location)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "a storage on a device without the device's name");
-    if (berth_device_open(location, &memory->device, error) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "a storage on a device without the device's name");
+    if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->address = address;
-    memory->life = berth_device_life(memory->device);
-    return berth_device_check(memory->device, address, (size_t)nbytes, error);
+    memory->life = bth_device_life(memory->device);
+    return bth_device_check(memory->device, address, (size_t)nbytes, error);
 }
 
 berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uintptr_t address,
                                         uint64_t nbytes, const char *location, void *ready)
 {
-    berth_device_memory found = {.ready = ready};
+    bth_device_memory found = {.ready = ready};
     berth_error error;
 
     if (!tree)
         return NULL;
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     if (find_memory(location, address, nbytes, &found, &error) < 0) {
-        berth_tree_fail(tree, error.code, "%s", error.message);
+        bth_tree_fail(tree, error.code, "%s", error.message);
         return NULL;
     }
-    berth_device_memory *memory = berth_tree_allocate(tree, sizeof *memory);
+    bth_device_memory *memory = bth_tree_allocate(tree, sizeof *memory);
     berth_storage *storage =
-        berth_storage_new_elsewhere(tree, dtype, nbytes, berth_device_name(found.device));
+        bth_storage_new_elsewhere(tree, dtype, nbytes, bth_device_name(found.device));
     if (!memory || !storage)
         return NULL;
     *memory = found;

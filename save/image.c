@@ -9,8 +9,8 @@
 #include "config/fnv.h"
 #include "config/memory.h"
 #include "format/checksum.h"
-#include "format/tensor.h"
-#include "format/zip_write.h"
+#include "format/values/tensor.h"
+#include "format/zip/zip_write.h"
 #include "io/clock.h"
 #include "io/copy.h"
 #include "io/pages.h"
@@ -26,17 +26,17 @@
 #define CALLBACK_BLOCK_NBYTES ((size_t)256 * 1024)
 #define LEAST_STREAMED_NBYTES ((size_t)64 * 1024)
 
-int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_demand *demand,
-                      bool in_order, berth_error *error)
+int bth_image_begin(bth_image *image, const berth_plan *plan, const bth_demand *demand,
+                    bool in_order, berth_error *error)
 {
-    *image = (berth_image){.plan = plan, .in_order = in_order, .demand.block_nbytes = 1};
+    *image = (bth_image){.plan = plan, .in_order = in_order, .demand.block_nbytes = 1};
     if (demand)
         image->demand = *demand;
     if (!plan->compute_crc32)
         return 0;
-    image->sums = berth_allocate(plan->n_records * sizeof *image->sums);
+    image->sums = bth_allocate(plan->n_records * sizeof *image->sums);
     if (!image->sums)
-        return berth_fail_memory(error, plan->n_records * sizeof *image->sums);
+        return bth_fail_memory(error, plan->n_records * sizeof *image->sums);
     for (size_t i = 0; i < plan->n_records; i++) {
         atomic_init(&image->sums[i].missing_nbytes, plan->records[i].place.nbytes);
         atomic_init(&image->sums[i].crc32, 0);
@@ -44,54 +44,54 @@ int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_de
     return 0;
 }
 
-void berth_image_end(berth_image *image)
+void bth_image_end(bth_image *image)
 {
-    berth_release(image->sums);
-    *image = (berth_image){0};
+    bth_release(image->sums);
+    *image = (bth_image){0};
 }
 
-uint32_t berth_image_crc32(const berth_image *image, size_t i)
+uint32_t bth_image_crc32(const bth_image *image, size_t i)
 {
     return image->sums ? atomic_load(&image->sums[i].crc32) : 0;
 }
 
-static void render_header(const berth_plan *plan, berth_tile *tile, size_t i)
+static void render_header(const berth_plan *plan, bth_tile *tile, size_t i)
 {
-    const berth_place *place = &plan->records[i].place;
-    berth_range share;
+    const bth_place *place = &plan->records[i].place;
+    bth_range share;
 
-    if (!berth_tile_share(tile, place->header_offset, place->data_offset, &share))
+    if (!bth_tile_share(tile, place->header_offset, place->data_offset, &share))
         return;
     uint64_t nbytes = place->data_offset - place->header_offset;
     if (share.nbytes == nbytes) {
-        berth_zip_write_local(place, berth_plan_full_name(plan, i),
-                              tile->bytes + (share.offset - tile->offset));
+        bth_zip_write_local(place, bth_plan_full_name(plan, i),
+                            tile->bytes + (share.offset - tile->offset));
         return;
     }
-    berth_zip_write_local(place, berth_plan_full_name(plan, i), tile->scratch);
-    berth_tile_put(tile, place->header_offset, tile->scratch, nbytes);
+    bth_zip_write_local(place, bth_plan_full_name(plan, i), tile->scratch);
+    bth_tile_put(tile, place->header_offset, tile->scratch, nbytes);
 }
 
-bool berth_image_is_complete(const berth_image *image, size_t i)
+bool bth_image_is_complete(const bth_image *image, size_t i)
 {
     return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
 }
 
 /* Lends what it can of a share of record i whose bytes lie in memory. NULL, or why nothing. */
-static const char *lend(const berth_image *image, berth_tile *tile, size_t i,
-                        const berth_range *share, berth_lent *lent)
+static const char *lend(const bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
+                        bth_lent *lent)
 {
-    const berth_demand *demand = &image->demand;
+    const bth_demand *demand = &image->demand;
     uint64_t mask = demand->block_nbytes - 1;
     uint64_t begin = (share->offset + mask) & ~mask;
     uint64_t end = (share->offset + share->nbytes) & ~mask;
 
     if (demand->least_lent_nbytes == 0)
         return "what it is written to takes one piece at a time: copied to a buffer";
-    if (begin >= end || end - begin < demand->least_lent_nbytes || tile->n_lent == BERTH_MOST_LENT)
+    if (begin >= end || end - begin < demand->least_lent_nbytes || tile->n_lent == BTH_MOST_LENT)
         return "small: copied to a buffer with its neighbours";
     const uint8_t *bytes =
-        berth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
+        bth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
     if (!bytes)
         return image->plan->records[i].swap_nbytes > 1
                    ? "save.byteorder is another one: swapped in a buffer"
@@ -99,15 +99,15 @@ static const char *lend(const berth_image *image, berth_tile *tile, size_t i,
     if (((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0)
         return "its memory is not aligned as its place in the file: copied to a buffer";
     if (demand->large_pages_only &&
-        !berth_pages_are_large(demand->pages, bytes, (size_t)(end - begin)))
+        !bth_pages_are_large(demand->pages, bytes, (size_t)(end - begin)))
         return "its memory is not in large pages: copied to a buffer";
-    *lent = (berth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
+    *lent = (bth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
     tile->lent[tile->n_lent++] = *lent;
     return NULL;
 }
 
 /* Shares at the ends of larger records are small: what is said of the rest stays. */
-static void note_copy(const berth_image *image, size_t i, const berth_range *share, const char *why)
+static void note_copy(const bth_image *image, size_t i, const bth_range *share, const char *why)
 {
     const char *none = NULL;
 
@@ -120,17 +120,17 @@ static void note_copy(const berth_image *image, size_t i, const berth_range *sha
 }
 
 /* Goes on with a record's CRC. Of blocks, which take as long as some clocks, a few are timed. */
-static void sum(const berth_image *image, berth_tile *tile, const uint8_t *bytes, size_t nbytes,
+static void sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes,
                 uint32_t *crc32)
 {
     if (!image->sums)
         return;
     bool is_block = nbytes <= BLOCK_NBYTES;
     bool is_timed = !is_block || tile->n_blocks++ % BLOCKS_PER_TIMED == 0;
-    double begin = is_timed ? berth_seconds() : 0;
-    *crc32 = berth_crc32(*crc32, bytes, nbytes);
+    double begin = is_timed ? bth_seconds() : 0;
+    *crc32 = bth_crc32(*crc32, bytes, nbytes);
     if (is_timed)
-        tile->crc32_seconds += (berth_seconds() - begin) * (is_block ? BLOCKS_PER_TIMED : 1);
+        tile->crc32_seconds += (bth_seconds() - begin) * (is_block ? BLOCKS_PER_TIMED : 1);
 }
 
 /*
@@ -138,7 +138,7 @@ static void sum(const berth_image *image, berth_tile *tile, const uint8_t *bytes
  * cache (1 GiB through four buffers, on processors that the device's side shares: 0.16 s of
  * processor instead of 0.33, and 1.2 times faster).
  */
-static void copy(const berth_image *image, berth_tile *tile, uint8_t *out, const uint8_t *bytes,
+static void copy(const bth_image *image, bth_tile *tile, uint8_t *out, const uint8_t *bytes,
                  uint64_t nbytes, uint32_t *crc32)
 {
     bool for_device = image->demand.block_nbytes > 1 && nbytes >= LEAST_STREAMED_NBYTES;
@@ -147,7 +147,7 @@ static void copy(const berth_image *image, berth_tile *tile, uint8_t *out, const
         size_t n = nbytes - at < BLOCK_NBYTES ? (size_t)(nbytes - at) : BLOCK_NBYTES;
         sum(image, tile, bytes + at, n, crc32);
         if (for_device)
-            berth_copy_for_device(out + at, bytes + at, n);
+            bth_copy_for_device(out + at, bytes + at, n);
         else
             memcpy(out + at, bytes + at, n);
         at += n;
@@ -155,18 +155,18 @@ static void copy(const berth_image *image, berth_tile *tile, uint8_t *out, const
 }
 
 /* A range of record i that its device has copied into the tile, or is about to: swapped, summed. */
-static int take_copied(const berth_image *image, berth_tile *tile, size_t i, uint64_t begin,
+static int take_copied(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
                        uint64_t end, uint32_t *crc32, berth_error *error)
 {
     size_t unit = image->plan->records[i].swap_nbytes;
     uint8_t *bytes = tile->bytes + (begin - tile->offset);
 
-    if (berth_lane_wait(tile->lane, i, error) < 0)
+    if (bth_lane_wait(tile->lane, i, error) < 0)
         return error->code;
     for (uint64_t at = 0; at < end - begin;) {
         size_t n = end - begin - at < BLOCK_NBYTES ? (size_t)(end - begin - at) : BLOCK_NBYTES;
         if (unit > 1)
-            berth_swap_bytes(bytes + at, bytes + at, n, unit);
+            bth_swap_bytes(bytes + at, bytes + at, n, unit);
         sum(image, tile, bytes + at, n, crc32);
         at += n;
     }
@@ -174,15 +174,15 @@ static int take_copied(const berth_image *image, berth_tile *tile, size_t i, uin
 }
 
 /* Brings a range of record i's data into the tile, and goes on with its CRC. */
-static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t begin,
-                  uint64_t end, uint32_t *crc32, berth_error *error)
+static int gather(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin, uint64_t end,
+                  uint32_t *crc32, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].place.data_offset;
-    const uint8_t *bytes = berth_content_memory(image->plan, i, begin - data_offset);
+    const uint8_t *bytes = bth_content_memory(image->plan, i, begin - data_offset);
 
     if (begin == end)
         return 0;
-    if (tile->lane && berth_lane_copies(image->plan, i, end - begin, begin - data_offset))
+    if (tile->lane && bth_lane_copies(image->plan, i, end - begin, begin - data_offset))
         return take_copied(image, tile, i, begin, end, crc32, error);
     if (bytes) {
         copy(image, tile, tile->bytes + (begin - tile->offset), bytes, end - begin, crc32);
@@ -191,7 +191,7 @@ static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t
     for (uint64_t at = begin; at < end;) {
         uint8_t *out = tile->bytes + (at - tile->offset);
         size_t n = end - at < CALLBACK_BLOCK_NBYTES ? (size_t)(end - at) : CALLBACK_BLOCK_NBYTES;
-        if (berth_content_fetch(image->plan, i, out, n, at - data_offset, error) < 0)
+        if (bth_content_fetch(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
         sum(image, tile, out, n, crc32);
         at += n;
@@ -199,11 +199,11 @@ static int gather(const berth_image *image, berth_tile *tile, size_t i, uint64_t
     return 0;
 }
 
-static int render_share(berth_image *image, berth_tile *tile, size_t i, const berth_range *share,
+static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
                         uint32_t *crc32, berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
-    berth_lent lent = {.range.offset = end};
+    bth_lent lent = {.range.offset = end};
 
     if (image->plan->records[i].device)
         return gather(image, tile, i, share->offset, end, crc32, error);
@@ -219,29 +219,28 @@ static int render_share(berth_image *image, berth_tile *tile, size_t i, const be
 }
 
 /* Whoever gave the record may know its CRC: what differs is not written as if it were whole. */
-static int check_crc32(const berth_image *image, size_t i, berth_error *error)
+static int check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
-    const berth_planned *record = &image->plan->records[i];
-    uint32_t computed = berth_image_crc32(image, i);
+    const bth_planned *record = &image->plan->records[i];
+    uint32_t computed = bth_image_crc32(image, i);
 
     if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
         return 0;
-    return berth_fail(error, BERTH_E_CHECKSUM, berth_plan_name(image->plan, i), BERTH_NO_OFFSET,
-                      "the bytes to be saved have CRC 0x%08" PRIx32
-                      ", and should have 0x%08" PRIx32,
-                      computed, record->crc32);
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_name(image->plan, i), BERTH_NO_OFFSET,
+                    "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
+                    computed, record->crc32);
 }
 
 /* The record's data in the tile; *completed: its CRC is known now, by this tile. */
-static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *completed,
+static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
                        berth_error *error)
 {
-    const berth_place *place = &image->plan->records[i].place;
+    const bth_place *place = &image->plan->records[i].place;
     uint64_t end = place->data_offset + place->nbytes;
     uint32_t crc32 = 0;
-    berth_range share;
+    bth_range share;
 
-    if (!berth_tile_share(tile, place->data_offset, end, &share))
+    if (!bth_tile_share(tile, place->data_offset, end, &share))
         return 0;
     uint64_t at = share.offset - place->data_offset;
     if (i == image->plan->id_index) {
@@ -251,22 +250,22 @@ static int render_data(berth_image *image, berth_tile *tile, size_t i, bool *com
     if (render_share(image, tile, i, &share, &crc32, error) < 0)
         return error->code;
     if (image->sums)
-        *completed = berth_seam_add(image, i, crc32, share.nbytes, at);
+        *completed = bth_seam_add(image, i, crc32, share.nbytes, at);
     return *completed ? check_crc32(image, i, error) : 0;
 }
 
-static int render_records(berth_image *image, berth_tile *tile, berth_error *error)
+static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
-    for (size_t i = berth_plan_find(plan, tile->offset);
+    for (size_t i = bth_plan_find(plan, tile->offset);
          i < plan->n_records && plan->records[i].place.header_offset < tile_end; i++) {
         bool completed = false;
         render_header(plan, tile, i);
         if (render_data(image, tile, i, &completed, error) < 0)
             return error->code;
-        berth_seam_descriptor(image, tile, i, completed);
+        bth_seam_descriptor(image, tile, i, completed);
     }
     return 0;
 }
@@ -286,31 +285,31 @@ static size_t find_entry(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-static void render_directory(const berth_image *image, berth_tile *tile)
+static void render_directory(const bth_image *image, bth_tile *tile)
 {
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
     for (size_t i = find_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
-        const berth_planned *record = &plan->records[i];
-        berth_zip_write_central(&record->place, berth_plan_full_name(plan, i),
-                                berth_image_crc32(image, i), tile->scratch);
-        berth_tile_put(tile, record->central_offset, tile->scratch,
-                       berth_layout_central_nbytes(&record->place));
+        const bth_planned *record = &plan->records[i];
+        bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
+                              bth_image_crc32(image, i), tile->scratch);
+        bth_tile_put(tile, record->central_offset, tile->scratch,
+                     bth_layout_central_nbytes(&record->place));
     }
-    uint8_t end[BERTH_ZIP_END_NBYTES];
-    berth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
-    berth_tile_put(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
+    uint8_t end[BTH_ZIP_END_NBYTES];
+    bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
+    bth_tile_put(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
 }
 
-int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error)
+int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 {
     tile->n_lent = 0;
     tile->n_gaps = 0;
     tile->seam.nbytes = 0;
-    tile->waits_for = BERTH_NO_RECORD;
-    tile->completed = BERTH_NO_RECORD;
+    tile->waits_for = BTH_NO_RECORD;
+    tile->completed = BTH_NO_RECORD;
     if (render_records(image, tile, error) < 0)
         return error->code;
     if (tile->offset + tile->nbytes > image->plan->directory_offset)
@@ -318,49 +317,49 @@ int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error)
     return 0;
 }
 
-void berth_image_describe(const berth_image *image, berth_tile *tile)
+void bth_image_describe(const bth_image *image, bth_tile *tile)
 {
     const berth_plan *plan = image->plan;
     uint64_t end = tile->offset + tile->nbytes;
 
-    for (size_t i = berth_plan_find(plan, tile->offset);
+    for (size_t i = bth_plan_find(plan, tile->offset);
          i < plan->n_records && plan->records[i].place.header_offset < end; i++)
         if (plan->records[i].place.descriptor_nbytes > 0)
-            berth_seam_put(image, tile, i);
+            bth_seam_put(image, tile, i);
 }
 
 /*
  * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
  * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
  */
-static void compute_id(berth_image *image)
+static void compute_id(bth_image *image)
 {
     const berth_plan *plan = image->plan;
-    uint64_t names = BERTH_FNV_BEGIN, sums = BERTH_FNV_BEGIN;
-    char digits[BERTH_ID_NBYTES + 1];
+    uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
+    char digits[BTH_ID_NBYTES + 1];
 
     for (size_t i = 0; i < plan->n_records && i != plan->id_index; i++) {
-        const char *name = berth_plan_name(plan, i);
-        names = berth_fnv(names, name, strlen(name) + 1);
-        uint32_t crc32 = berth_image_crc32(image, i);
+        const char *name = bth_plan_name(plan, i);
+        names = bth_fnv(names, name, strlen(name) + 1);
+        uint32_t crc32 = bth_image_crc32(image, i);
         const uint8_t bytes[4] = {(uint8_t)crc32, (uint8_t)(crc32 >> 8), (uint8_t)(crc32 >> 16),
                                   (uint8_t)(crc32 >> 24)};
         if (image->sums)
-            sums = berth_fnv(sums, bytes, sizeof bytes);
+            sums = bth_fnv(sums, bytes, sizeof bytes);
     }
     (void)snprintf(digits, sizeof digits, "%020llu%020llu", (unsigned long long)names,
                    (unsigned long long)sums);
     memcpy(image->id, digits, sizeof image->id);
 }
 
-void berth_image_settle(berth_image *image)
+void bth_image_settle(bth_image *image)
 {
     size_t id = image->plan->id_index;
 
     image->in_order = true; /* every CRC is known: the tail has no seams */
-    if (id == BERTH_NO_RECORD)
+    if (id == BTH_NO_RECORD)
         return;
     compute_id(image);
     if (image->sums)
-        atomic_store(&image->sums[id].crc32, berth_crc32(0, image->id, sizeof image->id));
+        atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
 }

@@ -5,69 +5,69 @@
  * known yet, a seam, is left out of the tile and handed to whoever completes the CRC. Large
  * contents are not copied where the output takes them from where they lie: they are lent.
  */
-#ifndef BERTH_SAVE_IMAGE_H
-#define BERTH_SAVE_IMAGE_H
+#ifndef BTH_SAVE_IMAGE_H
+#define BTH_SAVE_IMAGE_H
 
 #include <stdatomic.h>
 #include <sys/uio.h>
 
 #include "save/plan.h"
 
-#define BERTH_MOST_DESCRIPTOR_NBYTES 24
-#define BERTH_MOST_LENT 64 /* ranges of one tile; what is beyond is copied */
+#define BTH_MOST_DESCRIPTOR_NBYTES 24
+#define BTH_MOST_LENT 64 /* ranges of one tile; what is beyond is copied */
 
 /* A record's CRC while its parts are being summed. */
-typedef struct berth_sum {
+typedef struct bth_sum {
     _Atomic uint64_t missing_nbytes; /* not yet rendered */
     _Atomic uint32_t crc32;          /* of the parts so far, each shifted to its place */
-} berth_sum;
+} bth_sum;
 
 /* What a writer needs of the memory and of the ranges it gets. */
-typedef struct berth_demand {
+typedef struct bth_demand {
     uint32_t block_nbytes;     /* a power of two; 1: any range will do */
     uint32_t memory_alignment; /* a power of two, at most block_nbytes */
     size_t least_lent_nbytes;  /* shorter ranges are copied; 0: all are */
     bool large_pages_only;     /* others are copied */
     int pages;                 /* to ask by (io/pages.h) */
-} berth_demand;
+} bth_demand;
 
-typedef struct berth_tally berth_tally; /* save/tally.h */
+typedef struct bth_tally bth_tally; /* save/tally.h */
 
-typedef struct berth_image {
+typedef struct bth_image {
     const berth_plan *plan;
-    berth_demand demand;
-    berth_tally *tallies; /* one a record; NULL: nobody asks why bytes are copied */
-    berth_sum *sums;      /* one a record; NULL when no CRC is computed */
+    bth_demand demand;
+    bth_tally *tallies; /* one a record; NULL: nobody asks why bytes are copied */
+    bth_sum *sums;      /* one a record; NULL when no CRC is computed */
     bool in_order; /* tiles are rendered one after the other: a CRC is known when it is reached */
-    char id[BERTH_ID_NBYTES]; /* set by berth_image_settle */
-} berth_image;
+    char id[BTH_ID_NBYTES]; /* set by bth_image_settle */
+} bth_image;
 
 /* A range of bytes of the file. */
-typedef struct berth_range {
+typedef struct bth_range {
     uint64_t offset;
     uint64_t nbytes;
-} berth_range;
+} bth_range;
 
 /* Bytes that belong elsewhere in the file and became known while a tile was rendered. */
-typedef struct berth_seam {
+typedef struct bth_seam {
     uint64_t offset;
     size_t nbytes; /* 0: none */
-    uint8_t bytes[BERTH_MOST_DESCRIPTOR_NBYTES];
-} berth_seam;
+    uint8_t bytes[BTH_MOST_DESCRIPTOR_NBYTES];
+} bth_seam;
 
 /* A range of the tile whose bytes are elsewhere: in the caller's memory. */
-typedef struct berth_lent {
-    berth_range range;
+typedef struct bth_lent {
+    bth_range range;
     const uint8_t *bytes;
-} berth_lent;
+} bth_lent;
 
-typedef struct berth_tile {
+typedef struct bth_tile {
     uint64_t offset; /* in the file */
     size_t nbytes;
     uint8_t *bytes;
-    uint8_t *scratch;                 /* plan->most_header_nbytes bytes */
-    struct berth_lane *lane;          /* of devices (save/lanes.h), begun for it; NULL: none */
-    berth_lent lent[BERTH_MOST_LENT]; /* in order; `bytes` holds nothing there */
+    uint8_t *scratch;             /* plan->most_header_nbytes bytes */
+    struct bth_lane *lane;        /* of devices (save/lanes.h), begun for it; NULL: none */
+    bth_lent lent[BTH_MOST_LENT]; /* in order; `bytes` holds nothing there */
     size_t n_lent;
     double crc32_seconds; /* of rendering it */
     unsigned n_blocks;    /* summed so far */
@@ -76,73 +76,73 @@ typedef struct berth_tile {
      * before the tile, and that of the record which goes on after it. And one that is written on
      * its own: of the record which goes on after the tile, or began before.
      */
-    berth_range gaps[2];
+    bth_range gaps[2];
     size_t n_gaps;
-    berth_seam seam;
+    bth_seam seam;
     /*
      * With blocks, which hold a descriptor whole or in two. The record that began before the tile,
      * whose CRC its descriptor here waits for; and the one whose CRC this tile completed although
-     * its descriptor, or some of it, is not here. BERTH_NO_RECORD: none.
+     * its descriptor, or some of it, is not here. BTH_NO_RECORD: none.
      */
     size_t waits_for;
     size_t completed;
-} berth_tile;
+} bth_tile;
 
 /* `demand` NULL: nothing is lent, any range will do. */
-int berth_image_begin(berth_image *image, const berth_plan *plan, const berth_demand *demand,
-                      bool in_order, berth_error *error);
-void berth_image_end(berth_image *image); /* of zeros: nothing */
+int bth_image_begin(bth_image *image, const berth_plan *plan, const bth_demand *demand,
+                    bool in_order, berth_error *error);
+void bth_image_end(bth_image *image); /* of zeros: nothing */
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
- * berth_image_settle, behind it. Every byte before the tail must be rendered exactly once.
+ * bth_image_settle, behind it. Every byte before the tail must be rendered exactly once.
  * Thread-safe for different tiles, which are multiples of the demanded block, but for the last.
  * Fills all from `lent` on.
  */
-int berth_image_render(berth_image *image, berth_tile *tile, berth_error *error);
+int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error);
 
 /*
  * Puts into a tile of whole records' ends the descriptors that it was rendered without: when all
  * that is before the tail is rendered.
  */
-void berth_image_describe(const berth_image *image, berth_tile *tile);
+void bth_image_describe(const bth_image *image, bth_tile *tile);
 
 /* When all before the tail is rendered: computes the id, so that the tail can be. */
-void berth_image_settle(berth_image *image);
+void bth_image_settle(bth_image *image);
 
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
-uint32_t berth_image_crc32(const berth_image *image, size_t i);
-bool berth_image_is_complete(const berth_image *image, size_t i);
+uint32_t bth_image_crc32(const bth_image *image, size_t i);
+bool bth_image_is_complete(const bth_image *image, size_t i);
 
 /* ---- seam.c ---- */
 
 /* Adds the CRC of rendered bytes [at, at + nbytes) of record i. True if that completes it. */
-bool berth_seam_add(berth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at);
+bool bth_seam_add(bth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at);
 /* Renders the tile's share of record i's descriptor, or leaves it to whoever completes its CRC. */
-void berth_seam_descriptor(berth_image *image, berth_tile *tile, size_t i, bool completed);
+void bth_seam_descriptor(bth_image *image, bth_tile *tile, size_t i, bool completed);
 /* Where record i's descriptor is; and renders it into the tile, now that its CRC is complete. */
-berth_range berth_seam_range(const berth_plan *plan, size_t i);
-void berth_seam_put(const berth_image *image, berth_tile *tile, size_t i);
+bth_range bth_seam_range(const berth_plan *plan, size_t i);
+void bth_seam_put(const bth_image *image, bth_tile *tile, size_t i);
 
 /* The tile's share of [begin, end): false if there is none. */
-bool berth_tile_share(const berth_tile *tile, uint64_t begin, uint64_t end, berth_range *share);
+bool bth_tile_share(const bth_tile *tile, uint64_t begin, uint64_t end, bth_range *share);
 /* Copies the tile's share of a piece whose bytes lie at `offset` in the file. */
-void berth_tile_put(berth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
+void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /*
- * [begin, end) of the tile as pieces, its own and the lent ones, at most BERTH_MOST_PIECES.
+ * [begin, end) of the tile as pieces, its own and the lent ones, at most BTH_MOST_PIECES.
  * Returns their number.
  */
-#define BERTH_MOST_PIECES (2 * BERTH_MOST_LENT + 1)
-size_t berth_tile_pieces(const berth_tile *tile, uint64_t begin, uint64_t end,
-                         struct iovec pieces[BERTH_MOST_PIECES]);
+#define BTH_MOST_PIECES (2 * BTH_MOST_LENT + 1)
+size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                       struct iovec pieces[BTH_MOST_PIECES]);
 
 /* ---- content.c ---- */
 
 /* Bytes [at, at + nbytes) of a record, in the file's byte order. */
-int berth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                        berth_error *error);
+int bth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
+                      berth_error *error);
 /* Where byte `at` of a record lies in memory, as it goes to the file, with all that follow it; NULL
  * if it does not. */
-const uint8_t *berth_content_memory(const berth_plan *plan, size_t i, uint64_t at);
+const uint8_t *bth_content_memory(const berth_plan *plan, size_t i, uint64_t at);
 
 #endif

@@ -10,13 +10,13 @@
 #include "save/operation.h"
 
 struct berth_job {
-    berth_operation operation;
-    berth_request request;
+    bth_operation operation;
+    bth_request request;
     berth_sink sink; /* copies of what the caller gave to begin */
     char *path;
     uint64_t total_nbytes;
     pthread_t thread;
-    berth_lock lock;        /* of the rest; only in the process that has the thread (X11) */
+    bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
     bool told; /* somebody has waited for the end */
@@ -29,19 +29,19 @@ static void set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
 }
 
 static void set_done(berth_job *job, const berth_error *error)
 {
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     job->error = *error;
     job->done = true;
     pthread_cond_broadcast(&job->changed);
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
 }
 
 static void *carry_out(void *argument)
@@ -49,13 +49,13 @@ static void *carry_out(void *argument)
     berth_job *job = argument;
     berth_error error;
 
-    berth_thread_begin();
-    berth_error_clear(&error);
+    bth_thread_begin();
+    bth_error_clear(&error);
     job->operation.staged = set_staged;
     job->operation.staged_context = job;
-    if (berth_operation_transfer(&job->operation, &error) == 0)
-        berth_operation_finish(&job->operation, &error);
-    berth_operation_end(&job->operation, &error);
+    if (bth_operation_transfer(&job->operation, &error) == 0)
+        bth_operation_finish(&job->operation, &error);
+    bth_operation_end(&job->operation, &error);
     set_done(job, &error);
     return NULL;
 }
@@ -64,24 +64,24 @@ static void *carry_out(void *argument)
 
 static void release(berth_job *job)
 {
-    if (berth_lock_is_ours(&job->lock)) {
+    if (bth_lock_is_ours(&job->lock)) {
         pthread_cond_destroy(&job->changed);
-        berth_lock_end(&job->lock);
+        bth_lock_end(&job->lock);
     }
-    berth_release(job->path);
-    berth_release(job);
+    bth_release(job->path);
+    bth_release(job);
 }
 
 /* Keeps what the operation borrows; the rest is the caller's until begin returns. */
-static berth_job *make(const berth_request *request, berth_error *error)
+static berth_job *make(const bth_request *request, berth_error *error)
 {
-    berth_job *job = berth_allocate_zeroed(sizeof *job);
+    berth_job *job = bth_allocate_zeroed(sizeof *job);
 
     if (!job) {
-        berth_fail_memory(error, sizeof *job);
+        bth_fail_memory(error, sizeof *job);
         return NULL;
     }
-    berth_lock_begin(&job->lock);
+    bth_lock_begin(&job->lock);
     pthread_cond_init(&job->changed, NULL);
     job->request = *request;
     job->staged = request->snapshot;
@@ -90,10 +90,10 @@ static berth_job *make(const berth_request *request, berth_error *error)
         job->request.sink = &job->sink;
     }
     if (request->path) {
-        job->path = berth_duplicate(request->path, strlen(request->path));
+        job->path = bth_duplicate(request->path, strlen(request->path));
         job->request.path = job->path;
         if (!job->path) {
-            berth_fail_memory(error, strlen(request->path));
+            bth_fail_memory(error, strlen(request->path));
             release(job);
             return NULL;
         }
@@ -103,33 +103,33 @@ static berth_job *make(const berth_request *request, berth_error *error)
 
 static int start(berth_job *job, berth_error *error)
 {
-    BERTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
-    if (berth_operation_begin(&job->operation, &job->request, error) < 0)
+    BTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
+    if (bth_operation_begin(&job->operation, &job->request, error) < 0)
         return error->code;
     job->total_nbytes = job->operation.plan->nbytes;
-    int failure = berth_thread_start(&job->thread, carry_out, job);
+    int failure = bth_thread_start(&job->thread, carry_out, job);
     if (failure != 0)
-        return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                                "the job's thread cannot be started");
+        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
+                              "the job's thread cannot be started");
     return 0;
 }
 
 /* `flags`: what is not known to the caller of this is refused. */
-static int begin(berth_request *request, uint32_t flags, berth_job **job, berth_error *error)
+static int begin(bth_request *request, uint32_t flags, berth_job **job, berth_error *error)
 {
     if (!job)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "the place for the job is NULL");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the place for the job is NULL");
     *job = NULL;
     if (flags & ~BERTH_SAVE_SNAPSHOT)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                          flags & ~BERTH_SAVE_SNAPSHOT);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
+                        flags & ~BERTH_SAVE_SNAPSHOT);
     request->snapshot = flags & BERTH_SAVE_SNAPSHOT;
     berth_job *made = make(request, error);
     if (!made)
         return error->code;
     if (start(made, error) < 0) {
-        berth_operation_end(&made->operation, error);
+        bth_operation_end(&made->operation, error);
         release(made);
         return error->code;
     }
@@ -140,9 +140,9 @@ static int begin(berth_request *request, uint32_t flags, berth_job **job, berth_
 int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
                      const berth_call *call, berth_job **job, berth_error *error)
 {
-    berth_request request = {.value = value, .to = BERTH_TO_PATH, .path = path, .call = call};
+    bth_request request = {.value = value, .to = BTH_TO_PATH, .path = path, .call = call};
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     return begin(&request, flags, job, error);
 }
 
@@ -150,15 +150,15 @@ int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
                           const berth_value *value, uint32_t flags, const berth_call *call,
                           berth_job **job, berth_error *error)
 {
-    berth_request request = {
-        .value = value, .to = BERTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
+    bth_request request = {
+        .value = value, .to = BTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     return begin(&request, flags, job, error);
 }
 
 /* `flags`: of the records, with those of the job. */
-static int begin_records(berth_request *request, const berth_new_record *records, size_t n_records,
+static int begin_records(bth_request *request, const berth_new_record *records, size_t n_records,
                          uint32_t flags, berth_job **job, berth_error *error)
 {
     request->records = records;
@@ -172,10 +172,9 @@ int berth_save_records_begin(const char *path, const char *archive_name,
                              const berth_new_record *records, size_t n_records, uint32_t flags,
                              const berth_call *call, berth_job **job, berth_error *error)
 {
-    berth_request request = {
-        .to = BERTH_TO_PATH, .path = path, .archive = archive_name, .call = call};
+    bth_request request = {.to = BTH_TO_PATH, .path = path, .archive = archive_name, .call = call};
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     return begin_records(&request, records, n_records, flags, job, error);
 }
 
@@ -183,10 +182,9 @@ int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_na
                                   const berth_new_record *records, size_t n_records, uint32_t flags,
                                   const berth_call *call, berth_job **job, berth_error *error)
 {
-    berth_request request = {
-        .to = BERTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
+    bth_request request = {.to = BTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
 
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     return begin_records(&request, records, n_records, flags, job, error);
 }
 
@@ -195,63 +193,63 @@ int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_na
 /* X11: in a child nothing more comes of a job, and who asks whether it has ended shall not wait. */
 static bool is_lost(const berth_job *job)
 {
-    return !berth_lock_is_ours(&job->lock);
+    return !bth_lock_is_ours(&job->lock);
 }
 
 static int check(const berth_job *job, berth_error *error)
 {
     if (!job)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the job is NULL");
-    return is_lost(job) ? berth_fail_forked(error, "job") : 0;
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the job is NULL");
+    return is_lost(job) ? bth_fail_forked(error, "job") : 0;
 }
 
 int berth_job_wait_staged(berth_job *job, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(job, error) < 0)
         return error->code;
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     while (!job->staged && !job->done)
         pthread_cond_wait(&job->changed, &job->lock.mutex);
     if (!job->staged)
         *error = job->error;
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
     return error->code;
 }
 
 int berth_job_wait(berth_job *job, berth_error *error)
 {
-    BERTH_ERROR_BEGIN(error);
+    BTH_ERROR_BEGIN(error);
     if (check(job, error) < 0)
         return error->code;
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     while (!job->done)
         pthread_cond_wait(&job->changed, &job->lock.mutex);
     job->told = true;
     *error = job->error;
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
     return error->code;
 }
 
 bool berth_job_is_staged(berth_job *job)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (!job || is_lost(job))
         return job != NULL;
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     bool staged = job->staged || job->done;
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
     return staged;
 }
 
 bool berth_job_is_done(berth_job *job)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (!job || is_lost(job))
         return job != NULL;
-    (void)berth_lock_take(&job->lock);
+    (void)bth_lock_take(&job->lock);
     bool done = job->done;
-    berth_lock_give(&job->lock);
+    bth_lock_give(&job->lock);
     return done;
 }
 
@@ -265,12 +263,12 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
 
 bool berth_job_cancel(berth_job *job)
 {
-    return job && !is_lost(job) && berth_operation_cancel(&job->operation);
+    return job && !is_lost(job) && bth_operation_cancel(&job->operation);
 }
 
 void berth_job_free(berth_job *job)
 {
-    BERTH_HOLD_CANCEL(true);
+    BTH_HOLD_CANCEL(true);
     if (!job)
         return;
     if (is_lost(job)) { /* What the thread was at stays: plan, copies, the parent's temporary. */
@@ -280,6 +278,6 @@ void berth_job_free(berth_job *job)
     pthread_join(job->thread, NULL);
     /* A failure that nobody has heard of. */
     if (!job->told && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)
-        berth_log("%s", job->error.message);
+        bth_log("%s", job->error.message);
     release(job);
 }

@@ -22,43 +22,43 @@
  */
 static bool fits_memory(uint64_t nbytes)
 {
-    return nbytes <= berth_free_memory("");
+    return nbytes <= bth_free_memory("");
 }
 
 /* save.method=auto. */
-static berth_method measure(const struct berth_config *config, berth_file_system system,
-                            uint64_t nbytes)
+static bth_method measure(const struct berth_config *config, bth_file_system system,
+                          uint64_t nbytes)
 {
     if (nbytes < LEAST_DIRECT_NBYTES)
-        return (berth_method){.reason = "the file is small"};
+        return (bth_method){.reason = "the file is small"};
     if (!fits_memory(nbytes))
-        return (berth_method){.is_direct = true,
-                              .reason = "the file is larger than the memory that is free"};
-    if (config->save_durability == BERTH_DURABILITY_NONE)
-        return (berth_method){.reason = "save.durability=none asks for no disk"};
-    if (system != BERTH_ON_DISK)
-        return (berth_method){.reason = "direct writes are not measured on this file system"};
-    return (berth_method){.is_direct = true, .reason = "the file is to be on a disk"};
+        return (bth_method){.is_direct = true,
+                            .reason = "the file is larger than the memory that is free"};
+    if (config->save_durability == BTH_DURABILITY_NONE)
+        return (bth_method){.reason = "save.durability=none asks for no disk"};
+    if (system != BTH_ON_DISK)
+        return (bth_method){.reason = "direct writes are not measured on this file system"};
+    return (bth_method){.is_direct = true, .reason = "the file is to be on a disk"};
 }
 
-static berth_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
+static bth_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
-    if (config->save_method == BERTH_SAVE_BUFFERED)
-        return (berth_method){.reason = "save.method=buffered"};
-    berth_file_system system = berth_file_system_of(fd);
-    if (system == BERTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
-        return (berth_method){.reason = "the file system is in memory"};
+    if (config->save_method == BTH_SAVE_BUFFERED)
+        return (bth_method){.reason = "save.method=buffered"};
+    bth_file_system system = bth_file_system_of(fd);
+    if (system == BTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
+        return (bth_method){.reason = "the file system is in memory"};
     if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < LEAST_MEMORY_NBYTES)
-        return (berth_method){.reason = "io.memory_nbytes is too little for direct writes"};
-    if (config->save_method == BERTH_SAVE_DIRECT)
-        return (berth_method){.is_direct = true, .reason = "save.method=direct"};
+        return (bth_method){.reason = "io.memory_nbytes is too little for direct writes"};
+    if (config->save_method == BTH_SAVE_DIRECT)
+        return (bth_method){.is_direct = true, .reason = "save.method=direct"};
     return measure(config, system, nbytes);
 }
 
-berth_method berth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes)
+bth_method bth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
-    berth_method method = choose(config, fd, nbytes);
+    bth_method method = choose(config, fd, nbytes);
 
-    method.is_durable = config->save_durability != BERTH_DURABILITY_NONE;
+    method.is_durable = config->save_durability != BTH_DURABILITY_NONE;
     return method;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* save.method = auto: how a file's bytes should get to it, from facts. */
-#ifndef BERTH_SAVE_METHOD_H
-#define BERTH_SAVE_METHOD_H
+#ifndef BTH_SAVE_METHOD_H
+#define BTH_SAVE_METHOD_H
 
 #include "config/options.h"
 
-typedef struct berth_method {
+typedef struct bth_method {
     bool is_direct;
     bool is_durable;    /* it will be synced */
     const char *reason; /* static */
-} berth_method;
+} bth_method;
 
 /* For a file of nbytes bytes that is open on its file system. */
-berth_method berth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes);
+bth_method bth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes);
 
 #endif

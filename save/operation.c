@@ -6,54 +6,54 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "save/names.h"
+#include "save/archive_name.h"
 #include "save/run.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
 /* ---- begin ---- */
 
-static int check_destination(const berth_request *request, berth_error *error)
+static int check_destination(const bth_request *request, berth_error *error)
 {
     const char *bad = NULL;
 
-    if (request->to == BERTH_TO_PATH && !request->path)
+    if (request->to == BTH_TO_PATH && !request->path)
         bad = "the path is NULL";
-    else if (request->to == BERTH_TO_SINK && (!request->sink || !request->sink->write))
+    else if (request->to == BTH_TO_SINK && (!request->sink || !request->sink->write))
         bad = "the sink is NULL";
-    else if (request->to == BERTH_TO_FD && request->fd < 0)
+    else if (request->to == BTH_TO_FD && request->fd < 0)
         bad = "the descriptor is negative";
     if (bad)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", bad);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", bad);
     return 0;
 }
 
-static int name_archive(berth_operation *operation, berth_error *error)
+static int name_archive(bth_operation *operation, berth_error *error)
 {
-    const berth_request *request = operation->request;
+    const bth_request *request = operation->request;
     const char *given = request->archive;
     const char *path = request->path ? request->path : "";
 
     if (!given && request->call && request->path)
         given = request->call->archive_name;
     if (given)
-        operation->archive = berth_duplicate(given, strlen(given));
+        operation->archive = bth_duplicate(given, strlen(given));
     else
-        operation->archive = berth_archive_name_of_path(path);
-    return operation->archive ? 0 : berth_fail_memory(error, strlen(given ? given : path));
+        operation->archive = bth_archive_name_of_path(path);
+    return operation->archive ? 0 : bth_fail_memory(error, strlen(given ? given : path));
 }
 
-static int make_plan(berth_operation *operation, berth_error *error)
+static int make_plan(bth_operation *operation, berth_error *error)
 {
-    const berth_request *request = operation->request;
+    const bth_request *request = operation->request;
 
     if (request->is_records)
-        berth_plan_records(operation->archive, request->records, request->n_records, request->flags,
-                           &operation->config, &operation->plan, error);
+        bth_plan_records(operation->archive, request->records, request->n_records, request->flags,
+                         &operation->config, &operation->plan, error);
     else
-        berth_plan_value(operation->archive, request->value, &operation->config, &operation->plan,
-                         error);
-    operation->stats.plan_seconds = berth_seconds() - operation->begin_seconds;
+        bth_plan_value(operation->archive, request->value, &operation->config, &operation->plan,
+                       error);
+    operation->stats.plan_seconds = bth_seconds() - operation->begin_seconds;
     if (error->code != BERTH_OK)
         return error->code;
     operation->stats.asked_nbytes = operation->plan->asked_nbytes;
@@ -61,80 +61,79 @@ static int make_plan(berth_operation *operation, berth_error *error)
     operation->stats.n_records = operation->plan->n_records;
     operation->stats.n_storages = operation->plan->n_storages;
     if (operation->call.storage_stats && operation->call.n_storage_stats > 0 &&
-        request->to != BERTH_TO_NOTHING)
-        operation->tallies = berth_tally_new(operation->plan, error);
+        request->to != BTH_TO_NOTHING)
+        operation->tallies = bth_tally_new(operation->plan, error);
     return error->code;
 }
 
-static int allocate_memory(berth_output_memory *memory, uint64_t nbytes, berth_error *error)
+static int allocate_memory(bth_output_memory *memory, uint64_t nbytes, berth_error *error)
 {
     memory->nbytes = nbytes;
     if (nbytes <= SIZE_MAX)
-        memory->bytes = berth_allocate((size_t)nbytes);
-    return memory->bytes ? 0 : berth_fail_memory(error, nbytes);
+        memory->bytes = bth_allocate((size_t)nbytes);
+    return memory->bytes ? 0 : bth_fail_memory(error, nbytes);
 }
 
-static void open_file(berth_operation *operation)
+static void open_file(bth_operation *operation)
 {
     int fd = operation->commit.fd;
     uint64_t nbytes = operation->plan->nbytes;
-    const berth_method method = berth_method_choose(&operation->config, fd, nbytes);
+    const bth_method method = bth_method_choose(&operation->config, fd, nbytes);
 
-    operation->output = berth_output_file_begin(&operation->file, fd, nbytes, &method);
+    operation->output = bth_output_file_begin(&operation->file, fd, nbytes, &method);
 }
 
-static int open_output(berth_operation *operation, berth_error *error)
+static int open_output(bth_operation *operation, berth_error *error)
 {
-    const berth_request *request = operation->request;
+    const bth_request *request = operation->request;
     uint64_t nbytes = operation->plan->nbytes;
 
     switch (request->to) {
-    case BERTH_TO_NOTHING:
+    case BTH_TO_NOTHING:
         break;
-    case BERTH_TO_PATH:
-        if (berth_commit_begin(&operation->commit, request->path, nbytes,
-                               operation->config.save_durability, error) == 0)
+    case BTH_TO_PATH:
+        if (bth_commit_begin(&operation->commit, request->path, nbytes,
+                             operation->config.save_durability, error) == 0)
             open_file(operation);
         break;
-    case BERTH_TO_SINK:
-        operation->output = berth_output_of_sink(request->sink);
+    case BTH_TO_SINK:
+        operation->output = bth_output_of_sink(request->sink);
         break;
-    case BERTH_TO_FD:
-        operation->output = berth_output_of_fd(&request->fd);
+    case BTH_TO_FD:
+        operation->output = bth_output_of_fd(&request->fd);
         break;
-    case BERTH_TO_MEMORY:
+    case BTH_TO_MEMORY:
         if (allocate_memory(request->memory, nbytes, error) == 0)
-            operation->output = berth_output_of_memory(request->memory);
+            operation->output = bth_output_of_memory(request->memory);
         break;
     }
     return error->code;
 }
 
-static int take_snapshot(berth_operation *operation, berth_error *error)
+static int take_snapshot(bth_operation *operation, berth_error *error)
 {
-    double begin = berth_seconds();
+    double begin = bth_seconds();
 
-    berth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = berth_seconds() - begin;
+    bth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
+    operation->stats.copy_seconds = bth_seconds() - begin;
     return error->code;
 }
 
-int berth_operation_begin(berth_operation *operation, const berth_request *request,
-                          berth_error *error)
+int bth_operation_begin(bth_operation *operation, const bth_request *request, berth_error *error)
 {
-    *operation = (berth_operation){.request = request,
-                                   .begin_seconds = berth_seconds(),
-                                   .stats = {.method = "buffered", .reason = "nothing was written"},
-                                   .commit = {.fd = -1, .target = BERTH_NO_TARGET},
-                                   .file = {.fd = -1, .direct = {.fd = -1}}};
+    *operation = (bth_operation){.request = request,
+                                 .begin_seconds = bth_seconds(),
+                                 .stats = {.method = "buffered", .reason = "nothing was written"},
+                                 .commit = {.fd = -1, .target = BTH_NO_TARGET},
+                                 .file = {.fd = -1, .direct = {.fd = -1}}};
     if (request->call)
         operation->call = *request->call;
     if (check_destination(request, error) < 0 ||
-        berth_config_resolve(request->call, &operation->config, error) < 0 ||
+        bth_config_resolve(request->call, &operation->config, error) < 0 ||
         name_archive(operation, error) < 0 || make_plan(operation, error) < 0)
         return error->code;
-    if (request->snapshot && berth_snapshot_reserve(&operation->snapshot, operation->plan,
-                                                    &operation->config, error) < 0)
+    if (request->snapshot &&
+        bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
     if (open_output(operation, error) < 0)
         return error->code;
@@ -143,7 +142,7 @@ int berth_operation_begin(berth_operation *operation, const berth_request *reque
 
 /* ---- until it is done ---- */
 
-bool berth_operation_cancel(berth_operation *operation)
+bool bth_operation_cancel(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
 
@@ -153,7 +152,7 @@ bool berth_operation_cancel(berth_operation *operation)
 }
 
 /* From here on a cancel comes too late. False: one came before. */
-static bool make_final(berth_operation *operation)
+static bool make_final(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
 
@@ -162,26 +161,26 @@ static bool make_final(berth_operation *operation)
 
 static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
-    berth_operation *operation = context;
+    bth_operation *operation = context;
     const berth_call *call = &operation->call;
 
     atomic_store(&operation->done_nbytes, done_nbytes);
     if (call->progress && call->progress(call->progress_context, done_nbytes, total_nbytes) != 0)
-        (void)berth_operation_cancel(operation);
+        (void)bth_operation_cancel(operation);
     return atomic_load(&operation->cancelled);
 }
 
 /* What is left to do for a file of our own, and what it has to tell. */
-static void end_file(berth_operation *operation, berth_error *error)
+static void end_file(bth_operation *operation, berth_error *error)
 {
     berth_stats *stats = &operation->stats;
 
     if (error->code == BERTH_OK)
-        berth_output_file_cut(&operation->file, operation->plan->nbytes, error);
-    stats->method = berth_output_file_method(&operation->file, &stats->reason);
+        bth_output_file_cut(&operation->file, operation->plan->nbytes, error);
+    stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void tell_facts(berth_operation *operation, const berth_run_facts *facts)
+static void tell_facts(bth_operation *operation, const bth_run_facts *facts)
 {
     berth_stats *stats = &operation->stats;
 
@@ -202,12 +201,12 @@ static void tell_facts(berth_operation *operation, const berth_run_facts *facts)
         stats->limited_by = "disk";
 }
 
-int berth_operation_transfer(berth_operation *operation, berth_error *error)
+int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
-    berth_run_settings settings =
-        berth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    berth_run_facts facts = {0};
-    double begin = berth_seconds();
+    bth_run_settings settings =
+        bth_run_settings_of(&operation->config, operation->plan, &operation->output);
+    bth_run_facts facts = {0};
+    double begin = bth_seconds();
 
     settings.tallies = operation->tallies;
     settings.progress = tell_progress;
@@ -216,57 +215,57 @@ int berth_operation_transfer(berth_operation *operation, berth_error *error)
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
     operation->stats.reason = operation->output.reason;
-    berth_run(operation->plan, &operation->output, &settings, &facts, error);
-    if (operation->request->to == BERTH_TO_PATH)
+    bth_run(operation->plan, &operation->output, &settings, &facts, error);
+    if (operation->request->to == BTH_TO_PATH)
         end_file(operation, error);
-    operation->stats.transfer_seconds = berth_seconds() - begin;
+    operation->stats.transfer_seconds = bth_seconds() - begin;
     tell_facts(operation, &facts);
     return error->code;
 }
 
-int berth_operation_finish(berth_operation *operation, berth_error *error)
+int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
-    bool to_path = operation->request->to == BERTH_TO_PATH;
+    bool to_path = operation->request->to == BTH_TO_PATH;
     uint64_t nbytes = operation->plan->nbytes;
-    double begin = berth_seconds();
+    double begin = bth_seconds();
 
-    if (to_path && berth_commit_sync(&operation->commit, error) < 0)
+    if (to_path && bth_commit_sync(&operation->commit, error) < 0)
         ;
     else if ((to_path && tell_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
-        berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+        bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
-        berth_commit_replace(&operation->commit, error);
-    operation->stats.sync_seconds = berth_seconds() - begin;
+        bth_commit_replace(&operation->commit, error);
+    operation->stats.sync_seconds = bth_seconds() - begin;
     return error->code;
 }
 
-static void tell_storages(berth_operation *operation)
+static void tell_storages(bth_operation *operation)
 {
     const berth_call *call = &operation->call;
 
     if (operation->plan && call->storage_stats)
-        berth_tally_tell(operation->tallies, operation->plan, &operation->stats,
-                         call->storage_stats, call->n_storage_stats);
-    berth_release(operation->tallies);
+        bth_tally_tell(operation->tallies, operation->plan, &operation->stats, call->storage_stats,
+                       call->n_storage_stats);
+    bth_release(operation->tallies);
     operation->tallies = NULL;
 }
 
-int berth_operation_end(berth_operation *operation, berth_error *error)
+int bth_operation_end(bth_operation *operation, berth_error *error)
 {
-    const berth_request *request = operation->request;
+    const bth_request *request = operation->request;
 
-    berth_output_file_end(&operation->file);
-    berth_commit_abort(&operation->commit);
+    bth_output_file_end(&operation->file);
+    bth_commit_abort(&operation->commit);
     tell_storages(operation);
     berth_plan_free(operation->plan);
     operation->plan = NULL;
-    berth_snapshot_free(&operation->snapshot);
-    berth_release(operation->archive);
+    bth_snapshot_free(&operation->snapshot);
+    bth_release(operation->archive);
     operation->archive = NULL;
-    operation->stats.total_seconds = berth_seconds() - operation->begin_seconds;
+    operation->stats.total_seconds = bth_seconds() - operation->begin_seconds;
     if (operation->call.stats)
         *operation->call.stats = operation->stats;
-    if (request->to == BERTH_TO_PATH && request->path)
-        return berth_error_prefix(error, request->path);
+    if (request->to == BTH_TO_PATH && request->path)
+        return bth_error_prefix(error, request->path);
     return error->code;
 }

@@ -16,17 +16,17 @@ static int write_sink(void *context, const void *buffer, size_t nbytes, uint64_t
 
     if (failure == 0)
         return 0;
-    berth_fail_errno(error, failure < 0 ? -failure : failure, NULL, offset, "the sink failed");
+    bth_fail_errno(error, failure < 0 ? -failure : failure, NULL, offset, "the sink failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
 }
 
-berth_output berth_output_of_sink(const berth_sink *sink)
+bth_output bth_output_of_sink(const berth_sink *sink)
 {
-    return (berth_output){.write = write_sink,
-                          .context = (void *)sink,
-                          .in_order = sink->in_order,
-                          .reason = "a sink of the caller"};
+    return (bth_output){.write = write_sink,
+                        .context = (void *)sink,
+                        .in_order = sink->in_order,
+                        .reason = "a sink of the caller"};
 }
 
 /* ---- a descriptor at its own position ---- */
@@ -35,16 +35,16 @@ static int append_fd(void *context, const void *buffer, size_t nbytes, uint64_t 
                      berth_error *error)
 {
     (void)offset; /* tiles come in order */
-    return berth_file_append(*(const int *)context, buffer, nbytes, error);
+    return bth_file_append(*(const int *)context, buffer, nbytes, error);
 }
 
-berth_output berth_output_of_fd(const int *fd)
+bth_output bth_output_of_fd(const int *fd)
 {
-    return (berth_output){.write = append_fd,
-                          .context = (void *)fd,
-                          .in_order = true,
-                          .takes_any_memory = true,
-                          .reason = "a descriptor at its own position"};
+    return (bth_output){.write = append_fd,
+                        .context = (void *)fd,
+                        .in_order = true,
+                        .takes_any_memory = true,
+                        .reason = "a descriptor at its own position"};
 }
 
 /* ---- memory ---- */
@@ -53,7 +53,7 @@ static int write_memory(void *context, const void *buffer, size_t nbytes, uint64
                         berth_error *error)
 {
     (void)error;
-    const berth_output_memory *memory = context;
+    const bth_output_memory *memory = context;
     memcpy(memory->bytes + offset, buffer, nbytes);
     return 0;
 }
@@ -62,16 +62,16 @@ static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offs
                        berth_error *error)
 {
     (void)error;
-    const berth_output_memory *memory = context;
+    const bth_output_memory *memory = context;
     memcpy(buffer, memory->bytes + offset, nbytes);
     return 0;
 }
 
-berth_output berth_output_of_memory(berth_output_memory *memory)
+bth_output bth_output_of_memory(bth_output_memory *memory)
 {
-    return (berth_output){.write = write_memory,
-                          .read = read_memory,
-                          .context = memory,
-                          .takes_any_memory = true,
-                          .reason = "memory"};
+    return (bth_output){.write = write_memory,
+                        .read = read_memory,
+                        .context = memory,
+                        .takes_any_memory = true,
+                        .reason = "memory"};
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where the image goes: a file, a descriptor, memory, or a callback of the caller. */
-#ifndef BERTH_SAVE_OUTPUT_H
-#define BERTH_SAVE_OUTPUT_H
+#ifndef BTH_SAVE_OUTPUT_H
+#define BTH_SAVE_OUTPUT_H
 
 #include <sys/uio.h>
 
 #include "berth.h"
 
-typedef struct berth_output {
+typedef struct bth_output {
     /* Writes all of it, or sets the error. From several threads at once unless in_order. */
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                  berth_error *error);
@@ -26,10 +26,10 @@ typedef struct berth_output {
     uint32_t block_nbytes;
     uint32_t memory_alignment; /* with blocks: of every piece */
     const char *reason;
-} berth_output;
+} bth_output;
 
 /* What a run did. Filled on failure too. */
-typedef struct berth_run_facts {
+typedef struct bth_run_facts {
     uint64_t moved_nbytes;
     uint64_t n_requests;
     uint64_t lent_nbytes;   /* of moved_nbytes: never copied */
@@ -38,17 +38,17 @@ typedef struct berth_run_facts {
     uint64_t memory_nbytes; /* buffers of all workers */
     /* Of all workers together: waiting for devices, putting tiles together and summing, writing. */
     double device_seconds, render_seconds, crc32_seconds, write_seconds;
-} berth_run_facts;
+} bth_run_facts;
 
 /* Memory that holds the whole image. */
-typedef struct berth_output_memory {
+typedef struct bth_output_memory {
     uint8_t *bytes;
     uint64_t nbytes;
-} berth_output_memory;
+} bth_output_memory;
 
 /* A sink, made into an output. The pointers must live as long as it. */
-berth_output berth_output_of_sink(const berth_sink *sink);
-berth_output berth_output_of_fd(const int *fd); /* at its own position, in order */
-berth_output berth_output_of_memory(berth_output_memory *memory);
+bth_output bth_output_of_sink(const berth_sink *sink);
+bth_output bth_output_of_fd(const int *fd); /* at its own position, in order */
+bth_output bth_output_of_memory(bth_output_memory *memory);
 
 #endif

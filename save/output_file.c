@@ -9,53 +9,53 @@
 #include "io/syscalls.h"
 #include "save/image.h"
 
-uint64_t berth_output_file_room(int fd)
+uint64_t bth_output_file_room(int fd)
 {
     struct statvfs system;
     struct stat file;
 
-    if (berth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
-        berth_system.fstat(fd, &file) < 0)
+    if (bth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
+        bth_system.fstat(fd, &file) < 0)
         return UINT64_MAX; /* some network file systems do not tell */
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
 static uint64_t room(void *context)
 {
-    return berth_output_file_room(((const berth_output_file *)context)->fd);
+    return bth_output_file_room(((const bth_output_file *)context)->fd);
 }
 
 static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset,
                      berth_error *error)
 {
-    return berth_file_read(((const berth_output_file *)context)->fd, buffer, nbytes, offset, error);
+    return bth_file_read(((const bth_output_file *)context)->fd, buffer, nbytes, offset, error);
 }
 
 static int write_to(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                     berth_error *error)
 {
     if (n_pieces == 1)
-        return berth_file_write(fd, pieces->iov_base, pieces->iov_len, offset, error);
-    return berth_file_write_pieces(fd, pieces, n_pieces, offset, error);
+        return bth_file_write(fd, pieces->iov_base, pieces->iov_len, offset, error);
+    return bth_file_write_pieces(fd, pieces, n_pieces, offset, error);
 }
 
 /*
  * Starts the way to the disk, and waits for nothing: the sync at the end finds little to do. A
  * failure of the disk fails the save (W2); a kernel or file system that cannot is not asked again.
  */
-static int start_writeback(berth_output_file *file, uint64_t offset, uint64_t nbytes,
+static int start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
                            berth_error *error)
 {
-    if (berth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes,
-                                     SYNC_FILE_RANGE_WRITE) == 0)
+    if (bth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE) ==
+        0)
         return 0;
     if (errno == EIO || errno == ENOSPC || errno == EDQUOT)
-        return berth_fail_errno(error, errno, NULL, offset, "cannot be synced");
+        return bth_fail_errno(error, errno, NULL, offset, "cannot be synced");
     atomic_store(&file->is_early, false);
     return 0;
 }
 
-static int write_buffered(berth_output_file *file, struct iovec *pieces, size_t n_pieces,
+static int write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
                           uint64_t nbytes, uint64_t offset, berth_error *error)
 {
     if (write_to(file->fd, pieces, n_pieces, offset, error) < 0)
@@ -72,8 +72,8 @@ static int write_buffered(berth_output_file *file, struct iovec *pieces, size_t 
 static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                         berth_error *error)
 {
-    berth_output_file *file = context;
-    struct iovec copy[BERTH_MOST_PIECES];
+    bth_output_file *file = context;
+    struct iovec copy[BTH_MOST_PIECES];
     uint64_t nbytes = 0;
 
     for (size_t i = 0; i < n_pieces; i++)
@@ -85,10 +85,10 @@ static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, ui
         return 0;
     if (error->system_errno != EINVAL)
         return error->code;
-    berth_error_clear(error);
+    bth_error_clear(error);
     if (atomic_exchange(&file->is_direct, false))
-        berth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
-                  (unsigned long long)offset);
+        bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
+                (unsigned long long)offset);
     return write_buffered(file, pieces, n_pieces, nbytes, offset, error);
 }
 
@@ -110,36 +110,36 @@ static bool may_pad(uint64_t padded_nbytes)
 {
     struct rlimit limit;
 
-    return berth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+    return bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
            limit.rlim_cur >= padded_nbytes;
 }
 
 /* Inside the size direct writes run side by side: it is rounded up, and cut at the end. */
-static bool begin_direct(berth_output_file *file, uint64_t nbytes)
+static bool begin_direct(bth_output_file *file, uint64_t nbytes)
 {
-    if (!berth_direct_open(file->fd, &file->direct, &file->reason))
+    if (!bth_direct_open(file->fd, &file->direct, &file->reason))
         return false;
     uint64_t padded_nbytes = padded(nbytes, file->direct.block_nbytes);
     if (!may_pad(padded_nbytes))
         file->reason = "the limit of a file's size leaves no room for a whole last block";
-    else if (padded_nbytes != nbytes && berth_system.ftruncate(file->fd, (off_t)padded_nbytes) < 0)
+    else if (padded_nbytes != nbytes && bth_system.ftruncate(file->fd, (off_t)padded_nbytes) < 0)
         file->reason = "the last block cannot be padded";
     else
         return true;
-    berth_direct_close(&file->direct);
+    bth_direct_close(&file->direct);
     return false;
 }
 
-berth_output berth_output_file_begin(berth_output_file *file, int fd, uint64_t nbytes,
-                                     const berth_method *method)
+bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
+                                 const bth_method *method)
 {
-    *file = (berth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
-    berth_output output = {.write = write_file,
-                           .write_pieces = write_pieces,
-                           .read = read_file,
-                           .room = room,
-                           .context = file,
-                           .takes_any_memory = true};
+    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
+    bth_output output = {.write = write_file,
+                         .write_pieces = write_pieces,
+                         .read = read_file,
+                         .room = room,
+                         .context = file,
+                         .takes_any_memory = true};
 
     if (method->is_direct && begin_direct(file, nbytes)) {
         file->began_direct = true;
@@ -154,16 +154,16 @@ berth_output berth_output_file_begin(berth_output_file *file, int fd, uint64_t n
     return output;
 }
 
-int berth_output_file_cut(const berth_output_file *file, uint64_t nbytes, berth_error *error)
+int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
 {
     if (!file->began_direct || padded(nbytes, file->direct.block_nbytes) == nbytes)
         return 0;
-    if (berth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be cut to its size");
+    if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be cut to its size");
     return 0;
 }
 
-const char *berth_output_file_method(const berth_output_file *file, const char **reason)
+const char *bth_output_file_method(const bth_output_file *file, const char **reason)
 {
     *reason = file->reason;
     if (!file->began_direct)
@@ -174,7 +174,7 @@ const char *berth_output_file_method(const berth_output_file *file, const char *
     return "direct, then buffered";
 }
 
-void berth_output_file_end(berth_output_file *file)
+void bth_output_file_end(bth_output_file *file)
 {
-    berth_direct_close(&file->direct);
+    bth_direct_close(&file->direct);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A file of our own as output: through the page cache, or past it. */
-#ifndef BERTH_SAVE_OUTPUT_FILE_H
-#define BERTH_SAVE_OUTPUT_FILE_H
+#ifndef BTH_SAVE_OUTPUT_FILE_H
+#define BTH_SAVE_OUTPUT_FILE_H
 
 #include <stdatomic.h>
 
@@ -9,29 +9,29 @@
 #include "save/method.h"
 #include "save/output.h"
 
-typedef struct berth_output_file {
+typedef struct bth_output_file {
     int fd;
-    berth_direct direct;
+    bth_direct direct;
     atomic_bool is_direct; /* until a request is refused */
     atomic_bool is_early;  /* what is buffered starts its way to the disk at once */
     bool began_direct;
     const char *reason;
-} berth_output_file;
+} bth_output_file;
 
 /*
  * fd is open for reading and writing and has the file's size. Direct writes that cannot be are
  * buffered, and *file tells why.
  */
-berth_output berth_output_file_begin(berth_output_file *file, int fd, uint64_t nbytes,
-                                     const berth_method *method);
+bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
+                                 const bth_method *method);
 /* When all is written: cuts what was padded. */
-int berth_output_file_cut(const berth_output_file *file, uint64_t nbytes, berth_error *error);
+int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error);
 /* What happened, for the statistics: static words. */
-const char *berth_output_file_method(const berth_output_file *file, const char **reason);
+const char *bth_output_file_method(const bth_output_file *file, const char **reason);
 /* Closes what begin opened; fd stays. */
-void berth_output_file_end(berth_output_file *file);
+void bth_output_file_end(bth_output_file *file);
 
 /* How large a file can grow: what it has and what is free. UINT64_MAX: nobody knows. */
-uint64_t berth_output_file_room(int fd);
+uint64_t bth_output_file_room(int fd);
 
 #endif

@@ -13,18 +13,18 @@ static bool is_mapped(const char *path)
 {
     char map[64], *at = map;
 
-    if (!berth_file_read_text(path, map, sizeof map))
+    if (!bth_file_read_text(path, map, sizeof map))
         return true;
     unsigned long first = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
     return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
 }
 
-bool berth_user_is_outside(uid_t user)
+bool bth_user_is_outside(uid_t user)
 {
     return user == SHOWN && is_mapped("/proc/self/uid_map");
 }
 
-bool berth_group_is_outside(gid_t group)
+bool bth_group_is_outside(gid_t group)
 {
     return group == SHOWN && is_mapped("/proc/self/gid_map");
 }

@@ -34,7 +34,7 @@ static bool parse(const char **at, char end, unsigned long long *number)
 static bool read_namespace(const char *path, unsigned long long *number)
 {
     char text[LINK_NBYTES];
-    ssize_t n = berth_system.readlinkat(AT_FDCWD, path, text, sizeof text - 1);
+    ssize_t n = bth_system.readlinkat(AT_FDCWD, path, text, sizeof text - 1);
 
     if (n <= 0)
         return false;
@@ -53,7 +53,7 @@ static bool read_start(const char *of, unsigned long long *start, bool *is_over)
     unsigned long long n_threads = 0;
 
     (void)snprintf(path, sizeof path, "/proc/%.40s/stat", of);
-    if (!berth_file_read_text(path, text, sizeof text))
+    if (!bth_file_read_text(path, text, sizeof text))
         return false;
     const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
     for (int field = 3; at && field <= START_FIELD; field++) {
@@ -71,7 +71,7 @@ static bool read_start(const char *of, unsigned long long *start, bool *is_over)
 static bool is_own_proc(void)
 {
     char text[LINK_NBYTES];
-    ssize_t n = berth_system.readlinkat(AT_FDCWD, "/proc/self", text, sizeof text - 1);
+    ssize_t n = bth_system.readlinkat(AT_FDCWD, "/proc/self", text, sizeof text - 1);
 
     if (n <= 0)
         return false;
@@ -83,11 +83,11 @@ static bool is_own_proc(void)
 
 /* What /proc says of it, asked for once. */
 static struct {
-    berth_lock lock;  /* of the rest */
-    uint64_t process; /* whose it is; 0: nobody has asked */
-    pid_t id;         /* likewise: taken for another process, this one would look dead */
-    char host[BERTH_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "": no /proc
-                                    */
+    bth_lock lock;               /* of the rest */
+    uint64_t process;            /* whose it is; 0: nobody has asked */
+    pid_t id;                    /* likewise: taken for another process, this one would look dead */
+    char host[BTH_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "": no /proc
+                                  */
     unsigned long long start;
 } known;
 
@@ -100,7 +100,7 @@ static bool describe_host(void)
     char boot[LINK_NBYTES];
     unsigned long long processes, time = 0;
 
-    if (!berth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
+    if (!bth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
         !read_namespace("/proc/thread-self/ns/pid", &processes))
         return false;
     boot[strcspn(boot, " \n")] = '\0';
@@ -122,31 +122,31 @@ static bool read_own_start(void)
     return read_start(first, &known.start, &is_over) || read_start("self", &known.start, &is_over);
 }
 
-/* False where /proc does not tell. `host` has room for BERTH_OWNER_NBYTES. */
+/* False where /proc does not tell. `host` has room for BTH_OWNER_NBYTES. */
 static bool know_this(char *host, unsigned long long *start)
 {
-    (void)berth_lock_take(&known.lock);
-    if (known.process != berth_process() || known.id != getpid()) {
+    (void)bth_lock_take(&known.lock);
+    if (known.process != bth_process() || known.id != getpid()) {
         known.host[0] = '\0';
         if (!read_own_start() || !describe_host())
             known.host[0] = '\0';
-        known.process = known.host[0] ? berth_process() : 0;
+        known.process = known.host[0] ? bth_process() : 0;
         known.id = getpid();
     }
     memcpy(host, known.host, sizeof known.host);
     *start = known.start;
-    berth_lock_give(&known.lock);
+    bth_lock_give(&known.lock);
     return host[0];
 }
 
-bool berth_owner_of_this(char text[BERTH_OWNER_NBYTES])
+bool bth_owner_of_this(char text[BTH_OWNER_NBYTES])
 {
     unsigned long long start;
 
     if (!know_this(text, &start))
         return false;
     size_t n = strlen(text);
-    (void)snprintf(text + n, BERTH_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
+    (void)snprintf(text + n, BTH_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
     return true;
 }
 
@@ -159,7 +159,7 @@ static berth_temporary_state look_for(long process, unsigned long long start)
     char first[LINK_NBYTES];
     bool is_over;
 
-    if (berth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
+    if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
     if (is_own_proc() && read_start(first, &now, &is_over) && (now != start || is_over))
@@ -167,9 +167,9 @@ static berth_temporary_state look_for(long process, unsigned long long start)
     return BERTH_TEMPORARY_ALIVE;
 }
 
-berth_temporary_state berth_owner_look(const char *text)
+berth_temporary_state bth_owner_look(const char *text)
 {
-    char host[BERTH_OWNER_NBYTES];
+    char host[BTH_OWNER_NBYTES];
     unsigned long long process, start;
 
     if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)

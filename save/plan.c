@@ -6,45 +6,45 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
-#include "save/names.h"
+#include "save/archive_name.h"
 
 /* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
-#define MOST_RECORDS (SIZE_MAX / 2 / sizeof(berth_planned))
+#define MOST_RECORDS (SIZE_MAX / 2 / sizeof(bth_planned))
 
 static int reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
 {
     if (n_records <= plan->n_records_room)
         return 0;
     if (n_records > MOST_RECORDS)
-        return berth_fail_memory(error, UINT64_MAX);
+        return bth_fail_memory(error, UINT64_MAX);
     size_t nbytes = n_records * sizeof *plan->records;
-    berth_planned *records = berth_reallocate(plan->records, nbytes);
+    bth_planned *records = bth_reallocate(plan->records, nbytes);
     if (!records)
-        return berth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, nbytes);
     plan->records = records;
     plan->n_records_room = n_records;
     return 0;
 }
 
-berth_plan *berth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
-                           berth_error *error)
+berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
+                         berth_error *error)
 {
     berth_plan *plan;
 
-    if (berth_check_archive_name(archive, error) < 0)
+    if (bth_check_archive_name(archive, error) < 0)
         return NULL;
-    plan = berth_allocate_zeroed(sizeof *plan);
+    plan = bth_allocate_zeroed(sizeof *plan);
     if (!plan) {
-        berth_fail_memory(error, sizeof *plan);
+        bth_fail_memory(error, sizeof *plan);
         return NULL;
     }
-    plan->id_index = BERTH_NO_RECORD;
+    plan->id_index = BTH_NO_RECORD;
     plan->alignment = (uint32_t)config->save_storage_alignment;
     plan->compute_crc32 = config->save_compute_crc32;
     plan->archive_nbytes = strlen(archive);
-    plan->archive = berth_duplicate(archive, plan->archive_nbytes);
+    plan->archive = bth_duplicate(archive, plan->archive_nbytes);
     if (!plan->archive)
-        berth_fail_memory(error, plan->archive_nbytes);
+        bth_fail_memory(error, plan->archive_nbytes);
     else if (reserve_records(plan, n_records, error) == 0)
         return plan;
     berth_plan_free(plan);
@@ -55,12 +55,12 @@ void berth_plan_free(berth_plan *plan)
 {
     if (!plan)
         return;
-    berth_pickled_free(&plan->pickled);
-    berth_release(plan->records);
-    berth_release(plan->names);
-    berth_release(plan->archive);
-    berth_release(plan->devices);
-    berth_release(plan);
+    bth_pickled_free(&plan->pickled);
+    bth_release(plan->records);
+    bth_release(plan->names);
+    bth_release(plan->archive);
+    bth_release(plan->devices);
+    bth_release(plan);
 }
 
 /* Room for nbytes more in the names, at least doubled so that adding stays linear. */
@@ -69,9 +69,9 @@ static int reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
     if (nbytes <= plan->names_room - plan->names_nbytes)
         return 0;
     size_t room = plan->names_room * 2 + nbytes + 256;
-    char *names = berth_reallocate(plan->names, room);
+    char *names = bth_reallocate(plan->names, room);
     if (!names)
-        return berth_fail_memory(error, room);
+        return bth_fail_memory(error, room);
     plan->names = names;
     plan->names_room = room;
     return 0;
@@ -84,9 +84,9 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
 
     *name_nbytes = plan->archive_nbytes + 1 + own_nbytes;
     if (*name_nbytes > UINT16_MAX)
-        return berth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                          "the name has %zu bytes, a zip's have at most %u", *name_nbytes,
-                          UINT16_MAX);
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                        "the name has %zu bytes, a zip's have at most %u", *name_nbytes,
+                        UINT16_MAX);
     if (reserve_names(plan, *name_nbytes + 1, error) < 0)
         return error->code;
     *name_at = plan->names_nbytes;
@@ -95,39 +95,39 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return berth_check_full_name(out, name, error);
+    return bth_check_full_name(out, name, error);
 }
 
 static int place(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,
-                 berth_place *placed, berth_error *error)
+                 bth_place *placed, berth_error *error)
 {
     uint64_t cursor = 0;
 
     if (plan->n_records > 0)
         cursor = plan->records[plan->n_records - 1].place.next_offset;
-    if (berth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, placed) < 0)
-        return berth_fail(error, BERTH_E_ARGUMENT, name, cursor,
-                          "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
+    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, placed) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
+                        "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
     return 0;
 }
 
-int berth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
-                   const berth_planned *content, berth_error *error)
+int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes, const bth_planned *content,
+                 berth_error *error)
 {
     size_t name_nbytes = 0;
 
-    if (berth_check_record_name(name, error) < 0)
+    if (bth_check_record_name(name, error) < 0)
         return error->code;
     if (plan->n_records == plan->n_records_room &&
         reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
         return error->code;
-    berth_planned *record = &plan->records[plan->n_records];
+    bth_planned *record = &plan->records[plan->n_records];
     *record = *content;
     if (add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
         place(plan, name, name_nbytes, nbytes, &record->place, error) < 0)
         return error->code;
     size_t header_nbytes = (size_t)(record->place.data_offset - record->place.header_offset);
-    size_t central_nbytes = (size_t)berth_layout_central_nbytes(&record->place);
+    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->place);
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->most_header_nbytes)
         plan->most_header_nbytes = longer;
@@ -139,19 +139,19 @@ int berth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     return 0;
 }
 
-const char *berth_plan_full_name(const berth_plan *plan, size_t i)
+const char *bth_plan_full_name(const berth_plan *plan, size_t i)
 {
     return plan->names + plan->records[i].name_at;
 }
 
-const char *berth_plan_name(const berth_plan *plan, size_t i)
+const char *bth_plan_name(const berth_plan *plan, size_t i)
 {
-    return berth_plan_full_name(plan, i) + plan->archive_nbytes + 1;
+    return bth_plan_full_name(plan, i) + plan->archive_nbytes + 1;
 }
 
 static uint64_t hash_name(const char *name)
 {
-    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, name, strlen(name));
+    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, name, strlen(name));
 
     return hash ^ hash >> 32;
 }
@@ -160,12 +160,12 @@ static uint64_t hash_name(const char *name)
 static int refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask, berth_error *error)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const char *name = berth_plan_name(plan, i);
+        const char *name = bth_plan_name(plan, i);
         size_t at = (size_t)hash_name(name) & mask;
         for (; slots[at]; at = (at + 1) & mask)
-            if (strcmp(name, berth_plan_name(plan, slots[at] - 1)) == 0)
-                return berth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                                  "two records have this name"); /* Z8 */
+            if (strcmp(name, bth_plan_name(plan, slots[at] - 1)) == 0)
+                return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                                "two records have this name"); /* Z8 */
         slots[at] = i + 1;
     }
     return 0;
@@ -177,45 +177,45 @@ static int check_names(const berth_plan *plan, berth_error *error)
 
     while (n_slots < plan->n_records * 2)
         n_slots *= 2;
-    size_t *slots = berth_allocate_zeroed(n_slots * sizeof *slots);
+    size_t *slots = bth_allocate_zeroed(n_slots * sizeof *slots);
     if (!slots)
-        return berth_fail_memory(error, n_slots * sizeof *slots);
+        return bth_fail_memory(error, n_slots * sizeof *slots);
     refuse_duplicates(plan, slots, n_slots - 1, error);
-    berth_release(slots);
+    bth_release(slots);
     return error->code;
 }
 
 static void place_directory(berth_plan *plan)
 {
-    const berth_planned *last = &plan->records[plan->n_records - 1];
+    const bth_planned *last = &plan->records[plan->n_records - 1];
     uint64_t offset = last->place.next_offset;
 
     plan->directory_offset = offset;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].central_offset = offset;
-        offset += berth_layout_central_nbytes(&plan->records[i].place);
+        offset += bth_layout_central_nbytes(&plan->records[i].place);
     }
     plan->directory_nbytes = offset - plan->directory_offset;
-    plan->nbytes = offset + BERTH_ZIP_END_NBYTES;
+    plan->nbytes = offset + BTH_ZIP_END_NBYTES;
     plan->tail_offset = plan->directory_offset;
-    if (plan->id_index != BERTH_NO_RECORD)
+    if (plan->id_index != BTH_NO_RECORD)
         plan->tail_offset = plan->records[plan->id_index].place.data_offset;
 }
 
-int berth_plan_close(berth_plan *plan, berth_error *error)
+int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
     if (check_names(plan, error) < 0)
         return error->code;
     place_directory(plan);
     if (plan->nbytes > INT64_MAX)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                          "the file would have more than 2^63 bytes");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the file would have more than 2^63 bytes");
     return 0;
 }
 
-size_t berth_plan_find(const berth_plan *plan, uint64_t offset)
+size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_records;
 
@@ -245,8 +245,8 @@ int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record)
         return BERTH_E_ARGUMENT;
     if (i >= plan->n_records)
         return BERTH_E_NOT_FOUND;
-    const berth_place *placed = &plan->records[i].place;
-    *record = (berth_record){.name = berth_plan_name(plan, i),
+    const bth_place *placed = &plan->records[i].place;
+    *record = (berth_record){.name = bth_plan_name(plan, i),
                              .nbytes = placed->nbytes,
                              .header_offset = placed->header_offset,
                              .offset = placed->data_offset};

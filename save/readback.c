@@ -5,31 +5,31 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/zip_read.h"
-#include "format/zip_write.h"
+#include "format/zip/zip_read.h"
+#include "format/zip/zip_write.h"
 
 /* Allocates and reads a range of what was written. NULL on failure. */
-static uint8_t *read_range(const berth_output *output, uint64_t offset, uint64_t nbytes,
+static uint8_t *read_range(const bth_output *output, uint64_t offset, uint64_t nbytes,
                            berth_error *error)
 {
-    uint8_t *bytes = nbytes <= SIZE_MAX ? berth_allocate((size_t)nbytes) : NULL;
+    uint8_t *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
 
     if (!bytes) {
-        berth_fail_memory(error, nbytes);
+        bth_fail_memory(error, nbytes);
         return NULL;
     }
     if (output->read(output->context, bytes, (size_t)nbytes, offset, error) == 0)
         return bytes;
-    berth_release(bytes);
+    bth_release(bytes);
     return NULL;
 }
 
 static int fail_different(const char *name, const char *what, uint64_t written, uint64_t planned,
                           berth_error *error)
 {
-    return berth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
-                      "%s is %llu as read back, %llu as planned", what, (unsigned long long)written,
-                      (unsigned long long)planned);
+    return bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
+                    "%s is %llu as read back, %llu as planned", what, (unsigned long long)written,
+                    (unsigned long long)planned);
 }
 
 /* A rendered piece and what is there; the first byte that differs is told. */
@@ -42,19 +42,19 @@ static int check_bytes(const char *name, uint64_t offset, const uint8_t *read,
         i++;
     if (i == nbytes)
         return 0;
-    return berth_fail(error, BERTH_E_OFFSETS, name, offset + i,
-                      "0x%02x as read back, 0x%02x as rendered", read[i], rendered[i]);
+    return bth_fail(error, BERTH_E_OFFSETS, name, offset + i,
+                    "0x%02x as read back, 0x%02x as rendered", read[i], rendered[i]);
 }
 
-static int check_end(const berth_plan *plan, const berth_output *output, berth_zip_end *end,
+static int check_end(const berth_plan *plan, const bth_output *output, bth_zip_end *end,
                      berth_error *error)
 {
-    uint64_t nbytes = plan->nbytes < BERTH_ZIP_TAIL_NBYTES ? plan->nbytes : BERTH_ZIP_TAIL_NBYTES;
+    uint64_t nbytes = plan->nbytes < BTH_ZIP_TAIL_NBYTES ? plan->nbytes : BTH_ZIP_TAIL_NBYTES;
     uint8_t *tail = read_range(output, plan->nbytes - nbytes, nbytes, error);
 
     if (!tail)
         return error->code;
-    if (berth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, end, error) < 0)
+    if (bth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, end, error) < 0)
         ;
     else if (end->directory_offset != plan->directory_offset)
         fail_different(NULL, "the directory's offset", end->directory_offset,
@@ -65,27 +65,27 @@ static int check_end(const berth_plan *plan, const berth_output *output, berth_z
     else if (end->n_entries != plan->n_records)
         fail_different(NULL, "the number of entries", end->n_entries, plan->n_records, error);
     else {
-        uint8_t rendered[BERTH_ZIP_END_NBYTES];
-        berth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes,
-                            rendered);
+        uint8_t rendered[BTH_ZIP_END_NBYTES];
+        bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes,
+                          rendered);
         check_bytes(NULL, plan->nbytes - sizeof rendered, tail + nbytes - sizeof rendered, rendered,
                     sizeof rendered, error);
     }
-    berth_release(tail);
+    bth_release(tail);
     return error->code;
 }
 
-static int check_entry(const berth_image *image, size_t i, const berth_zip_entry *entry,
+static int check_entry(const bth_image *image, size_t i, const bth_zip_entry *entry,
                        berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    const berth_place *place = &plan->records[i].place;
-    const char *name = berth_plan_name(plan, i);
-    uint32_t crc32 = berth_image_crc32(image, i);
+    const bth_place *place = &plan->records[i].place;
+    const char *name = bth_plan_name(plan, i);
+    uint32_t crc32 = bth_image_crc32(image, i);
 
-    if (strcmp(entry->name, berth_plan_full_name(plan, i)) != 0)
-        return berth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
-                          "its entry is that of %s as read back", entry->name);
+    if (strcmp(entry->name, bth_plan_full_name(plan, i)) != 0)
+        return bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
+                        "its entry is that of %s as read back", entry->name);
     if (entry->header_offset != place->header_offset)
         return fail_different(name, "its header's offset", entry->header_offset,
                               place->header_offset, error);
@@ -96,45 +96,45 @@ static int check_entry(const berth_image *image, size_t i, const berth_zip_entry
     return 0;
 }
 
-static int check_header(const berth_plan *plan, size_t i, berth_zip_entry *entry,
+static int check_header(const berth_plan *plan, size_t i, bth_zip_entry *entry,
                         const uint8_t *header, uint8_t *scratch, berth_error *error)
 {
-    const berth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].place;
     size_t nbytes = (size_t)(place->data_offset - place->header_offset);
-    berth_zip_local local;
+    bth_zip_local local;
 
-    if (berth_zip_read_local(header, nbytes, place->header_offset, &local, error) < 0 ||
-        berth_zip_check_local(&local, entry, error) < 0)
+    if (bth_zip_read_local(header, nbytes, place->header_offset, &local, error) < 0 ||
+        bth_zip_check_local(&local, entry, error) < 0)
         return error->code;
     if (entry->data_offset != place->data_offset)
-        return fail_different(berth_plan_name(plan, i), "its data's offset", entry->data_offset,
+        return fail_different(bth_plan_name(plan, i), "its data's offset", entry->data_offset,
                               place->data_offset, error);
-    berth_zip_write_local(place, berth_plan_full_name(plan, i), scratch);
-    return check_bytes(berth_plan_name(plan, i), place->header_offset, header, scratch, nbytes,
+    bth_zip_write_local(place, bth_plan_full_name(plan, i), scratch);
+    return check_bytes(bth_plan_name(plan, i), place->header_offset, header, scratch, nbytes,
                        error);
 }
 
-static int check_descriptor(const berth_image *image, size_t i, berth_zip_entry *entry,
-                            const berth_output *output, berth_error *error)
+static int check_descriptor(const bth_image *image, size_t i, bth_zip_entry *entry,
+                            const bth_output *output, berth_error *error)
 {
-    const berth_place *place = &image->plan->records[i].place;
-    uint8_t read[BERTH_MOST_DESCRIPTOR_NBYTES], rendered[BERTH_MOST_DESCRIPTOR_NBYTES];
+    const bth_place *place = &image->plan->records[i].place;
+    uint8_t read[BTH_MOST_DESCRIPTOR_NBYTES], rendered[BTH_MOST_DESCRIPTOR_NBYTES];
     uint64_t offset = place->data_offset + place->nbytes;
     size_t nbytes = place->descriptor_nbytes;
 
     if (nbytes > 0 && output->read(output->context, read, nbytes, offset, error) < 0)
         return error->code;
-    if (berth_zip_check_descriptor(read, nbytes, place->next_offset, entry, error) < 0)
+    if (bth_zip_check_descriptor(read, nbytes, place->next_offset, entry, error) < 0)
         return error->code;
-    berth_zip_write_descriptor(place, berth_image_crc32(image, i), rendered);
-    return check_bytes(berth_plan_name(image->plan, i), offset, read, rendered, nbytes, error);
+    bth_zip_write_descriptor(place, bth_image_crc32(image, i), rendered);
+    return check_bytes(bth_plan_name(image->plan, i), offset, read, rendered, nbytes, error);
 }
 
 /* The local header and the descriptor of an entry, in the file. */
-static int check_record(const berth_image *image, size_t i, berth_zip_entry *entry,
-                        const berth_output *output, uint8_t *scratch, berth_error *error)
+static int check_record(const bth_image *image, size_t i, bth_zip_entry *entry,
+                        const bth_output *output, uint8_t *scratch, berth_error *error)
 {
-    const berth_place *place = &image->plan->records[i].place;
+    const bth_place *place = &image->plan->records[i].place;
     uint8_t *header =
         read_range(output, place->header_offset, place->data_offset - place->header_offset, error);
 
@@ -142,56 +142,56 @@ static int check_record(const berth_image *image, size_t i, berth_zip_entry *ent
         return error->code;
     if (check_header(image->plan, i, entry, header, scratch, error) == 0)
         check_descriptor(image, i, entry, output, error);
-    berth_release(header);
+    bth_release(header);
     return error->code;
 }
 
-static int check_records(const berth_image *image, const berth_output *output,
-                         const berth_zip_end *end, const uint8_t *directory_bytes,
-                         berth_zip_directory *directory, uint8_t *scratch, berth_error *error)
+static int check_records(const bth_image *image, const bth_output *output, const bth_zip_end *end,
+                         const uint8_t *directory_bytes, bth_zip_directory *directory,
+                         uint8_t *scratch, berth_error *error)
 {
     const berth_plan *plan = image->plan;
 
     for (size_t i = 0; i < plan->n_records; i++) {
-        const berth_planned *record = &plan->records[i];
-        const char *name = berth_plan_name(plan, i);
+        const bth_planned *record = &plan->records[i];
+        const char *name = bth_plan_name(plan, i);
         if (check_entry(image, i, &directory->entries[i], error) < 0 ||
             check_record(image, i, &directory->entries[i], output, scratch, error) < 0)
             return error->code;
-        berth_zip_write_central(&record->place, berth_plan_full_name(plan, i),
-                                berth_image_crc32(image, i), scratch);
+        bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
+                              bth_image_crc32(image, i), scratch);
         if (check_bytes(name, record->central_offset,
                         directory_bytes + (record->central_offset - plan->directory_offset),
-                        scratch, (size_t)berth_layout_central_nbytes(&record->place), error) < 0)
+                        scratch, (size_t)bth_layout_central_nbytes(&record->place), error) < 0)
             return error->code;
     }
-    return berth_zip_check_ranges(directory, end, 0, 0, error);
+    return bth_zip_check_ranges(directory, end, 0, 0, error);
 }
 
-static int check_directory(const berth_image *image, const berth_output *output,
-                           const berth_zip_end *end, const uint8_t *bytes, berth_error *error)
+static int check_directory(const bth_image *image, const bth_output *output, const bth_zip_end *end,
+                           const uint8_t *bytes, berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    berth_zip_directory directory = {0};
+    bth_zip_directory directory = {0};
     uint8_t *scratch;
 
-    if (berth_zip_read_directory(bytes, end, &directory, error) < 0)
+    if (bth_zip_read_directory(bytes, end, &directory, error) < 0)
         return error->code;
-    scratch = berth_allocate(plan->most_header_nbytes);
+    scratch = bth_allocate(plan->most_header_nbytes);
     if (!scratch)
-        berth_fail_memory(error, plan->most_header_nbytes);
+        bth_fail_memory(error, plan->most_header_nbytes);
     else if (directory.n_entries != plan->n_records)
         fail_different(NULL, "the number of records", directory.n_entries, plan->n_records, error);
     else
         check_records(image, output, end, bytes, &directory, scratch, error);
-    berth_release(scratch);
-    berth_zip_free_directory(&directory);
+    bth_release(scratch);
+    bth_zip_free_directory(&directory);
     return error->code;
 }
 
-int berth_readback(const berth_image *image, const berth_output *output, berth_error *error)
+int bth_readback(const bth_image *image, const bth_output *output, berth_error *error)
 {
-    berth_zip_end end = {0};
+    bth_zip_end end = {0};
     uint8_t *bytes;
 
     if (!output->read)
@@ -202,6 +202,6 @@ int berth_readback(const berth_image *image, const berth_output *output, berth_e
     if (!bytes)
         return error->code;
     check_directory(image, output, &end, bytes, error);
-    berth_release(bytes);
+    bth_release(bytes);
     return error->code;
 }

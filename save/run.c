@@ -40,7 +40,7 @@
 
 static uint64_t measure_memory(const berth_plan *plan)
 {
-    uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(berth_sum)) +
+    uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
                            plan->names_nbytes + plan->pickled.nbytes;
 
     if (plan_nbytes > MEMORY_NBYTES - LEAST_MEMORY_NBYTES)
@@ -57,9 +57,9 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
  * A tile from devices is what fits into one staging buffer; each worker has one. Where somebody
  * says how many or how large they are, they are not bound by what is measured.
  */
-static void stage(berth_run_settings *settings, const struct berth_config *config)
+static void stage(bth_run_settings *settings, const struct berth_config *config)
 {
-    uint64_t nbytes = round_up((uint64_t)config->device_staging_nbytes, BERTH_LARGE_PAGE_NBYTES);
+    uint64_t nbytes = round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
     uint64_t n;
 
     settings->n_staging = (unsigned)config->device_staging_buffers;
@@ -72,16 +72,16 @@ static void stage(berth_run_settings *settings, const struct berth_config *confi
         settings->tile_nbytes = nbytes;
     n = settings->n_workers > settings->n_staging ? settings->n_workers : settings->n_staging;
     if (config->io_memory_nbytes == 0 && (nbytes > 0 || settings->n_staging > 0))
-        settings->memory_nbytes += n * round_up(settings->tile_nbytes, BERTH_LARGE_PAGE_NBYTES);
+        settings->memory_nbytes += n * round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
 }
 
-berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
-                                         const berth_output *output)
+bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
+                                     const bth_output *output)
 {
-    berth_run_settings settings = {.n_workers = (unsigned)config->io_threads,
-                                   .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
-                                   .memory_nbytes = (uint64_t)config->io_memory_nbytes,
-                                   .read_back = config->debug};
+    bth_run_settings settings = {.n_workers = (unsigned)config->io_threads,
+                                 .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
+                                 .memory_nbytes = (uint64_t)config->io_memory_nbytes,
+                                 .read_back = config->debug};
 
     if (settings.memory_nbytes == 0)
         settings.memory_nbytes = measure_memory(plan);
@@ -89,7 +89,7 @@ berth_run_settings berth_run_settings_of(const struct berth_config *config, cons
         stage(&settings, config);
     if (settings.n_workers == 0)
         settings.n_workers =
-            output && output->block_nbytes > 1 ? DIRECT_WORKERS : berth_pool_measure();
+            output && output->block_nbytes > 1 ? DIRECT_WORKERS : bth_pool_measure();
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (settings.n_workers == 1)
@@ -99,8 +99,8 @@ berth_run_settings berth_run_settings_of(const struct berth_config *config, cons
 
 static int tell_progress(void *context)
 {
-    berth_run_state *run = context;
-    const berth_run_settings *settings = run->settings;
+    bth_run_state *run = context;
+    const bth_run_settings *settings = run->settings;
 
     if (!settings->progress)
         return 0;
@@ -108,7 +108,7 @@ static int tell_progress(void *context)
                               run->image.plan->nbytes);
 }
 
-static int write_part(berth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
+static int write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
 {
     if (begin == end)
         return 0;
@@ -116,24 +116,24 @@ static int write_part(berth_run_state *run, uint64_t begin, uint64_t end, berth_
     run->end = end;
     uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
     atomic_store(&run->n_unread, n_tiles);
-    return berth_pool_run(n_tiles > 1 ? run->n_workers : 0, n_tiles, berth_run_tile, tell_progress,
-                          run, error);
+    return bth_pool_run(n_tiles > 1 ? run->n_workers : 0, n_tiles, bth_run_tile, tell_progress, run,
+                        error);
 }
 
 /* ---- how many workers, how large tiles ---- */
 
 /* What a worker needs beside its tile; with blocks, what it may leave to wait. */
-static uint64_t overhead_of(const berth_run_state *run)
+static uint64_t overhead_of(const bth_run_state *run)
 {
     uint64_t scratch = run->image.plan->most_header_nbytes;
 
-    return run->block_nbytes == 1 ? scratch : scratch + berth_held_nbytes(1, run->block_nbytes);
+    return run->block_nbytes == 1 ? scratch : scratch + bth_held_nbytes(1, run->block_nbytes);
 }
 
 /* With blocks: fewer workers, as long as there is room for some in large pages. False: for none. */
-static bool bound_workers(berth_run_state *run, uint64_t memory_nbytes)
+static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BERTH_LARGE_PAGE_NBYTES;
+    uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
 
     if (run->block_nbytes == 1 || memory_nbytes < fixed)
         return false;
@@ -149,7 +149,7 @@ static bool bound_workers(berth_run_state *run, uint64_t memory_nbytes)
  * The bound of memory holds for the buffers of all workers together: smaller tiles first, then
  * fewer workers. What is always needed is not made less.
  */
-static void bound_memory(berth_run_state *run, uint64_t memory_nbytes)
+static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = overhead_of(run);
     uint64_t fixed = run->block_nbytes > 1 ? 2 * (uint64_t)run->block_nbytes : 0;
@@ -175,20 +175,20 @@ static void bound_memory(berth_run_state *run, uint64_t memory_nbytes)
 }
 
 /* From devices: a tile is what fits into a staging buffer. */
-static void bound_lanes(berth_run_state *run, uint64_t memory_nbytes)
+static void bound_lanes(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
     uint64_t others = 2 * (uint64_t)run->block_nbytes + n * overhead_of(run);
     uint64_t room = memory_nbytes > others ? memory_nbytes - others : 1;
 
-    run->staging = berth_lanes_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
+    run->staging = bth_lanes_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
     if (run->tile_nbytes > run->staging.buffer_nbytes)
         run->tile_nbytes = run->staging.buffer_nbytes;
 }
 
-static void fit(berth_run_state *run)
+static void fit(bth_run_state *run)
 {
-    const berth_run_settings *settings = run->settings;
+    const bth_run_settings *settings = run->settings;
     uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
 
     run->n_workers = run->output->in_order ? 0 : settings->n_workers;
@@ -214,69 +214,69 @@ static void fit(berth_run_state *run)
  * pages it goes in fewer and larger ones (measured on virtio: 2.4 GB/s from pages of 4 KiB, 3.9
  * from 2 MiB). Only where the bound of memory leaves room to align them.
  */
-static uint64_t align_of(const berth_run_state *run, uint64_t nbytes)
+static uint64_t align_of(const bth_run_state *run, uint64_t nbytes)
 {
     uint64_t bound = run->settings->memory_nbytes;
 
-    if (run->lanes.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BERTH_LARGE_PAGE_NBYTES &&
-        (bound == 0 || nbytes + BERTH_LARGE_PAGE_NBYTES <= bound))
-        return BERTH_LARGE_PAGE_NBYTES;
+    if (run->lanes.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
+        (bound == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= bound))
+        return BTH_LARGE_PAGE_NBYTES;
     return run->block_nbytes;
 }
 
-static uint8_t *allocate_aligned(berth_run_state *run, uint64_t nbytes, berth_run_facts *facts,
+static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, bth_run_facts *facts,
                                  berth_error *error)
 {
     uint64_t align = align_of(run, nbytes);
     uint64_t all;
 
-    if (!berth_add(nbytes, align - 1, &all) || all > SIZE_MAX) {
-        berth_fail_memory(error, UINT64_MAX);
+    if (!bth_add(nbytes, align - 1, &all) || all > SIZE_MAX) {
+        bth_fail_memory(error, UINT64_MAX);
         return NULL;
     }
-    run->allocated = berth_allocate((size_t)all);
+    run->allocated = bth_allocate((size_t)all);
     if (!run->allocated) {
-        berth_fail_memory(error, all);
+        bth_fail_memory(error, all);
         return NULL;
     }
     facts->memory_nbytes += all;
     uint8_t *aligned =
         run->allocated + (round_up((uintptr_t)run->allocated, align) - (uintptr_t)run->allocated);
-    if (align == BERTH_LARGE_PAGE_NBYTES)
-        berth_pages_make_large(aligned, (size_t)nbytes);
+    if (align == BTH_LARGE_PAGE_NBYTES)
+        bth_pages_make_large(aligned, (size_t)nbytes);
     return aligned;
 }
 
 /* One block of memory: the workers' tiles, what waits, what is carried, the workers' scratch. */
-static int allocate_buffers(berth_run_state *run, berth_run_facts *facts, berth_error *error)
+static int allocate_buffers(bth_run_state *run, bth_run_facts *facts, berth_error *error)
 {
     uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1, n_tiles = n_buffers;
     uint64_t block_nbytes = run->block_nbytes > 1 ? run->block_nbytes : 0;
-    uint64_t held = berth_held_nbytes(run->n_workers, (uint32_t)block_nbytes);
+    uint64_t held = bth_held_nbytes(run->n_workers, (uint32_t)block_nbytes);
     uint64_t tiles, scratch, all;
 
     if (run->lanes.n > 0)
         n_tiles = 0;
-    if (!berth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !berth_multiply(run->image.plan->most_header_nbytes, n_buffers, &scratch) ||
-        !berth_add(tiles, scratch, &all) || !berth_add(all, held + block_nbytes, &all))
-        return berth_fail_memory(error, UINT64_MAX);
+    if (!bth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
+        !bth_multiply(run->image.plan->most_header_nbytes, n_buffers, &scratch) ||
+        !bth_add(tiles, scratch, &all) || !bth_add(all, held + block_nbytes, &all))
+        return bth_fail_memory(error, UINT64_MAX);
     run->buffers = allocate_aligned(run, all, facts, error);
     if (!run->buffers)
         return error->code;
     run->carry = run->buffers + tiles + held;
     run->scratch = run->carry + block_nbytes;
-    return block_nbytes ? berth_held_begin(&run->held, run->n_workers, run->block_nbytes,
-                                           run->buffers + tiles, error)
+    return block_nbytes ? bth_held_begin(&run->held, run->n_workers, run->block_nbytes,
+                                         run->buffers + tiles, error)
                         : 0;
 }
 
 /* What may be written from where it lies. With blocks, only what is as good as a buffer of ours. */
-static berth_demand demand_of(berth_run_state *run)
+static bth_demand demand_of(bth_run_state *run)
 {
-    const berth_output *output = run->output;
+    const bth_output *output = run->output;
     size_t least = run->settings->least_lent_nbytes;
-    berth_demand demand = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
+    bth_demand demand = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
 
     if (run->block_nbytes > 1)
         demand.memory_alignment = output->memory_alignment;
@@ -284,16 +284,16 @@ static berth_demand demand_of(berth_run_state *run)
         demand.least_lent_nbytes = least > 0 ? least : LEAST_LENT_NBYTES;
     demand.large_pages_only = output->wants_large_pages;
     if (demand.large_pages_only)
-        run->pages = berth_pages_open();
+        run->pages = bth_pages_open();
     demand.pages = run->pages;
     return demand;
 }
 
-static int open_lanes(berth_run_state *run, berth_run_facts *facts, berth_error *error)
+static int open_lanes(bth_run_state *run, bth_run_facts *facts, berth_error *error)
 {
     if (run->image.plan->n_devices == 0)
         return 0;
-    if (berth_lanes_open(&run->lanes, run->image.plan, &run->staging, error) < 0)
+    if (bth_lanes_open(&run->lanes, run->image.plan, &run->staging, error) < 0)
         return error->code;
     if (run->n_workers > run->lanes.n) /* each has one of its own; a single one has them all */
         run->n_workers = run->lanes.n > 1 ? run->lanes.n : 0;
@@ -301,14 +301,14 @@ static int open_lanes(berth_run_state *run, berth_run_facts *facts, berth_error 
     return 0;
 }
 
-static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *facts,
+static int begin(bth_run_state *run, const berth_plan *plan, bth_run_facts *facts,
                  berth_error *error)
 {
     fit(run);
     if (open_lanes(run, facts, error) < 0)
         return error->code;
-    const berth_demand demand = demand_of(run);
-    if (berth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
+    const bth_demand demand = demand_of(run);
+    if (bth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
         return error->code;
     run->image.tallies = run->settings->tallies;
     return allocate_buffers(run, facts, error);
@@ -318,35 +318,35 @@ static int begin(berth_run_state *run, const berth_plan *plan, berth_run_facts *
  * What lies before the tail in its first block is rendered first: the last of the caller's data may
  * be there. Only its descriptors wait for all CRCs.
  */
-static int render_carried(berth_run_state *run, berth_tile *tile, berth_error *error)
+static int render_carried(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    *tile = (berth_tile){.offset = run->carried.offset,
-                         .nbytes = (size_t)run->carried.nbytes,
-                         .bytes = run->carry,
-                         .scratch = run->scratch};
-    return tile->nbytes > 0 ? berth_image_render(&run->image, tile, error) : 0;
+    *tile = (bth_tile){.offset = run->carried.offset,
+                       .nbytes = (size_t)run->carried.nbytes,
+                       .bytes = run->carry,
+                       .scratch = run->scratch};
+    return tile->nbytes > 0 ? bth_image_render(&run->image, tile, error) : 0;
 }
 
-static void close_lanes(berth_run_state *run, berth_run_facts *facts)
+static void close_lanes(bth_run_state *run, bth_run_facts *facts)
 {
     for (unsigned i = 0; i < run->lanes.n; i++)
         facts->device_seconds += run->lanes.lanes[i].wait_seconds;
-    berth_lanes_close(&run->lanes);
+    bth_lanes_close(&run->lanes);
 }
 
 /* After the tiles' buffers are given back: io.memory_nbytes bounds debug mode's too. */
-static int read_back(berth_run_state *run, berth_run_facts *facts, berth_error *error)
+static int read_back(bth_run_state *run, bth_run_facts *facts, berth_error *error)
 {
     if (!run->settings->read_back)
         return 0;
-    berth_release(run->allocated);
+    bth_release(run->allocated);
     run->allocated = run->buffers = NULL;
     close_lanes(run, facts);
-    return berth_readback(&run->image, run->output, error);
+    return bth_readback(&run->image, run->output, error);
 }
 
 /* Then nothing of the caller's is read any more: what follows depends on the plan alone. */
-static int write_data(berth_run_state *run, uint64_t end, berth_error *error)
+static int write_data(bth_run_state *run, uint64_t end, berth_error *error)
 {
     if (end > 0)
         return write_part(run, 0, end, error);
@@ -356,36 +356,36 @@ static int write_data(berth_run_state *run, uint64_t end, berth_error *error)
 }
 
 /* Data first; then what depends on every CRC: the id, the directory, the end. */
-static int write_all(berth_run_state *run, berth_run_facts *facts, berth_error *error)
+static int write_all(bth_run_state *run, bth_run_facts *facts, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
-    berth_tile carried;
+    bth_tile carried;
 
-    run->carried = (berth_range){.offset = tail, .nbytes = plan->tail_offset - tail};
+    run->carried = (bth_range){.offset = tail, .nbytes = plan->tail_offset - tail};
     if (render_carried(run, &carried, error) < 0 || write_data(run, tail, error) < 0)
         return error->code;
-    berth_image_describe(&run->image, &carried);
-    berth_image_settle(&run->image);
+    bth_image_describe(&run->image, &carried);
+    bth_image_settle(&run->image);
     if (write_part(run, tail, plan->nbytes, error) < 0)
         return error->code;
     if (read_back(run, facts, error) < 0)
         return error->code;
     if (tell_progress(run) != 0)
-        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+        return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     return 0;
 }
 
-int berth_run(const berth_plan *plan, const berth_output *output,
-              const berth_run_settings *settings, berth_run_facts *facts, berth_error *error)
+int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
+            bth_run_facts *facts, berth_error *error)
 {
-    berth_run_state run = {.output = output,
-                           .settings = settings,
-                           .image.plan = plan,
-                           .pages = -1,
-                           .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
+    bth_run_state run = {.output = output,
+                         .settings = settings,
+                         .image.plan = plan,
+                         .pages = -1,
+                         .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
 
-    *facts = (berth_run_facts){0};
+    *facts = (bth_run_facts){0};
     if (begin(&run, plan, facts, error) == 0)
         write_all(&run, facts, error);
     facts->moved_nbytes = atomic_load(&run.done_nbytes);
@@ -397,9 +397,9 @@ int berth_run(const berth_plan *plan, const berth_output *output,
     facts->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     close_lanes(&run, facts);
-    berth_held_end(&run.held);
-    berth_pages_close(run.pages);
-    berth_release(run.allocated);
-    berth_image_end(&run.image);
+    bth_held_end(&run.held);
+    bth_pages_close(run.pages);
+    bth_release(run.allocated);
+    bth_image_end(&run.image);
     return error->code;
 }

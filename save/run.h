@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Carries out a plan: workers claim tiles of the image in order, render and write them. */
-#ifndef BERTH_SAVE_RUN_H
-#define BERTH_SAVE_RUN_H
+#ifndef BTH_SAVE_RUN_H
+#define BTH_SAVE_RUN_H
 
 #include "save/output.h"
 #include "save/plan.h"
 #include "save/tally.h"
 
-typedef struct berth_run_settings {
+typedef struct bth_run_settings {
     unsigned n_workers;       /* 0: all on the caller's thread */
     uint64_t tile_nbytes;     /* > 0; cut down to whole blocks where the output has them */
     uint64_t memory_nbytes;   /* bound of all buffers; 0: none */
     size_t least_lent_nbytes; /* 0: measured */
-    berth_tally *tallies;     /* one a record, to be filled; NULL: nobody asks */
+    bth_tally *tallies;       /* one a record, to be filled; NULL: nobody asks */
     size_t staging_nbytes;    /* of one buffer for what lies on devices */
     unsigned n_staging;       /* of them; each worker has one */
     bool is_pinned;           /* they are */
@@ -22,18 +22,18 @@ typedef struct berth_run_settings {
     void (*staged)(void *context); /* nothing of the caller's is read any more; NULL: nobody asks */
     void *staged_context;
     const _Atomic bool *cancelled; /* once it is true no request is begun; NULL: never */
-} berth_run_settings;
+} bth_run_settings;
 
 /* io.threads, io.chunk_nbytes and io.memory_nbytes, 0s measured for the output (NULL: memory). */
-berth_run_settings berth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
-                                         const berth_output *output);
+bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
+                                     const bth_output *output);
 
 /*
  * Writes the whole image to the output, the last block padded where the output has blocks. Ends
  * with a call of progress with done = total, which may still cancel. An error names the record and
  * the byte.
  */
-int berth_run(const berth_plan *plan, const berth_output *output,
-              const berth_run_settings *settings, berth_run_facts *facts, berth_error *error);
+int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
+            bth_run_facts *facts, berth_error *error);
 
 #endif

@@ -8,38 +8,38 @@
 #include "save/shortage.h"
 
 /* Says it again with the record, and with what is missing where room was short (W1). */
-static int fail_write(berth_run_state *run, const berth_error *failed, uint64_t offset,
+static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
                       berth_error *error)
 {
-    const berth_output *output = run->output;
+    const bth_output *output = run->output;
     const berth_plan *plan = run->image.plan;
     uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
-    size_t i = berth_plan_find(plan, at);
-    const char *name = i < plan->n_records ? berth_plan_name(plan, i) : NULL;
+    size_t i = bth_plan_find(plan, at);
+    const char *name = i < plan->n_records ? bth_plan_name(plan, i) : NULL;
 
     if (failed->code == BERTH_E_NO_SPACE)
-        return berth_fail_shortage(
+        return bth_fail_shortage(
             error, failed->system_errno, name, at,
-            berth_shortage(output->room ? output->room(output->context) : UINT64_MAX, plan->nbytes,
-                           atomic_load(&run->done_nbytes)));
+            bth_shortage(output->room ? output->room(output->context) : UINT64_MAX, plan->nbytes,
+                         atomic_load(&run->done_nbytes)));
     if (failed->code == BERTH_E_CALLBACK)
-        berth_fail_errno(error, failed->system_errno, name, at, "the sink failed");
+        bth_fail_errno(error, failed->system_errno, name, at, "the sink failed");
     else if (failed->system_errno)
-        berth_fail_errno(error, failed->system_errno, name, at, "cannot write");
+        bth_fail_errno(error, failed->system_errno, name, at, "cannot write");
     else
-        berth_fail(error, failed->code, name, at, "%s", failed->message);
+        bth_fail(error, failed->code, name, at, "%s", failed->message);
     error->code = failed->code;
     return error->code;
 }
 
 /* In one request where the output takes pieces. */
-static int write_pieces(berth_run_state *run, struct iovec *pieces, size_t n_pieces,
-                        uint64_t offset, berth_error *error)
+static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                        berth_error *error)
 {
-    const berth_output *output = run->output;
+    const bth_output *output = run->output;
     berth_error failed;
 
-    berth_error_clear(&failed);
+    bth_error_clear(&failed);
     if (n_pieces > 1 && output->write_pieces) {
         atomic_fetch_add(&run->n_requests, 1);
         if (output->write_pieces(output->context, pieces, n_pieces, offset, &failed) < 0)
@@ -57,17 +57,17 @@ static int write_pieces(berth_run_state *run, struct iovec *pieces, size_t n_pie
 }
 
 /* The tile's bytes [begin, end). What is padding is not counted. */
-static int write_range(berth_run_state *run, const berth_tile *tile, uint64_t begin, uint64_t end,
+static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                        berth_error *error)
 {
-    struct iovec pieces[BERTH_MOST_PIECES];
+    struct iovec pieces[BTH_MOST_PIECES];
     uint64_t total = run->image.plan->nbytes;
 
     if (begin == end)
         return 0;
     if (run->settings->cancelled && atomic_load(run->settings->cancelled))
-        return berth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-    size_t n_pieces = berth_tile_pieces(tile, begin, end, pieces);
+        return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    size_t n_pieces = bth_tile_pieces(tile, begin, end, pieces);
     if (write_pieces(run, pieces, n_pieces, begin, error) < 0)
         return error->code;
     atomic_fetch_add(&run->done_nbytes, (end < total ? end : total) - begin);
@@ -75,20 +75,20 @@ static int write_range(berth_run_state *run, const berth_tile *tile, uint64_t be
 }
 
 /* All of the tile but its gaps, and then its seam. */
-static int write_tile(berth_run_state *run, const berth_tile *tile, berth_error *error)
+static int write_tile(bth_run_state *run, const bth_tile *tile, berth_error *error)
 {
-    const berth_seam *seam = &tile->seam;
+    const bth_seam *seam = &tile->seam;
     uint64_t at = tile->offset;
 
     for (size_t i = 0; i < tile->n_gaps; i++) {
-        const berth_range *gap = &tile->gaps[i];
+        const bth_range *gap = &tile->gaps[i];
         if (write_range(run, tile, at, gap->offset, error) < 0)
             return error->code;
         at = gap->offset + gap->nbytes;
     }
     if (write_range(run, tile, at, tile->offset + tile->nbytes, error) < 0 || seam->nbytes == 0)
         return error->code;
-    const berth_tile alone = {
+    const bth_tile alone = {
         .offset = seam->offset, .nbytes = seam->nbytes, .bytes = (uint8_t *)(uintptr_t)seam->bytes};
     return write_range(run, &alone, seam->offset, seam->offset + seam->nbytes, error);
 }
@@ -96,17 +96,17 @@ static int write_tile(berth_run_state *run, const berth_tile *tile, berth_error 
 /* ---- whole blocks ---- */
 
 /* What others kept aside for the CRC that this tile completed. */
-static int write_held(berth_run_state *run, size_t i, berth_error *error)
+static int write_held(bth_run_state *run, size_t i, berth_error *error)
 {
-    berth_held_slot *slot;
+    bth_held_slot *slot;
 
-    while ((slot = berth_held_take(&run->held, &run->image, i)) != NULL) {
-        const berth_tile blocks = {.offset = slot->range.offset,
-                                   .nbytes = (size_t)slot->range.nbytes,
-                                   .bytes = slot->bytes};
+    while ((slot = bth_held_take(&run->held, &run->image, i)) != NULL) {
+        const bth_tile blocks = {.offset = slot->range.offset,
+                                 .nbytes = (size_t)slot->range.nbytes,
+                                 .bytes = slot->bytes};
         uint64_t end = blocks.offset + blocks.nbytes;
         int status = write_range(run, &blocks, blocks.offset, end, error);
-        berth_held_free(&run->held, slot);
+        bth_held_free(&run->held, slot);
         if (status < 0)
             return status;
     }
@@ -114,7 +114,7 @@ static int write_held(berth_run_state *run, size_t i, berth_error *error)
 }
 
 /* The end of the file is padded with zeros. */
-static uint64_t pad(const berth_run_state *run, const berth_tile *tile)
+static uint64_t pad(const bth_run_state *run, const bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
     uint64_t mask = run->block_nbytes - 1;
@@ -124,42 +124,42 @@ static uint64_t pad(const berth_run_state *run, const berth_tile *tile)
     return padded;
 }
 
-static int write_blocks(berth_run_state *run, berth_tile *tile, berth_error *error)
+static int write_blocks(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
     uint64_t end = pad(run, tile);
-    berth_range kept = {.offset = tile->offset};
+    bth_range kept = {.offset = tile->offset};
 
-    if (tile->waits_for != BERTH_NO_RECORD &&
-        berth_held_keep(&run->held, &run->image, tile, &kept, error) < 0)
+    if (tile->waits_for != BTH_NO_RECORD &&
+        bth_held_keep(&run->held, &run->image, tile, &kept, error) < 0)
         return error->code;
     if (write_range(run, tile, tile->offset, kept.offset, error) < 0 ||
         write_range(run, tile, kept.offset + kept.nbytes, end, error) < 0)
         return error->code;
-    if (tile->completed == BERTH_NO_RECORD)
+    if (tile->completed == BTH_NO_RECORD)
         return 0;
     return write_held(run, tile->completed, error);
 }
 
 /* Renders the tile but what is carried into its beginning. */
-static int render(berth_run_state *run, berth_tile *tile, berth_error *error)
+static int render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    const berth_range *carried = &run->carried;
+    const bth_range *carried = &run->carried;
 
     if (carried->nbytes == 0 || tile->offset != carried->offset)
-        return berth_image_render(&run->image, tile, error);
-    berth_tile rest = {.offset = tile->offset + carried->nbytes,
-                       .nbytes = tile->nbytes - (size_t)carried->nbytes,
-                       .bytes = tile->bytes + carried->nbytes,
-                       .scratch = tile->scratch};
+        return bth_image_render(&run->image, tile, error);
+    bth_tile rest = {.offset = tile->offset + carried->nbytes,
+                     .nbytes = tile->nbytes - (size_t)carried->nbytes,
+                     .bytes = tile->bytes + carried->nbytes,
+                     .scratch = tile->scratch};
     memcpy(tile->bytes, run->carry, (size_t)carried->nbytes);
-    tile->waits_for = tile->completed = BERTH_NO_RECORD; /* every CRC is known */
-    return berth_image_render(&run->image, &rest, error);
+    tile->waits_for = tile->completed = BTH_NO_RECORD; /* every CRC is known */
+    return bth_image_render(&run->image, &rest, error);
 }
 
 /* ---- a task ---- */
 
 /* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
-static void place(const berth_run_state *run, uint64_t task, berth_tile *tile)
+static void place(const bth_run_state *run, uint64_t task, bth_tile *tile)
 {
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
     uint64_t rest = run->end - begin;
@@ -181,21 +181,21 @@ static void place(const berth_run_state *run, uint64_t task, berth_tile *tile)
  * it begins as many of the next tiles as there are lanes. The tail has nothing of devices: what
  * lies before it in its block is carried.
  */
-static int begin_lane(berth_run_state *run, uint64_t task, unsigned worker, berth_tile *tile,
+static int begin_lane(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                       berth_error *error)
 {
     uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
     unsigned n = run->n_workers > 0 ? 1 : run->lanes.n;
     bool is_tail = run->begin == run->carried.offset;
-    berth_tile next;
+    bth_tile next;
 
     for (uint64_t i = task; i < task + n && i < n_tiles && !is_tail; i++) {
-        berth_lane *lane = &run->lanes.lanes[n == 1 ? worker : i % n];
+        bth_lane *lane = &run->lanes.lanes[n == 1 ? worker : i % n];
         place(run, i, &next);
-        if (lane->offset != next.offset && berth_lane_begin(lane, &next, error) < 0)
+        if (lane->offset != next.offset && bth_lane_begin(lane, &next, error) < 0)
             return error->code;
     }
-    berth_lane *lane = &run->lanes.lanes[n == 1 ? worker : task % n];
+    bth_lane *lane = &run->lanes.lanes[n == 1 ? worker : task % n];
     tile->lane = is_tail ? NULL : lane;
     tile->bytes = lane->buffer->bytes;
     return 0;
@@ -204,16 +204,16 @@ static int begin_lane(berth_run_state *run, uint64_t task, unsigned worker, bert
 /* Adds seconds since `begin`, but for some of them. */
 static void add_seconds(_Atomic uint64_t *nanoseconds, double begin, double without)
 {
-    double seconds = berth_seconds() - begin - without;
+    double seconds = bth_seconds() - begin - without;
 
     if (seconds > 0)
         atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
 }
 
-static int render_task(berth_run_state *run, uint64_t task, unsigned worker, berth_tile *tile,
+static int render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                        berth_error *error)
 {
-    double begin = berth_seconds(), waited = 0;
+    double begin = bth_seconds(), waited = 0;
 
     place(run, task, tile);
     tile->bytes = run->buffers + worker * run->tile_nbytes;
@@ -234,24 +234,24 @@ static int render_task(berth_run_state *run, uint64_t task, unsigned worker, ber
 }
 
 /* Nothing of the caller's is read for this tile any more. */
-static void end_reading(berth_run_state *run)
+static void end_reading(bth_run_state *run)
 {
-    const berth_run_settings *settings = run->settings;
+    const bth_run_settings *settings = run->settings;
 
     if (atomic_fetch_sub(&run->n_unread, 1) == 1 && run->begin == 0 && settings->staged)
         settings->staged(settings->staged_context);
 }
 
-int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
+int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
-    berth_run_state *run = context;
-    berth_tile tile;
+    bth_run_state *run = context;
+    bth_tile tile;
 
     if (render_task(run, task, worker, &tile, error) < 0)
         return error->code;
     if (tile.n_lent == 0)
         end_reading(run);
-    double begin = berth_seconds();
+    double begin = bth_seconds();
     if (run->block_nbytes > 1)
         write_blocks(run, &tile, error);
     else
@@ -262,6 +262,6 @@ int berth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *e
     if (tile.n_lent > 0)
         end_reading(run);
     if (run->settings->tallies)
-        berth_tally_tile(run->settings->tallies, run->image.plan, &tile);
+        bth_tally_tile(run->settings->tallies, run->image.plan, &tile);
     return 0;
 }

@@ -10,24 +10,24 @@
 #include <string.h>
 
 #include "format/checksum.h"
-#include "format/zip_write.h"
+#include "format/zip/zip_write.h"
 #include "save/image.h"
 
-bool berth_seam_add(berth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at)
+bool bth_seam_add(bth_image *image, size_t i, uint32_t crc32, uint64_t nbytes, uint64_t at)
 {
-    berth_sum *sum = &image->sums[i];
-    const berth_planned *record = &image->plan->records[i];
+    bth_sum *sum = &image->sums[i];
+    const bth_planned *record = &image->plan->records[i];
     uint64_t after_nbytes = record->place.nbytes - at - nbytes;
 
     if (!record->no_crc32) {
         if (after_nbytes > 0)
-            crc32 = berth_crc32_combine(crc32, 0, after_nbytes);
+            crc32 = bth_crc32_combine(crc32, 0, after_nbytes);
         atomic_fetch_xor(&sum->crc32, crc32);
     }
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
 
-bool berth_tile_share(const berth_tile *tile, uint64_t begin, uint64_t end, berth_range *share)
+bool bth_tile_share(const bth_tile *tile, uint64_t begin, uint64_t end, bth_range *share)
 {
     uint64_t tile_end = tile->offset + tile->nbytes;
 
@@ -37,60 +37,60 @@ bool berth_tile_share(const berth_tile *tile, uint64_t begin, uint64_t end, bert
         end = tile_end;
     if (begin >= end)
         return false;
-    *share = (berth_range){.offset = begin, .nbytes = end - begin};
+    *share = (bth_range){.offset = begin, .nbytes = end - begin};
     return true;
 }
 
-void berth_tile_put(berth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes)
+void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes)
 {
-    berth_range share;
+    bth_range share;
 
-    if (berth_tile_share(tile, offset, offset + nbytes, &share))
+    if (bth_tile_share(tile, offset, offset + nbytes, &share))
         memcpy(tile->bytes + (share.offset - tile->offset), bytes + (share.offset - offset),
                (size_t)share.nbytes);
 }
 
-berth_range berth_seam_range(const berth_plan *plan, size_t i)
+bth_range bth_seam_range(const berth_plan *plan, size_t i)
 {
-    const berth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].place;
 
-    return (berth_range){.offset = place->data_offset + place->nbytes,
-                         .nbytes = place->descriptor_nbytes};
+    return (bth_range){.offset = place->data_offset + place->nbytes,
+                       .nbytes = place->descriptor_nbytes};
 }
 
-void berth_seam_put(const berth_image *image, berth_tile *tile, size_t i)
+void bth_seam_put(const bth_image *image, bth_tile *tile, size_t i)
 {
-    uint8_t bytes[BERTH_MOST_DESCRIPTOR_NBYTES];
-    berth_range range = berth_seam_range(image->plan, i);
+    uint8_t bytes[BTH_MOST_DESCRIPTOR_NBYTES];
+    bth_range range = bth_seam_range(image->plan, i);
 
-    berth_zip_write_descriptor(&image->plan->records[i].place, berth_image_crc32(image, i), bytes);
-    berth_tile_put(tile, range.offset, bytes, range.nbytes);
+    bth_zip_write_descriptor(&image->plan->records[i].place, bth_image_crc32(image, i), bytes);
+    bth_tile_put(tile, range.offset, bytes, range.nbytes);
 }
 
 /* Blocks: a known share goes into its tile, whoever completed it; an unknown one waits. */
-static void put_or_wait(const berth_image *image, berth_tile *tile, size_t i, bool completed,
-                        bool here, bool whole)
+static void put_or_wait(const bth_image *image, bth_tile *tile, size_t i, bool completed, bool here,
+                        bool whole)
 {
-    if (here && berth_image_is_complete(image, i))
-        berth_seam_put(image, tile, i);
+    if (here && bth_image_is_complete(image, i))
+        bth_seam_put(image, tile, i);
     else if (here)
         tile->waits_for = i;
     if (completed && !whole)
         tile->completed = i;
 }
 
-void berth_seam_descriptor(berth_image *image, berth_tile *tile, size_t i, bool completed)
+void bth_seam_descriptor(bth_image *image, bth_tile *tile, size_t i, bool completed)
 {
-    berth_range range = berth_seam_range(image->plan, i);
-    berth_range share;
+    bth_range range = bth_seam_range(image->plan, i);
+    bth_range share;
 
     if (range.nbytes == 0)
         return;
-    bool here = berth_tile_share(tile, range.offset, range.offset + range.nbytes, &share);
+    bool here = bth_tile_share(tile, range.offset, range.offset + range.nbytes, &share);
     bool whole = here && share.nbytes == range.nbytes;
     if (image->in_order || !image->sums || (completed && whole)) {
         if (here)
-            berth_seam_put(image, tile, i);
+            bth_seam_put(image, tile, i);
         return;
     }
     if (image->demand.block_nbytes > 1) {
@@ -98,22 +98,22 @@ void berth_seam_descriptor(berth_image *image, berth_tile *tile, size_t i, bool 
         return;
     }
     if (completed) {
-        tile->seam = (berth_seam){.offset = range.offset, .nbytes = range.nbytes};
-        berth_zip_write_descriptor(&image->plan->records[i].place, berth_image_crc32(image, i),
-                                   tile->seam.bytes);
+        tile->seam = (bth_seam){.offset = range.offset, .nbytes = range.nbytes};
+        bth_zip_write_descriptor(&image->plan->records[i].place, bth_image_crc32(image, i),
+                                 tile->seam.bytes);
     }
     if (here)
         tile->gaps[tile->n_gaps++] = share;
 }
 
-size_t berth_tile_pieces(const berth_tile *tile, uint64_t begin, uint64_t end,
-                         struct iovec pieces[BERTH_MOST_PIECES])
+size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                       struct iovec pieces[BTH_MOST_PIECES])
 {
     uint64_t at = begin;
     size_t n = 0;
 
     for (size_t i = 0; i < tile->n_lent; i++) {
-        const berth_lent *lent = &tile->lent[i];
+        const bth_lent *lent = &tile->lent[i];
         if (lent->range.offset < at || lent->range.offset >= end)
             continue;
         if (lent->range.offset > at)

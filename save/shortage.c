@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 
-uint64_t berth_shortage(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
+uint64_t bth_shortage(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
     return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
 }
@@ -22,15 +22,15 @@ static void print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes)
     (void)snprintf(text, text_nbytes, "%llu %s", (unsigned long long)nbytes, units[unit]);
 }
 
-int berth_fail_shortage(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                        uint64_t missing_nbytes)
+int bth_fail_shortage(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                      uint64_t missing_nbytes)
 {
     const char *what = strerrordesc_np(system_errno);
     char missing[32];
 
     print_nbytes(missing, sizeof missing, missing_nbytes);
-    berth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%s missing)", what ? what : "no room",
-               missing);
+    bth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%s missing)", what ? what : "no room",
+             missing);
     error->system_errno = system_errno;
     return error->code;
 }

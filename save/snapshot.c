@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 #include "io/pages.h"
 #include "io/pool.h"
 #include "save/image.h"
@@ -17,12 +17,12 @@
 
 /* What io.memory_nbytes must leave for the pipeline; and for a staging buffer. */
 #define LEAST_BUFFER_NBYTES ((uint64_t)64 * 1024)
-#define LEAST_STAGING_NBYTES BERTH_LARGE_PAGE_NBYTES
+#define LEAST_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
 /* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
 static bool is_borrowed(const berth_plan *plan, size_t i)
 {
-    const berth_planned *record = &plan->records[i];
+    const bth_planned *record = &plan->records[i];
 
     if (record->place.nbytes == 0 || i == plan->id_index)
         return false;
@@ -30,10 +30,10 @@ static bool is_borrowed(const berth_plan *plan, size_t i)
 }
 
 /* The range of the file that holds all borrowed records. */
-static void measure(berth_snapshot *snapshot, const berth_plan *plan)
+static void measure(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const berth_place *place = &plan->records[i].place;
+        const bth_place *place = &plan->records[i].place;
         if (!is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)
@@ -51,11 +51,11 @@ static int bound_memory(struct berth_config *config, const berth_plan *plan, uin
     if (most == 0)
         return 0;
     if (most < least || nbytes > most - least)
-        return berth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                          "a snapshot takes %llu bytes, and %llu for buffers; io.memory_nbytes is "
-                          "%llu (%llu bytes missing)",
-                          (unsigned long long)nbytes, (unsigned long long)least,
-                          (unsigned long long)most, (unsigned long long)(nbytes + least - most));
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "a snapshot takes %llu bytes, and %llu for buffers; io.memory_nbytes is "
+                        "%llu (%llu bytes missing)",
+                        (unsigned long long)nbytes, (unsigned long long)least,
+                        (unsigned long long)most, (unsigned long long)(nbytes + least - most));
     config->io_memory_nbytes = (int64_t)(most - nbytes);
     return 0;
 }
@@ -63,15 +63,15 @@ static int bound_memory(struct berth_config *config, const berth_plan *plan, uin
 /* Large pages are filled faster, and direct writes take them from where they lie. */
 static void make_large(uint8_t *memory, size_t nbytes)
 {
-    uintptr_t mask = BERTH_LARGE_PAGE_NBYTES - 1;
+    uintptr_t mask = BTH_LARGE_PAGE_NBYTES - 1;
     size_t before_nbytes = (size_t)(-(uintptr_t)memory & mask);
 
     if (before_nbytes < nbytes)
-        berth_pages_make_large(memory + before_nbytes, nbytes - before_nbytes);
+        bth_pages_make_large(memory + before_nbytes, nbytes - before_nbytes);
 }
 
-int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
-                           struct berth_config *config, berth_error *error)
+int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
+                         struct berth_config *config, berth_error *error)
 {
     measure(snapshot, plan);
     uint64_t before_nbytes = snapshot->begin % PAGE_NBYTES;
@@ -81,9 +81,9 @@ int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
         return 0;
     if (bound_memory(config, plan, nbytes, error) < 0)
         return error->code;
-    snapshot->memory = nbytes <= SIZE_MAX ? berth_allocate((size_t)nbytes) : NULL;
+    snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
-        return berth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, nbytes);
     make_large(snapshot->memory, (size_t)nbytes);
     uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
     snapshot->bytes =
@@ -96,30 +96,30 @@ int berth_snapshot_reserve(berth_snapshot *snapshot, const berth_plan *plan,
 /* In chunks of the range, as tiles of the file. */
 typedef struct copying {
     const berth_plan *plan;
-    const berth_snapshot *snapshot;
+    const bth_snapshot *snapshot;
     uint64_t chunk_nbytes;
     unsigned n_workers;
-    berth_lanes lanes; /* where storages lie on devices: each worker has one */
+    bth_lanes lanes; /* where storages lie on devices: each worker has one */
 } copying;
 
 /* The share of record i in a tile; through its lane, if it has one and that copies the share. */
-static int copy_share(const copying *copy, const berth_tile *tile, size_t i, berth_error *error)
+static int copy_share(const copying *copy, const bth_tile *tile, size_t i, berth_error *error)
 {
-    const berth_planned *record = &copy->plan->records[i];
+    const bth_planned *record = &copy->plan->records[i];
     uint64_t data_offset = record->place.data_offset;
-    berth_range share;
+    bth_range share;
 
-    if (!berth_tile_share(tile, data_offset, data_offset + record->place.nbytes, &share))
+    if (!bth_tile_share(tile, data_offset, data_offset + record->place.nbytes, &share))
         return 0;
     uint8_t *to = copy->snapshot->bytes + (share.offset - copy->snapshot->begin);
-    if (!tile->lane || !berth_lane_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
-        return berth_content_fetch(copy->plan, i, to, (size_t)share.nbytes,
-                                   share.offset - data_offset, error);
-    if (berth_lane_wait(tile->lane, i, error) < 0)
+    if (!tile->lane || !bth_lane_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
+        return bth_content_fetch(copy->plan, i, to, (size_t)share.nbytes,
+                                 share.offset - data_offset, error);
+    if (bth_lane_wait(tile->lane, i, error) < 0)
         return error->code;
     const uint8_t *from = tile->lane->buffer->bytes + (share.offset - tile->offset);
     if (record->swap_nbytes > 1)
-        berth_swap_bytes(to, from, (size_t)share.nbytes, record->swap_nbytes);
+        bth_swap_bytes(to, from, (size_t)share.nbytes, record->swap_nbytes);
     else
         memcpy(to, from, (size_t)share.nbytes);
     return 0;
@@ -131,13 +131,13 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
     const berth_plan *plan = copy->plan;
     uint64_t begin = copy->snapshot->begin + task * copy->chunk_nbytes;
     uint64_t rest = copy->snapshot->end - begin;
-    berth_tile tile = {.offset = begin,
-                       .nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes),
-                       .lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL};
+    bth_tile tile = {.offset = begin,
+                     .nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes),
+                     .lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL};
 
-    if (tile.lane && berth_lane_begin(tile.lane, &tile, error) < 0)
+    if (tile.lane && bth_lane_begin(tile.lane, &tile, error) < 0)
         return error->code;
-    for (size_t i = berth_plan_find(plan, begin);
+    for (size_t i = bth_plan_find(plan, begin);
          i < plan->n_records && plan->records[i].place.header_offset < begin + tile.nbytes; i++)
         if (is_borrowed(plan, i) && copy_share(copy, &tile, i, error) < 0)
             return error->code;
@@ -145,13 +145,13 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
 }
 
 /* What lies on devices comes through the same staging buffers as a save without a snapshot. */
-static int open_lanes(copying *copy, const berth_run_settings *settings, berth_error *error)
+static int open_lanes(copying *copy, const bth_run_settings *settings, berth_error *error)
 {
     if (copy->plan->n_devices == 0)
         return 0;
-    const berth_staging_need need =
-        berth_lanes_need(settings, settings->n_workers, settings->memory_nbytes);
-    if (berth_lanes_open(&copy->lanes, copy->plan, &need, error) < 0)
+    const bth_staging_need need =
+        bth_lanes_need(settings, settings->n_workers, settings->memory_nbytes);
+    if (bth_lanes_open(&copy->lanes, copy->plan, &need, error) < 0)
         return error->code;
     if (copy->chunk_nbytes > copy->lanes.ring.buffer_nbytes)
         copy->chunk_nbytes = copy->lanes.ring.buffer_nbytes;
@@ -160,10 +160,10 @@ static int open_lanes(copying *copy, const berth_run_settings *settings, berth_e
     return 0;
 }
 
-static void use_copy(const berth_snapshot *snapshot, berth_plan *plan)
+static void use_copy(const bth_snapshot *snapshot, berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        berth_planned *record = &plan->records[i];
+        bth_planned *record = &plan->records[i];
         if (!is_borrowed(plan, i))
             continue;
         record->data = snapshot->bytes + (record->place.data_offset - snapshot->begin);
@@ -176,10 +176,10 @@ static void use_copy(const berth_snapshot *snapshot, berth_plan *plan)
     plan->n_devices = 0; /* all of theirs is copied */
 }
 
-int berth_snapshot_take(berth_snapshot *snapshot, berth_plan *plan,
-                        const struct berth_config *config, berth_error *error)
+int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct berth_config *config,
+                      berth_error *error)
 {
-    berth_run_settings settings = berth_run_settings_of(config, plan, NULL);
+    bth_run_settings settings = bth_run_settings_of(config, plan, NULL);
     copying copy = {.plan = plan,
                     .snapshot = snapshot,
                     .chunk_nbytes = settings.tile_nbytes,
@@ -189,15 +189,15 @@ int berth_snapshot_take(berth_snapshot *snapshot, berth_plan *plan,
         return error->code;
     uint64_t n_chunks = (snapshot->end - snapshot->begin - 1) / copy.chunk_nbytes + 1;
     int status =
-        berth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
-    berth_lanes_close(&copy.lanes);
+        bth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
+    bth_lanes_close(&copy.lanes);
     if (status == 0)
         use_copy(snapshot, plan);
     return error->code;
 }
 
-void berth_snapshot_free(berth_snapshot *snapshot)
+void bth_snapshot_free(bth_snapshot *snapshot)
 {
-    berth_release(snapshot->memory);
-    *snapshot = (berth_snapshot){0};
+    bth_release(snapshot->memory);
+    *snapshot = (bth_snapshot){0};
 }

@@ -6,12 +6,12 @@
 #include "config/error.h"
 #include "config/memory.h"
 
-berth_tally *berth_tally_new(const berth_plan *plan, berth_error *error)
+bth_tally *bth_tally_new(const berth_plan *plan, berth_error *error)
 {
-    berth_tally *tallies = berth_allocate(plan->n_records * sizeof *tallies);
+    bth_tally *tallies = bth_allocate(plan->n_records * sizeof *tallies);
 
     if (!tallies) {
-        berth_fail_memory(error, plan->n_records * sizeof *tallies);
+        bth_fail_memory(error, plan->n_records * sizeof *tallies);
         return NULL;
     }
     for (size_t i = 0; i < plan->n_records; i++) {
@@ -22,28 +22,28 @@ berth_tally *berth_tally_new(const berth_plan *plan, berth_error *error)
     return tallies;
 }
 
-void berth_tally_tile(berth_tally *tallies, const berth_plan *plan, const berth_tile *tile)
+void bth_tally_tile(bth_tally *tallies, const berth_plan *plan, const bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
 
-    for (size_t i = berth_plan_find(plan, tile->offset);
+    for (size_t i = bth_plan_find(plan, tile->offset);
          i < plan->n_records && plan->records[i].place.header_offset < end; i++) {
-        const berth_place *place = &plan->records[i].place;
-        berth_range share;
-        if (berth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share))
+        const bth_place *place = &plan->records[i].place;
+        bth_range share;
+        if (bth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share))
             atomic_fetch_add(&tallies[i].moved_nbytes, share.nbytes);
     }
     for (size_t i = 0; i < tile->n_lent; i++) {
-        const berth_range *range = &tile->lent[i].range;
-        atomic_fetch_add(&tallies[berth_plan_find(plan, range->offset)].lent_nbytes, range->nbytes);
+        const bth_range *range = &tile->lent[i].range;
+        atomic_fetch_add(&tallies[bth_plan_find(plan, range->offset)].lent_nbytes, range->nbytes);
     }
 }
 
 /* A record of which most was lent counts as lent: its ends share blocks with headers. */
-static void tell(const berth_tally *tally, const berth_plan *plan, size_t i,
-                 const berth_stats *stats, berth_storage_stats *told)
+static void tell(const bth_tally *tally, const berth_plan *plan, size_t i, const berth_stats *stats,
+                 berth_storage_stats *told)
 {
-    const berth_planned *record = &plan->records[i];
+    const bth_planned *record = &plan->records[i];
     bool is_summed = plan->compute_crc32 && !record->no_crc32;
     uint64_t moved_nbytes = tally ? atomic_load(&tally->moved_nbytes) : 0;
 
@@ -76,12 +76,12 @@ static void tell(const berth_tally *tally, const berth_plan *plan, size_t i,
     told->reason = why_copied;
 }
 
-void berth_tally_tell(const berth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
-                      berth_storage_stats *told, size_t n)
+void bth_tally_tell(const bth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
+                    berth_storage_stats *told, size_t n)
 {
     size_t at = 0;
 
     for (size_t i = 0; i < plan->n_records && at < n; i++)
-        if (strncmp(berth_plan_name(plan, i), "data/", 5) == 0)
+        if (strncmp(bth_plan_name(plan, i), "data/", 5) == 0)
             tell(tallies ? &tallies[i] : NULL, plan, i, stats, &told[at++]);
 }

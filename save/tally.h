@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What became of every storage of a save, for callers who ask (berth_call.storage_stats). */
-#ifndef BERTH_SAVE_TALLY_H
-#define BERTH_SAVE_TALLY_H
+#ifndef BTH_SAVE_TALLY_H
+#define BTH_SAVE_TALLY_H
 
 #include "save/image.h"
 
 /* Of one record. */
-struct berth_tally {
+struct bth_tally {
     _Atomic uint64_t moved_nbytes;
     _Atomic uint64_t lent_nbytes;     /* of them: never copied */
     _Atomic(const char *) why_copied; /* static; of the last larger range that was copied */
 };
 
 /* One a record, zeroed. */
-berth_tally *berth_tally_new(const berth_plan *plan, berth_error *error);
+bth_tally *bth_tally_new(const berth_plan *plan, berth_error *error);
 /* A tile that is written. */
-void berth_tally_tile(berth_tally *tallies, const berth_plan *plan, const berth_tile *tile);
+void bth_tally_tile(bth_tally *tallies, const berth_plan *plan, const bth_tile *tile);
 /* The first n storages of the file. `tallies` NULL: nothing was written. */
-void berth_tally_tell(const berth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
-                      berth_storage_stats *told, size_t n);
+void bth_tally_tell(const bth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
+                    berth_storage_stats *told, size_t n);
 
 #endif

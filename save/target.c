@@ -23,17 +23,17 @@ static int open_folder(int from, const char *path, bool *readable)
 
     *readable = true;
     do
-        fd = berth_system.openat(from, path, O_RDONLY | flags, 0);
+        fd = bth_system.openat(from, path, O_RDONLY | flags, 0);
     while (fd < 0 && errno == EINTR);
     if (fd < 0 && errno == EACCES) { /* one may write into a folder that one may not list */
         *readable = false;
-        fd = berth_system.openat(from, path, O_PATH | flags, 0);
+        fd = bth_system.openat(from, path, O_PATH | flags, 0);
     }
     return fd;
 }
 
 /* Opens the folder part of `path`, seen from the present folder, and keeps the name behind it. */
-static int enter(berth_target *target, char *path, berth_error *error)
+static int enter(bth_target *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -41,11 +41,11 @@ static int enter(berth_target *target, char *path, berth_error *error)
     int from = target->folder < 0 ? AT_FDCWD : target->folder;
 
     if (!*name)
-        return berth_fail_errno(error, EISDIR, NULL, BERTH_NO_OFFSET, "cannot be replaced");
-    char *copy = berth_duplicate(name, strlen(name));
+        return bth_fail_errno(error, EISDIR, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+    char *copy = bth_duplicate(name, strlen(name));
     if (!copy)
-        return berth_fail_memory(error, strlen(name));
-    berth_release(target->name);
+        return bth_fail_memory(error, strlen(name));
+    bth_release(target->name);
     target->name = copy;
     if (slash) {
         folder = slash == path ? "/" : path;
@@ -53,22 +53,21 @@ static int enter(berth_target *target, char *path, berth_error *error)
     }
     int fd = open_folder(from, folder, &target->folder_readable);
     int failure = errno;
-    berth_file_close(target->folder);
+    bth_file_close(target->folder);
     target->folder = fd;
     if (fd < 0)
-        return berth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                                "its folder cannot be opened");
+        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "its folder cannot be opened");
     return 0;
 }
 
 /* The text of the link that the name is. */
-static int read_link(const berth_target *target, char path[PATH_MAX], berth_error *error)
+static int read_link(const bth_target *target, char path[PATH_MAX], berth_error *error)
 {
-    ssize_t n = berth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
+    ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
 
     if (n < 0 || n >= PATH_MAX)
-        return berth_fail_errno(error, n < 0 ? errno : ENAMETOOLONG, NULL, BERTH_NO_OFFSET,
-                                "the link cannot be followed");
+        return bth_fail_errno(error, n < 0 ? errno : ENAMETOOLONG, NULL, BERTH_NO_OFFSET,
+                              "the link cannot be followed");
     path[n] = '\0';
     return 0;
 }
@@ -77,7 +76,7 @@ static int read_link(const berth_target *target, char path[PATH_MAX], berth_erro
 
 static int fail_replace(int system_errno, const char *why, berth_error *error)
 {
-    return berth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, "%s", why);
+    return bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, "%s", why);
 }
 
 /*
@@ -102,9 +101,9 @@ static bool has_fowner(const struct statx *file)
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
 
-    if (berth_user_is_outside(file->stx_uid) || berth_group_is_outside(file->stx_gid))
+    if (bth_user_is_outside(file->stx_uid) || bth_group_is_outside(file->stx_gid))
         return false;
-    return berth_system.capget(&header, sets) < 0 ||
+    return bth_system.capget(&header, sets) < 0 ||
            (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
 }
 
@@ -148,7 +147,7 @@ static int check_attributes(const struct statx *folder, const struct statx *file
 }
 
 /* A file system that does not tell, tells at the rename. */
-static int check_rename(const berth_target *target, berth_error *error)
+static int check_rename(const bth_target *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
@@ -157,11 +156,11 @@ static int check_rename(const berth_target *target, berth_error *error)
 #endif
     struct statx folder = {0}, file = {0};
 
-    if (berth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
+    if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
     if (!target->exists)
         return check_attributes(&folder, NULL, error);
-    if (berth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
+    if (bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
     return check_attributes(&folder, &file, error);
 }
@@ -170,12 +169,12 @@ static int fail_irregular(mode_t mode, berth_error *error)
 {
     if (S_ISDIR(mode))
         return fail_replace(EISDIR, "cannot be replaced", error);
-    return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                      "is not a regular file and cannot be replaced; "
-                      "a descriptor of it can be written to");
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "is not a regular file and cannot be replaced; "
+                    "a descriptor of it can be written to");
 }
 
-int berth_target_look(berth_target *target, const struct stat *status, berth_error *error)
+int bth_target_look(bth_target *target, const struct stat *status, berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
         return fail_irregular(status->st_mode, error);
@@ -183,7 +182,7 @@ int berth_target_look(berth_target *target, const struct stat *status, berth_err
     target->status = *status;
     if (check_rename(target, error) < 0)
         return error->code;
-    if (berth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
+    if (bth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
         return fail_replace(errno, "cannot be replaced", error);
     return 0;
 }
@@ -195,7 +194,7 @@ static bool is_in_proc(int folder)
 {
     struct statfs system;
 
-    return berth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+    return bth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
 /* Whether a path is the name of an open file. */
@@ -203,8 +202,7 @@ static bool is_name_of(const char *path, const struct stat *open)
 {
     struct stat named;
 
-    return path[0] == '/' &&
-           berth_system.fstatat(AT_FDCWD, path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+    return path[0] == '/' && bth_system.fstatat(AT_FDCWD, path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
            named.st_dev == open->st_dev && named.st_ino == open->st_ino;
 }
 
@@ -212,12 +210,12 @@ static bool is_name_of(const char *path, const struct stat *open)
  * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
  * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
  */
-static int follow_descriptor(berth_target *target, const char *path, berth_error *error)
+static int follow_descriptor(bth_target *target, const char *path, berth_error *error)
 {
     struct stat open;
     int fd;
 
-    if (berth_system.fstatat(target->folder, target->name, &open, 0) < 0)
+    if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
         return fail_replace(errno, "cannot be examined", error);
     if (!S_ISREG(open.st_mode))
         return fail_irregular(open.st_mode, error);
@@ -226,7 +224,7 @@ static int follow_descriptor(berth_target *target, const char *path, berth_error
     if (open.st_nlink > 0) /* another hard link, or another root folder: it is somebody's file */
         return fail_replace(EBUSY, "is open by a name that is another file's now", error);
     do
-        fd = berth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
+        fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return fail_replace(errno, "has no name, and cannot be written in place", error);
@@ -237,19 +235,19 @@ static int follow_descriptor(berth_target *target, const char *path, berth_error
 /* ---- following the path ---- */
 
 /* `path` is used up. */
-static int follow(berth_target *target, char path[PATH_MAX], berth_error *error)
+static int follow(bth_target *target, char path[PATH_MAX], berth_error *error)
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
         if (enter(target, path, error) < 0)
             return error->code;
-        if (berth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)
                 return check_rename(target, error);
             return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
-            return berth_target_look(target, &status, error);
+            return bth_target_look(target, &status, error);
         if (read_link(target, path, error) < 0 ||
             (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
             return error->code;
@@ -259,29 +257,29 @@ static int follow(berth_target *target, char path[PATH_MAX], berth_error *error)
     return fail_replace(ELOOP, "the link cannot be followed", error);
 }
 
-int berth_target_find(const char *path, berth_target *target, berth_error *error)
+int bth_target_find(const char *path, bth_target *target, berth_error *error)
 {
     size_t nbytes = strlen(path);
 
-    *target = (berth_target)BERTH_NO_TARGET;
+    *target = (bth_target)BTH_NO_TARGET;
     if (nbytes == 0)
-        return berth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
     if (nbytes >= PATH_MAX)
-        return berth_fail_errno(error, ENAMETOOLONG, NULL, BERTH_NO_OFFSET, "cannot be examined");
-    char *text = berth_allocate(PATH_MAX);
+        return bth_fail_errno(error, ENAMETOOLONG, NULL, BERTH_NO_OFFSET, "cannot be examined");
+    char *text = bth_allocate(PATH_MAX);
     if (!text)
-        return berth_fail_memory(error, PATH_MAX);
+        return bth_fail_memory(error, PATH_MAX);
     memcpy(text, path, nbytes + 1);
     if (follow(target, text, error) < 0)
-        berth_target_free(target);
-    berth_release(text);
+        bth_target_free(target);
+    bth_release(text);
     return error->code;
 }
 
-void berth_target_free(berth_target *target)
+void bth_target_free(bth_target *target)
 {
-    berth_file_close(target->folder);
-    berth_file_close(target->nameless);
-    berth_release(target->name);
-    *target = (berth_target)BERTH_NO_TARGET;
+    bth_file_close(target->folder);
+    bth_file_close(target->nameless);
+    bth_release(target->name);
+    *target = (bth_target)BTH_NO_TARGET;
 }

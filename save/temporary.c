@@ -39,7 +39,7 @@ static bool is_slot(const char *text, size_t nbytes)
     return false;
 }
 
-bool berth_temporary_is_name(const char *name)
+bool bth_temporary_is_name(const char *name)
 {
     size_t nbytes = strlen(name), rest = strlen(PREFIX) + N_DIGITS;
 
@@ -50,55 +50,55 @@ bool berth_temporary_is_name(const char *name)
            is_slot(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
-static void name_slot(char name[BERTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
+static void name_slot(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
 {
-    (void)snprintf(name, BERTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%d" SUFFIX,
+    (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%d" SUFFIX,
                    (unsigned long long)hash, slot);
 }
 
-static int name_at_random(char name[BERTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
+static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
 {
     uint64_t random;
     ssize_t n;
 
     do
-        n = berth_system.getrandom(&random, sizeof random, 0);
+        n = bth_system.getrandom(&random, sizeof random, 0);
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof random)
-        return berth_fail_errno(error, n < 0 ? errno : EIO, NULL, BERTH_NO_OFFSET,
-                                "no random name for a temporary file");
-    (void)snprintf(name, BERTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
+        return bth_fail_errno(error, n < 0 ? errno : EIO, NULL, BERTH_NO_OFFSET,
+                              "no random name for a temporary file");
+    (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
                    (unsigned long long)hash, (unsigned long long)random);
     return 0;
 }
 
 /* ---- looking at one, and removing it ---- */
 
-static void read_owner(int fd, const char *attribute, char text[BERTH_OWNER_NBYTES])
+static void read_owner(int fd, const char *attribute, char text[BTH_OWNER_NBYTES])
 {
-    ssize_t n = berth_xattr_get(fd, attribute, text, BERTH_OWNER_NBYTES - 1);
+    ssize_t n = bth_xattr_get(fd, attribute, text, BTH_OWNER_NBYTES - 1);
 
     text[n > 0 ? n : 0] = '\0';
 }
 
-bool berth_temporary_open(int folder, const char *name, berth_temporary_file *file)
+bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
 {
-    *file = (berth_temporary_file){.fd = -1};
-    file->fd = berth_system.openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    *file = (bth_temporary_file){.fd = -1};
+    file->fd = bth_system.openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (file->fd < 0)
         return false;
-    if (berth_system.fstat(file->fd, &file->status) < 0 || !S_ISREG(file->status.st_mode)) {
-        berth_temporary_close(file);
+    if (bth_system.fstat(file->fd, &file->status) < 0 || !S_ISREG(file->status.st_mode)) {
+        bth_temporary_close(file);
         return false;
     }
-    read_owner(file->fd, BERTH_TEMPORARY_OWNER, file->owner);
-    file->state = berth_owner_look(file->owner);
+    read_owner(file->fd, BTH_TEMPORARY_OWNER, file->owner);
+    file->state = bth_owner_look(file->owner);
     return true;
 }
 
-void berth_temporary_close(berth_temporary_file *file)
+void bth_temporary_close(bth_temporary_file *file)
 {
-    berth_file_close(file->fd);
+    bth_file_close(file->fd);
     file->fd = -1;
 }
 
@@ -108,20 +108,20 @@ void berth_temporary_close(berth_temporary_file *file)
  */
 static bool make_claim(int fd, bool is_old)
 {
-    char attribute[32], mine[BERTH_OWNER_NBYTES], other[BERTH_OWNER_NBYTES];
+    char attribute[32], mine[BTH_OWNER_NBYTES], other[BTH_OWNER_NBYTES];
 
-    if (!berth_owner_of_this(mine)) {
+    if (!bth_owner_of_this(mine)) {
         errno = ENOSYS; /* no /proc: nobody here can be told apart */
         return false;
     }
     for (int i = 0; i < MAX_CLAIMS; i++) {
         (void)snprintf(attribute, sizeof attribute, CLAIM "%d", i);
-        if (berth_xattr_set(fd, attribute, mine, strlen(mine), XATTR_CREATE) == 0)
+        if (bth_xattr_set(fd, attribute, mine, strlen(mine), XATTR_CREATE) == 0)
             return true;
         if (errno != EEXIST)
             return false;
         read_owner(fd, attribute, other);
-        berth_temporary_state state = berth_owner_look(other);
+        berth_temporary_state state = bth_owner_look(other);
         if (state == BERTH_TEMPORARY_ALIVE || (state == BERTH_TEMPORARY_UNKNOWN && !is_old)) {
             errno = EEXIST;
             return false;
@@ -131,11 +131,11 @@ static bool make_claim(int fd, bool is_old)
 }
 
 /* Whether the name still is this file's. */
-static bool is_same(int folder, const char *name, const berth_temporary_file *file)
+static bool is_same(int folder, const char *name, const bth_temporary_file *file)
 {
     struct stat named;
 
-    return berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+    return bth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
            named.st_dev == file->status.st_dev && named.st_ino == file->status.st_ino;
 }
 
@@ -144,20 +144,20 @@ static bool is_same(int folder, const char *name, const berth_temporary_file *fi
  * give: nobody reads it, and it has no other name. It was dead before its name was looked at, and
  * so it cannot become the target any more.
  */
-static bool make_room(int folder, const char *name, const berth_temporary_file *file)
+static bool make_room(int folder, const char *name, const bth_temporary_file *file)
 {
     struct stat now;
 
     if (file->state != BERTH_TEMPORARY_DEAD || !is_same(folder, name, file) ||
-        berth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
+        bth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
         return false;
-    int fd = berth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
-    bool made = fd >= 0 && berth_system.ftruncate(fd, 0) == 0;
-    berth_file_close(fd);
+    int fd = bth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
+    bool made = fd >= 0 && bth_system.ftruncate(fd, 0) == 0;
+    bth_file_close(fd);
     return made;
 }
 
-static bool claim(int folder, const char *name, const berth_temporary_file *file, bool is_old)
+static bool claim(int folder, const char *name, const bth_temporary_file *file, bool is_old)
 {
     if (make_claim(file->fd, is_old))
         return true;
@@ -170,32 +170,32 @@ static bool claim(int folder, const char *name, const berth_temporary_file *file
  * File systems without such attributes have no claims: there only `berth clean` removes. What lost
  * its name while it was looked at may have become a target: it gets no claim.
  */
-bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file, bool is_old)
+bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old)
 {
     errno = 0;
     if (!is_same(folder, name, file))
         return false;
     errno = 0;
-    if (!claim(folder, name, file, is_old) && !berth_xattr_is_absent(errno))
+    if (!claim(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
         return false;
     errno = 0;
-    return is_same(folder, name, file) && berth_system.unlinkat(folder, name, 0) == 0;
+    return is_same(folder, name, file) && bth_system.unlinkat(folder, name, 0) == 0;
 }
 
 /* X5: removes a name if its save is certainly dead. *exists: something has the name. */
 static bool remove_dead(int folder, const char *name, bool *exists)
 {
-    berth_temporary_file file;
+    bth_temporary_file file;
     bool removed = false;
 
-    *exists = berth_temporary_open(folder, name, &file);
+    *exists = bth_temporary_open(folder, name, &file);
     if (!*exists)
         return false;
     if (file.state == BERTH_TEMPORARY_DEAD)
-        removed = berth_temporary_remove(folder, name, &file, false);
+        removed = bth_temporary_remove(folder, name, &file, false);
     if (removed)
-        berth_log("removed %s, left by a save that was killed", name);
-    berth_temporary_close(&file);
+        bth_log("removed %s, left by a save that was killed", name);
+    bth_temporary_close(&file);
     return removed;
 }
 
@@ -207,8 +207,8 @@ static int open_new(int folder, const char *name, mode_t mode)
     int fd;
 
     do
-        fd = berth_system.openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                 mode);
+        fd = bth_system.openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                               mode);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -250,7 +250,7 @@ static int open_at_random(int folder, uint64_t hash, mode_t mode, char *name, be
 /* The slots behind the one that was free: of saves that ran side by side and were killed. */
 static void clean_further(int folder, uint64_t hash, const char *created)
 {
-    char name[BERTH_TEMPORARY_NAME_NBYTES];
+    char name[BTH_TEMPORARY_NAME_NBYTES];
     bool exists = true, is_behind = false;
 
     for (int slot = 0; slot < N_SLOTS && exists; slot++) {
@@ -261,12 +261,12 @@ static void clean_further(int folder, uint64_t hash, const char *created)
     }
 }
 
-int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
-                           char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
+                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
-    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, target, strlen(target));
-    char owner[BERTH_OWNER_NBYTES];
-    bool has_owner = berth_owner_of_this(owner); /* before: a kill in between leaves what nobody
+    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
+    char owner[BTH_OWNER_NBYTES];
+    bool has_owner = bth_owner_of_this(owner); /* before: a kill in between leaves what nobody
                                                     knows */
     int created = open_slot(folder, hash, mode, name);
 
@@ -275,33 +275,33 @@ int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     if (error->code != BERTH_OK)
         return error->code;
     if (created < 0)
-        return berth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                                "no temporary file can be created in its folder");
-    if (berth_temporary_is_lost(folder, name, created)) { /* X10 */
-        berth_file_close(created);
-        return berth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
-                                "its temporary file, or the descriptor of it, was replaced");
+        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
+                              "no temporary file can be created in its folder");
+    if (bth_temporary_is_lost(folder, name, created)) { /* X10 */
+        bth_file_close(created);
+        return bth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
+                              "its temporary file, or the descriptor of it, was replaced");
     }
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)
-        (void)berth_xattr_set(created, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
+        (void)bth_xattr_set(created, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
     clean_further(folder, hash, name);
     *fd = created;
     return 0;
 }
 
-bool berth_temporary_is_lost(int folder, const char *name, int fd)
+bool bth_temporary_is_lost(int folder, const char *name, int fd)
 {
     struct stat open, named;
 
-    if (berth_system.fstat(fd, &open) < 0)
+    if (bth_system.fstat(fd, &open) < 0)
         return false;
-    if (berth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
+    if (bth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT;
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
-void berth_temporary_release(int fd)
+void bth_temporary_release(int fd)
 {
-    (void)berth_xattr_remove(fd, BERTH_TEMPORARY_OWNER);
+    (void)bth_xattr_remove(fd, BTH_TEMPORARY_OWNER);
 }

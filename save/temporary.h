@@ -11,47 +11,47 @@
  * Who removes one claims its inode first: user.berth.claim0 can be made only once. So no two
  * processes remove one name, of which the second would remove a new file of that name.
  */
-#ifndef BERTH_SAVE_TEMPORARY_H
-#define BERTH_SAVE_TEMPORARY_H
+#ifndef BTH_SAVE_TEMPORARY_H
+#define BTH_SAVE_TEMPORARY_H
 
 #include <sys/stat.h>
 
 #include "berth.h"
 #include "save/owner.h"
 
-#define BERTH_TEMPORARY_NAME_NBYTES 48
-#define BERTH_TEMPORARY_OWNER "user.berth.owner"
+#define BTH_TEMPORARY_NAME_NBYTES 48
+#define BTH_TEMPORARY_OWNER "user.berth.owner"
 
 /* Creates one in a folder for a target: *fd for reading and writing, and its name. */
-int berth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
-                           char name[BERTH_TEMPORARY_NAME_NBYTES], berth_error *error);
+int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
+                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
 /*
  * Whether the name certainly is no longer that of the open file. Names are few: who removed one by
  * hand, or from another host, lets another save have it.
  */
-bool berth_temporary_is_lost(int folder, const char *name, int fd);
+bool bth_temporary_is_lost(int folder, const char *name, int fd);
 /* When it has the target's name: it is nobody's temporary any more. */
-void berth_temporary_release(int fd);
+void bth_temporary_release(int fd);
 
 /* One that is there. */
-typedef struct berth_temporary_file {
-    int fd;                         /* O_PATH */
-    struct stat status;             /* of a regular file */
-    char owner[BERTH_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
+typedef struct bth_temporary_file {
+    int fd;                       /* O_PATH */
+    struct stat status;           /* of a regular file */
+    char owner[BTH_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
     berth_temporary_state state;
-} berth_temporary_file;
+} bth_temporary_file;
 
 /* Looks at a name. False: no regular file has it. */
-bool berth_temporary_open(int folder, const char *name, berth_temporary_file *file);
-void berth_temporary_close(berth_temporary_file *file);
+bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
+void bth_temporary_close(bth_temporary_file *file);
 /*
  * Removes it. False: another process does, or errno tells why it cannot be; EEXIST if that one has
  * claimed it. `is_old`: who claimed it on another host, and has not removed it since, is gone too.
  */
-bool berth_temporary_remove(int folder, const char *name, berth_temporary_file *file, bool is_old);
+bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old);
 
 /* Also the names that Berth 0.1 gave: ".berth-<16 hex digits>.tmp". */
-bool berth_temporary_is_name(const char *name);
+bool bth_temporary_is_name(const char *name);
 
 #endif

@@ -12,7 +12,7 @@ static berth_error cleared(void)
     berth_error error;
 
     memset(&error, 0x5A, sizeof error);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     return error;
 }
 
@@ -20,7 +20,7 @@ Test(error, names_record_byte_and_cause)
 {
     berth_error error = cleared();
 
-    cr_assert_eq(berth_fail(&error, BERTH_E_ARCHIVE, "data/3", 1048576, "size %d", 7),
+    cr_assert_eq(bth_fail(&error, BERTH_E_ARCHIVE, "data/3", 1048576, "size %d", 7),
                  BERTH_E_ARCHIVE);
     cr_assert_str_eq(error.message, "data/3 at byte 1048576: size 7");
     cr_assert_str_eq(error.record, "data/3");
@@ -32,14 +32,14 @@ Test(error, leaves_out_what_is_not_known)
 {
     berth_error error = cleared();
 
-    berth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "broken");
+    bth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "broken");
     cr_assert_str_eq(error.message, "broken");
     cr_assert_eq(error.offset, BERTH_NO_OFFSET);
     error = cleared();
-    berth_fail(&error, BERTH_E_ARCHIVE, "", 0, "broken");
+    bth_fail(&error, BERTH_E_ARCHIVE, "", 0, "broken");
     cr_assert_str_eq(error.message, "at byte 0: broken");
     error = cleared();
-    berth_fail(&error, BERTH_E_ARCHIVE, "version", BERTH_NO_OFFSET, "broken");
+    bth_fail(&error, BERTH_E_ARCHIVE, "version", BERTH_NO_OFFSET, "broken");
     cr_assert_str_eq(error.message, "version: broken");
 }
 
@@ -47,10 +47,10 @@ Test(error, the_first_wins)
 {
     berth_error error = cleared();
 
-    berth_fail(&error, BERTH_E_PICKLE, "data.pkl", 3, "first");
-    cr_assert_eq(berth_fail(&error, BERTH_E_ARCHIVE, "x", 4, "second"), BERTH_E_PICKLE);
-    cr_assert_eq(berth_fail_errno(&error, ENOSPC, "x", 4, "third"), BERTH_E_PICKLE);
-    cr_assert_eq(berth_fail_memory(&error, 4), BERTH_E_PICKLE);
+    bth_fail(&error, BERTH_E_PICKLE, "data.pkl", 3, "first");
+    cr_assert_eq(bth_fail(&error, BERTH_E_ARCHIVE, "x", 4, "second"), BERTH_E_PICKLE);
+    cr_assert_eq(bth_fail_errno(&error, ENOSPC, "x", 4, "third"), BERTH_E_PICKLE);
+    cr_assert_eq(bth_fail_memory(&error, 4), BERTH_E_PICKLE);
     cr_assert_str_eq(error.message, "data.pkl at byte 3: first");
     cr_assert_eq(error.system_errno, 0);
 }
@@ -64,16 +64,16 @@ Test(error, of_a_system_call_ends_in_its_text_and_has_its_code)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         berth_error error = cleared();
-        berth_fail_errno(&error, rows[i].system_errno, NULL, BERTH_NO_OFFSET, "lost");
+        bth_fail_errno(&error, rows[i].system_errno, NULL, BERTH_NO_OFFSET, "lost");
         cr_assert_eq(error.code, rows[i].code);
         cr_assert_eq(error.system_errno, rows[i].system_errno);
     }
     berth_error error = cleared();
-    berth_fail_errno(&error, ENOSPC, "data/3", 9, "%d bytes not written", 5);
+    bth_fail_errno(&error, ENOSPC, "data/3", 9, "%d bytes not written", 5);
     cr_assert_str_eq(error.message,
                      "data/3 at byte 9: 5 bytes not written: No space left on device");
     error = cleared();
-    berth_fail_errno(&error, 4000, NULL, BERTH_NO_OFFSET, "lost");
+    bth_fail_errno(&error, 4000, NULL, BERTH_NO_OFFSET, "lost");
     cr_assert_str_eq(error.message, "lost: error 4000");
 }
 
@@ -81,7 +81,7 @@ Test(error, is_one_line_whatever_a_file_says)
 {
     berth_error error = cleared();
 
-    berth_fail(&error, BERTH_E_ARCHIVE, "a\nb\x1B[2J", 1, "name \r%c", 0x7F);
+    bth_fail(&error, BERTH_E_ARCHIVE, "a\nb\x1B[2J", 1, "name \r%c", 0x7F);
     cr_assert_str_eq(error.message, "a?b?[2J at byte 1: name ??");
     cr_assert_str_eq(error.record, "a?b?[2J");
 }
@@ -95,19 +95,19 @@ Test(error, is_cut_between_characters)
         name[i] = i % 2 ? (char)0xA9 : (char)0xC3;
     name[sizeof name - 1] = '\0';
     berth_error error = cleared();
-    berth_fail(&error, BERTH_E_ARCHIVE, name, 1, "broken");
+    bth_fail(&error, BERTH_E_ARCHIVE, name, 1, "broken");
     cr_assert_eq(strlen(error.record), 126);
     char text[700];
     memset(text, 'x', sizeof text);
     memcpy(text + sizeof error.message - 3, "\xF0\x9F\x92\xA9", 4);
     text[sizeof text - 1] = '\0';
     error = cleared();
-    berth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", text);
+    bth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", text);
     cr_assert_eq(strlen(error.message), sizeof error.message - 3);
     text[sizeof error.message - 5] = '\0';
     memcpy(text + sizeof error.message - 5, "\xF0\x9F\x92\xA9z", 6);
     error = cleared();
-    berth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", text);
+    bth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", text);
     cr_assert_eq(strlen(error.message), sizeof error.message - 1, "a whole character stays");
 }
 
@@ -131,7 +131,7 @@ Test(error, message_is_utf8_whatever_is_shown)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         berth_error error = cleared();
-        berth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", rows[i].shown);
+        bth_fail(&error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET, "%s", rows[i].shown);
         cr_expect_str_eq(error.message, rows[i].message, "row %zu: %s", i, error.message);
     }
 }
@@ -140,10 +140,10 @@ Test(error, takes_a_name_in_front_once_it_is_known)
 {
     berth_error error = cleared();
 
-    cr_assert_eq(berth_error_prefix(&error, "model.pt"), BERTH_OK);
+    cr_assert_eq(bth_error_prefix(&error, "model.pt"), BERTH_OK);
     cr_assert_str_eq(error.message, "");
-    berth_fail(&error, BERTH_E_TRUNCATED, NULL, 7, "cut");
-    cr_assert_eq(berth_error_prefix(&error, "model.pt"), BERTH_E_TRUNCATED);
+    bth_fail(&error, BERTH_E_TRUNCATED, NULL, 7, "cut");
+    cr_assert_eq(bth_error_prefix(&error, "model.pt"), BERTH_E_TRUNCATED);
     cr_assert_str_eq(error.message, "model.pt: at byte 7: cut");
 }
 
@@ -151,7 +151,7 @@ Test(error, of_memory_tells_how_much)
 {
     berth_error error = cleared();
 
-    cr_assert_eq(berth_fail_memory(&error, 1000), BERTH_E_MEMORY);
+    cr_assert_eq(bth_fail_memory(&error, 1000), BERTH_E_MEMORY);
     cr_assert_str_eq(error.message, "out of memory: 1000 bytes were asked for");
 }
 
@@ -186,11 +186,11 @@ Test(log, gives_its_hook_one_line_and_nothing_without_one)
 {
     char line[64] = "";
 
-    berth_log("lost %d", 1);
+    bth_log("lost %d", 1);
     berth_set_log(keep_line, line);
-    berth_log("offsets\nof %d", 2);
+    bth_log("offsets\nof %d", 2);
     cr_assert_str_eq(line, "offsets?of 2");
     berth_set_log(NULL, NULL);
-    berth_log("lost %d", 3);
+    bth_log("lost %d", 3);
     cr_assert_str_eq(line, "offsets?of 2");
 }

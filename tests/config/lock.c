@@ -7,15 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static berth_lock lock;
+static bth_lock lock;
 
 TestSuite(lock, .timeout = 30);
 
 static void begin(bool by_id)
 {
     if (by_id)
-        berth_process_by_id();
-    berth_lock_begin(&lock);
+        bth_process_by_id();
+    bth_lock_begin(&lock);
 }
 
 /* Runs in a child, which has to end with 0. */
@@ -31,39 +31,38 @@ static void in_child(int (*try)(void))
     cr_assert_eq(status, 0, "ended with %x", (unsigned)status);
 }
 
-static bool takes_as(berth_lock_state wanted)
+static bool takes_as(bth_lock_state wanted)
 {
-    berth_lock_state state = berth_lock_take(&lock);
+    bth_lock_state state = bth_lock_take(&lock);
 
-    berth_lock_give(&lock);
+    bth_lock_give(&lock);
     return state == wanted;
 }
 
 static int finds_it_free(void)
 {
-    if (berth_lock_is_ours(&lock) || !berth_lock_was_free(&lock))
+    if (bth_lock_is_ours(&lock) || !bth_lock_was_free(&lock))
         return 1;
-    berth_lock_end(&lock); /* of another process: nothing */
-    return takes_as(BERTH_LOCK_INHERITED) && berth_lock_is_ours(&lock) && takes_as(BERTH_LOCK_OURS)
-               ? 0
-               : 2;
+    bth_lock_end(&lock); /* of another process: nothing */
+    return takes_as(BTH_LOCK_INHERITED) && bth_lock_is_ours(&lock) && takes_as(BTH_LOCK_OURS) ? 0
+                                                                                              : 2;
 }
 
 static int finds_it_torn(void)
 {
-    if (berth_lock_is_ours(&lock) || berth_lock_was_free(&lock))
+    if (bth_lock_is_ours(&lock) || bth_lock_was_free(&lock))
         return 1;
-    return takes_as(BERTH_LOCK_TORN) && takes_as(BERTH_LOCK_OURS) ? 0 : 2;
+    return takes_as(BTH_LOCK_TORN) && takes_as(BTH_LOCK_OURS) ? 0 : 2;
 }
 
 static int is_told_still(void)
 {
-    return takes_as(BERTH_LOCK_TORN) ? 0 : 1;
+    return takes_as(BTH_LOCK_TORN) ? 0 : 1;
 }
 
 static int has_a_child_that_finds_it_free(void)
 {
-    if (!takes_as(BERTH_LOCK_INHERITED))
+    if (!takes_as(BTH_LOCK_INHERITED))
         return 1;
     in_child(finds_it_free);
     return 0;
@@ -72,7 +71,7 @@ static int has_a_child_that_finds_it_free(void)
 static int has_a_child_that_finds_it_torn(void)
 {
     in_child(finds_it_torn); /* nobody had it in between */
-    if (berth_lock_take(&lock) != BERTH_LOCK_TORN)
+    if (bth_lock_take(&lock) != BTH_LOCK_TORN)
         return 1;
     in_child(finds_it_torn);
     return 0;
@@ -82,15 +81,15 @@ static void try_all(bool by_id)
 {
     begin(by_id);
     in_child(finds_it_free);
-    cr_assert(takes_as(BERTH_LOCK_OURS));
+    cr_assert(takes_as(BTH_LOCK_OURS));
     in_child(has_a_child_that_finds_it_free);
-    cr_assert_eq(berth_lock_take(&lock), BERTH_LOCK_OURS);
+    cr_assert_eq(bth_lock_take(&lock), BTH_LOCK_OURS);
     in_child(finds_it_torn);
     in_child(has_a_child_that_finds_it_torn);
-    berth_lock_give(&lock);
-    lock.state = BERTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
+    bth_lock_give(&lock);
+    lock.state = BTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
     in_child(is_told_still);
-    berth_lock_end(&lock);
+    bth_lock_end(&lock);
 }
 
 Test(lock, of_a_parent_is_made_anew)
@@ -108,12 +107,12 @@ static unsigned n_told[3], n_inside;
 static void *take_often(void *unused)
 {
     for (int i = 0; i < 1000; i++) {
-        berth_lock_state state = berth_lock_take(&lock);
+        bth_lock_state state = bth_lock_take(&lock);
         if (n_inside++ != 0)
             _exit(3);
         n_told[state]++;
         n_inside--;
-        berth_lock_give(&lock);
+        bth_lock_give(&lock);
     }
     return unused;
 }
@@ -127,31 +126,31 @@ static int takes_it_in_many_threads(void)
             return 1;
     for (int i = 0; i < 8; i++)
         (void)pthread_join(threads[i], NULL);
-    return n_told[BERTH_LOCK_TORN] == 1 && n_told[BERTH_LOCK_OURS] == 7999 ? 0 : 2;
+    return n_told[BTH_LOCK_TORN] == 1 && n_told[BTH_LOCK_OURS] == 7999 ? 0 : 2;
 }
 
 /* One of them, and only one, makes good what it protects. */
 Test(lock, of_a_parent_is_made_anew_once)
 {
     begin(false);
-    (void)berth_lock_take(&lock);
+    (void)bth_lock_take(&lock);
     for (int i = 0; i < 50; i++)
         in_child(takes_it_in_many_threads);
-    berth_lock_give(&lock);
+    bth_lock_give(&lock);
 }
 
 static int numbers_itself(void)
 {
-    return berth_process() == berth_process() && berth_forks() == 1 ? 0 : 1;
+    return bth_process() == bth_process() && bth_forks() == 1 ? 0 : 1;
 }
 
 Test(process, numbers_are_told_apart)
 {
-    uint64_t mine = berth_process();
+    uint64_t mine = bth_process();
 
     cr_assert_neq(mine, 0);
-    uint64_t before = berth_forks();
+    uint64_t before = bth_forks();
     if (before == 0)
         in_child(numbers_itself);
-    cr_assert_eq(berth_process(), mine);
+    cr_assert_eq(bth_process(), mine);
 }

@@ -12,7 +12,7 @@ static berth_error error;
 static void forget_environment(void)
 {
     (void)clearenv();
-    berth_config_reread_environment();
+    bth_config_reread_environment();
 }
 TestSuite(text, .init = forget_environment);
 
@@ -61,7 +61,7 @@ Test(text, in_portable_form_is_complete_and_reads_back)
     cr_assert_eq(n_lines, berth_config_count());
     /* Whatever is set otherwise: the text brings all of it. */
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
-    berth_config_reread_environment();
+    bth_config_reread_environment();
     cr_assert_eq(berth_config_reset(NULL, &error), 0);
     cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
     load(portable);
@@ -72,7 +72,7 @@ Test(text, tells_what_is_in_force_whoever_set_it)
 {
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
     (void)setenv("BERTH_FORCE_IO_THREADS", "2", 1);
-    berth_config_reread_environment();
+    bth_config_reread_environment();
     cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
     cr_assert_eq(berth_config_patch("debug=on", &error), 0);
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED),

@@ -161,12 +161,12 @@ Test(values, come_as_integers_too)
 
     cr_assert_eq(berth_config_set_int("debug", 1, &error), 0);
     cr_assert_str_eq(got("debug"), "on");
-    cr_assert_eq(berth_config_set_int("load.check", BERTH_CHECK_DATA, &error), 0);
+    cr_assert_eq(berth_config_set_int("load.check", BTH_CHECK_DATA, &error), 0);
     cr_assert_str_eq(got("load.check"), "data");
-    cr_assert_eq(berth_config_set_int("load.mmap_flags", BERTH_MMAP_POPULATE, &error), 0);
+    cr_assert_eq(berth_config_set_int("load.mmap_flags", BTH_MMAP_POPULATE, &error), 0);
     cr_assert_str_eq(got("load.mmap_flags"), "private,populate");
     cr_assert_eq(berth_config_get_int("load.mmap_flags", &value, &error), 0);
-    cr_assert_eq(value, BERTH_MMAP_POPULATE);
+    cr_assert_eq(value, BTH_MMAP_POPULATE);
 
     cr_assert_eq(berth_config_set_int("debug", 2, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "debug = 2: must be off | on (set by the program)");
@@ -303,15 +303,15 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
                                    "load.endianness=big\nload.mmap_flags=shared,populate\n",
                                    &error),
                  0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
-    cr_assert_eq(config.save_byteorder, BERTH_BYTEORDER_BIG);
-    cr_assert_eq(config.save_method, BERTH_SAVE_AUTO);
-    cr_assert_eq(config.save_durability, BERTH_DURABILITY_FILE);
-    cr_assert_eq(config.load_check, BERTH_CHECK_DATA);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(config.save_byteorder, BTH_BYTEORDER_BIG);
+    cr_assert_eq(config.save_method, BTH_SAVE_AUTO);
+    cr_assert_eq(config.save_durability, BTH_DURABILITY_FILE);
+    cr_assert_eq(config.load_check, BTH_CHECK_DATA);
     cr_assert_eq(config.load_method, BERTH_LOAD_READ);
-    cr_assert_eq(config.load_unknown_globals, BERTH_UNKNOWN_INERT);
-    cr_assert_eq(config.load_endianness, BERTH_BYTEORDER_BIG);
-    cr_assert_eq(config.load_mmap_flags, BERTH_MMAP_SHARED | BERTH_MMAP_POPULATE);
-    cr_assert_eq(config.load_prefetch, BERTH_PREFETCH_OFF);
-    cr_assert_eq(config.io_numa, BERTH_NUMA_LOCAL);
+    cr_assert_eq(config.load_unknown_globals, BTH_UNKNOWN_INERT);
+    cr_assert_eq(config.load_endianness, BTH_BYTEORDER_BIG);
+    cr_assert_eq(config.load_mmap_flags, BTH_MMAP_SHARED | BTH_MMAP_POPULATE);
+    cr_assert_eq(config.load_prefetch, BTH_PREFETCH_OFF);
+    cr_assert_eq(config.io_numa, BTH_NUMA_LOCAL);
 }

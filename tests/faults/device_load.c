@@ -54,18 +54,18 @@ static void check_points(unsigned line, unsigned least)
 }
 
 /* What is tried now; its kinds end when the load has: what is looked at then is no part of it. */
-static berth_simulated_call faulty_call;
+static bth_simulated_call faulty_call;
 static uint64_t faulty_nth; /* 0: no call into the driver, and no allocation */
 static bool is_hit;
 
 static void end_faults(bool is_allocation)
 {
     uint64_t n =
-        is_allocation ? test_memory_seen().n_allocations : berth_simulated_n_calls(faulty_call);
+        is_allocation ? test_memory_seen().n_allocations : bth_simulated_n_calls(faulty_call);
 
     is_hit = faulty_nth > 0 ? n >= faulty_nth : atomic_load(&fault.n_hits) > 0;
     fault.nth = 0;
-    berth_simulated_fail(faulty_call, 0, BERTH_SIMULATED_ONCE);
+    bth_simulated_fail(faulty_call, 0, BTH_SIMULATED_ONCE);
     test_memory_refuse(0, false);
 }
 
@@ -100,7 +100,7 @@ static int use_all(bool is_allocation, bool is_lost)
     if (status == 0)
         expect_all_as_they_were();
     for (size_t i = 0; checkpoint && i < checkpoint->n_storages && status < 0; i++) {
-        berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         cr_assert(!checkpoint->placed || storage->nbytes == 0 || !checkpoint->placed[i].is_there);
         cr_assert(storage->nbytes == 0 || !atomic_load(&checkpoint->stored[i].memory));
     }
@@ -118,8 +118,8 @@ static int use_watched(const char *about, bool is_lost, bool is_allocation)
     size_t n_open = test_folder_count("/proc/self/fd");
     int status = use_all(is_allocation, is_lost);
 
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     cr_assert(live.memory_nbytes == 0 || is_lost, "%s: memory of a device leaks", about);
     cr_assert_eq(live.pinned_nbytes, 0, "%s: pinned memory leaks", about);
     cr_assert_eq(live.n_streams, 0, "%s: a stream leaks", about);
@@ -134,25 +134,24 @@ static int use_watched(const char *about, bool is_lost, bool is_allocation)
 /* ---- calls into the driver ---- */
 
 /* False: the fault was not reached any more. */
-static bool device_fails_cleanly(berth_simulated_call call, uint64_t nth,
-                                 berth_simulated_fault kind)
+static bool device_fails_cleanly(bth_simulated_call call, uint64_t nth, bth_simulated_fault kind)
 {
     char about[100];
 
     (void)snprintf(about, sizeof about, "driver's call %d, the %uth, fault %d", (int)call,
                    (unsigned)nth, (int)kind);
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     faulty_call = call;
     faulty_nth = nth;
     test_memory_watch();
-    berth_simulated_fail(call, nth, kind);
+    bth_simulated_fail(call, nth, kind);
     int status =
-        use_watched(about, kind == BERTH_SIMULATED_LOST || call == BERTH_SIMULATED_WORK, false);
+        use_watched(about, kind == BTH_SIMULATED_LOST || call == BTH_SIMULATED_WORK, false);
     bool hit = is_hit;
     test_memory_unwatch();
     cr_assert(hit || status == 0, "%s: %s", about, error.message);
     /* All that only helps is one buffer of many. */
-    cr_assert(!hit || status < 0 || call == BERTH_SIMULATED_PIN, "%s", about);
+    cr_assert(!hit || status < 0 || call == BTH_SIMULATED_PIN, "%s", about);
     cr_assert(status == 0 || strstr(error.message, "SIMULATED_") ||
                   strstr(error.message, "not this device's memory"),
               "%s: %s", about, error.message);
@@ -162,20 +161,20 @@ static bool device_fails_cleanly(berth_simulated_call call, uint64_t nth,
 
 Test(device_load_faults, a_driver_that_fails_anywhere_is_a_clean_error)
 {
-    static const berth_simulated_fault kinds[] = {BERTH_SIMULATED_ONCE, BERTH_SIMULATED_FOR_EVER,
-                                                  BERTH_SIMULATED_LOST};
+    static const bth_simulated_fault kinds[] = {BTH_SIMULATED_ONCE, BTH_SIMULATED_FOR_EVER,
+                                                BTH_SIMULATED_LOST};
 
     (void)device_named("simulated:0"), (void)device_named("simulated:1");
     for (size_t i = 0; i < N_OPTIONS; i++) {
         cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
-        for (int call = BERTH_SIMULATED_ALLOCATE; call < BERTH_SIMULATED_N_CALLS; call++)
+        for (int call = BTH_SIMULATED_ALLOCATE; call < BTH_SIMULATED_N_CALLS; call++)
             for (size_t k = 0; k < 3; k++)
                 for (uint64_t nth = 1;
-                     device_fails_cleanly((berth_simulated_call)call, nth, kinds[k]);)
+                     device_fails_cleanly((bth_simulated_call)call, nth, kinds[k]);)
                     nth++;
         (void)berth_config_unpatch(NULL);
     }
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     check_points(6, 150);
 }
 
@@ -195,7 +194,7 @@ static bool call_fails_cleanly(size_t i, unsigned nth, int system_errno)
 
     (void)snprintf(about, sizeof about, "%s, call %u, errno %d", fault_row_names[faults[i].row],
                    nth, system_errno);
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     faulty_nth = 0;
     test_memory_watch();
     fault_set(faults[i].row, nth, system_errno, false);
@@ -233,7 +232,7 @@ Test(device_load_faults, no_memory_is_a_clean_error_wherever_it_happens)
             bool reached = true;
             for (unsigned nth = 1; reached; nth++) {
                 cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
-                berth_simulated_set(NULL);
+                bth_simulated_set(NULL);
                 faulty_nth = nth;
                 test_memory_watch();
                 test_memory_refuse(nth, for_ever);

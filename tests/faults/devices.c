@@ -34,31 +34,31 @@ static const way ways[] = {
 #define N_WAYS (sizeof ways / sizeof *ways)
 
 static device_scene scene;
-static berth_device_event ready;
+static bth_device_event ready;
 static char *folder, *path;
 static unsigned n_points;
 
 static void set_up(void)
 {
     berth_error error;
-    berth_device_stream stream;
+    bth_device_stream stream;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     folder = test_folder_new();
     path = test_path(folder, "archive.pt");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     scene_begin(&scene);
-    cr_assert_eq(berth_device_stream_open(scene.device[0], &stream, &error), 0);
-    cr_assert_eq(berth_device_event_open(scene.device[0], &ready, &error), 0);
-    cr_assert_eq(berth_device_event_record(&ready, &stream, &error), 0);
-    berth_device_stream_close(&stream);
+    cr_assert_eq(bth_device_stream_open(scene.device[0], &stream, &error), 0);
+    cr_assert_eq(bth_device_event_open(scene.device[0], &ready, &error), 0);
+    cr_assert_eq(bth_device_event_record(&ready, &stream, &error), 0);
+    bth_device_stream_close(&stream);
     n_points = 0;
 }
 
 static void tear_down(void)
 {
     fault_clear();
-    berth_device_event_close(&ready);
+    bth_device_event_close(&ready);
     scene_end(&scene);
     free(path);
     test_folder_remove(folder);
@@ -116,8 +116,8 @@ static bool holds(const void *what, size_t nbytes)
 /* What is not the host's and was got for a save is given back; what is kept pinned, by trimming. */
 static void check_nothing_leaks(const char *about)
 {
-    berth_staging_trim();
-    const berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    const bth_simulated_live live = bth_simulated_seen();
     cr_assert_eq(live.pinned_nbytes, 0, "%s: pinned memory leaks", about);
     cr_assert_eq(live.n_streams, 0, "%s: a stream leaks", about);
     cr_assert_eq(live.n_events, 1, "%s: an event leaks", about);
@@ -140,10 +140,10 @@ static int try_save(const way *tried, berth_error *error, const char *about)
 {
     size_t n_open = test_folder_count("/proc/self/fd");
 
-    berth_error_clear(error);
+    bth_error_clear(error);
     test_write_file(path, OLD, strlen(OLD));
     int status = save(tried, error);
-    berth_simulated_fail(BERTH_SIMULATED_FIND, 0, BERTH_SIMULATED_ONCE);
+    bth_simulated_fail(BTH_SIMULATED_FIND, 0, BTH_SIMULATED_ONCE);
     test_memory_refuse(0, false);
     check_outcome(status, error, about);
     check_nothing_leaks(about);
@@ -165,7 +165,7 @@ static void end(const way *tried)
 {
     berth_error error;
 
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     cr_assert_eq(try_save(tried, &error, "afterwards"), 0, "%s: %s", tried->options, error.message);
     test_memory_unwatch();
     berth_config_unpatch(NULL);
@@ -174,22 +174,22 @@ static void end(const way *tried)
 /* ---- the driver's calls ---- */
 
 static const struct {
-    berth_simulated_call call;
+    bth_simulated_call call;
     const char *name;
     bool spares; /* its failure is no error: fewer staging buffers do */
 } calls[] = {
-    {BERTH_SIMULATED_FIND, "looking up memory", false},
-    {BERTH_SIMULATED_PIN, "pinning", true},
-    {BERTH_SIMULATED_OPEN_STREAM, "opening a stream", false},
-    {BERTH_SIMULATED_OPEN_EVENT, "opening an event", false},
-    {BERTH_SIMULATED_COPY, "asking for a copy", false},
-    {BERTH_SIMULATED_RECORD, "recording and waiting for an event", false},
-    {BERTH_SIMULATED_WAIT, "waiting", false},
-    {BERTH_SIMULATED_WORK, "copying", false},
+    {BTH_SIMULATED_FIND, "looking up memory", false},
+    {BTH_SIMULATED_PIN, "pinning", true},
+    {BTH_SIMULATED_OPEN_STREAM, "opening a stream", false},
+    {BTH_SIMULATED_OPEN_EVENT, "opening an event", false},
+    {BTH_SIMULATED_COPY, "asking for a copy", false},
+    {BTH_SIMULATED_RECORD, "recording and waiting for an event", false},
+    {BTH_SIMULATED_WAIT, "waiting", false},
+    {BTH_SIMULATED_WORK, "copying", false},
 };
 #define N_CALLS (sizeof calls / sizeof *calls)
 
-static bool try_call(const way *tried, size_t i, uint64_t nth, berth_simulated_fault how)
+static bool try_call(const way *tried, size_t i, uint64_t nth, bth_simulated_fault how)
 {
     static const char *const hows[] = {"once", "for ever", "lost"};
     berth_error error;
@@ -197,10 +197,10 @@ static bool try_call(const way *tried, size_t i, uint64_t nth, berth_simulated_f
 
     (void)snprintf(about, sizeof about, "%s, call %u, %s, %s", calls[i].name, (unsigned)nth,
                    hows[how], tried->options);
-    berth_simulated_set(NULL);
-    berth_simulated_fail(calls[i].call, nth, how);
+    bth_simulated_set(NULL);
+    bth_simulated_fail(calls[i].call, nth, how);
     int status = try_save(tried, &error, about);
-    bool is_hit = berth_simulated_n_calls(calls[i].call) >= nth;
+    bool is_hit = bth_simulated_n_calls(calls[i].call) >= nth;
     cr_assert(is_hit || status == 0, "%s: %s", about, error.message);
     if (is_hit && !calls[i].spares)
         cr_assert_lt(status, 0, "%s: nothing was said", about);
@@ -217,9 +217,8 @@ Test(device_faults, every_call_into_the_driver_fails_once_for_ever_or_loses_the_
     for (size_t i = 0; i < N_WAYS; i++) {
         begin(&ways[i]);
         for (size_t j = 0; j < N_CALLS; j++)
-            for (int how = BERTH_SIMULATED_ONCE; how <= BERTH_SIMULATED_LOST; how++)
-                for (uint64_t nth = 1; try_call(&ways[i], j, nth, (berth_simulated_fault)how);
-                     nth++)
+            for (int how = BTH_SIMULATED_ONCE; how <= BTH_SIMULATED_LOST; how++)
+                for (uint64_t nth = 1; try_call(&ways[i], j, nth, (bth_simulated_fault)how); nth++)
                     ;
         end(&ways[i]);
     }
@@ -287,15 +286,15 @@ Test(device_faults, no_memory_no_maps_no_threads_are_clean_errors)
 
 /* ---- what is said ---- */
 
-static void check_message(berth_simulated_call call, uint64_t nth, const char *message)
+static void check_message(bth_simulated_call call, uint64_t nth, const char *message)
 {
     const way serial = {.options = SERIAL "save.method=buffered"};
     berth_error error;
     char whole[400];
 
     begin(&serial);
-    berth_simulated_set(NULL);
-    berth_simulated_fail(call, nth, BERTH_SIMULATED_LOST);
+    bth_simulated_set(NULL);
+    bth_simulated_fail(call, nth, BTH_SIMULATED_LOST);
     cr_assert_lt(try_save(&serial, &error, message), 0);
     (void)snprintf(whole, sizeof whole, "%s: %s", path, message);
     cr_expect_str_eq(error.message, whole);
@@ -304,10 +303,10 @@ static void check_message(berth_simulated_call call, uint64_t nth, const char *m
 
 Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says)
 {
-    check_message(BERTH_SIMULATED_WAIT, 1,
+    check_message(BTH_SIMULATED_WAIT, 1,
                   "data/0: simulated:0: copies did not end well: an illegal memory access was "
                   "encountered (SIMULATED_ILLEGAL_ADDRESS)");
-    check_message(BERTH_SIMULATED_OPEN_STREAM, 1,
+    check_message(BTH_SIMULATED_OPEN_STREAM, 1,
                   "simulated:0: no stream can be had: an illegal memory access was encountered "
                   "(SIMULATED_ILLEGAL_ADDRESS)");
 }

@@ -527,6 +527,6 @@ Test(fork, beside_threads_of_all_kinds_leaves_a_child_that_works)
 /* X11: where the kernel has no page that it wipes. */
 Test(fork, is_seen_by_the_process_s_id_too)
 {
-    berth_process_by_id();
+    bth_process_by_id();
     fork_often(is_long() ? 200 : 20);
 }

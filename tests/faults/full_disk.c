@@ -47,11 +47,11 @@ enum teller { AT_ONCE, FORECAST, WHILE_WRITING, N_TELLERS };
 static void set_teller(enum teller teller)
 {
     if (teller >= FORECAST)
-        berth_system.fallocate = no_fallocate;
+        bth_system.fallocate = no_fallocate;
     if (teller >= WHILE_WRITING) {
-        berth_system.fstatvfs = no_forecast;
-        berth_system.getrlimit = no_getrlimit;
-        berth_system.ftruncate = no_ftruncate;
+        bth_system.fstatvfs = no_forecast;
+        bth_system.getrlimit = no_getrlimit;
+        bth_system.ftruncate = no_ftruncate;
     }
 }
 
@@ -90,7 +90,7 @@ static int save_into(size_t free_nbytes, size_t room_nbytes, enum teller teller)
     close(fd);
     set_teller(teller);
     int status = save_records(path, &error);
-    berth_system_restore();
+    bth_system_restore();
     if (status == 0)
         cr_assert(holds(expected, expected_nbytes));
     else {

@@ -94,16 +94,16 @@
     X(write, (int fd, const void *buffer, size_t nbytes), (fd, buffer, nbytes))
 
 enum fault_row {
-#define BERTH_SYSCALL(result, name, parameters, function) FAULT_##name,
+#define BTH_SYSCALL(result, name, parameters, function) FAULT_##name,
 #include "io/syscalls.def"
-#undef BERTH_SYSCALL
+#undef BTH_SYSCALL
     FAULT_N_ROWS
 };
 
 static const char *const fault_row_names[FAULT_N_ROWS] = {
-#define BERTH_SYSCALL(result, name, parameters, function) [FAULT_##name] = #name,
+#define BTH_SYSCALL(result, name, parameters, function) [FAULT_##name] = #name,
 #include "io/syscalls.def"
-#undef BERTH_SYSCALL
+#undef BTH_SYSCALL
 };
 
 /* In the place of an errno: the call moves half of its bytes. */
@@ -150,7 +150,7 @@ static bool fault_is_due(enum fault_row row)
     return !fault.before;
 }
 
-static berth_system_table real;
+static bth_system_table real;
 
 /* A close that fails has closed. */
 #define FAULT_ROW(result, name, parameters, arguments)                                             \
@@ -241,8 +241,8 @@ static inline bool is_long(void)
 /* Puts the stand-ins in; nth 0: no fault, only counts and the trace. */
 static inline void fault_set(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
 {
-    berth_system_restore();
-    real = berth_system;
+    bth_system_restore();
+    real = bth_system;
     real.fsync = real.fdatasync = pretend_to_sync;
     real.sync_file_range = pretend_to_write_back;
     fault.row = row;
@@ -255,22 +255,22 @@ static inline void fault_set(enum fault_row row, unsigned nth, int system_errno,
     atomic_store(&fault.n_hits, 0);
     atomic_store(&fault_trace_nbytes, 0);
     memset(fault_trace, 0, sizeof fault_trace);
-#define FAULT_ROW(result, name, parameters, arguments) berth_system.name = fault_##name;
+#define FAULT_ROW(result, name, parameters, arguments) bth_system.name = fault_##name;
     FAULT_ROWS(FAULT_ROW)
 #undef FAULT_ROW
-#define FAULT_ROW(name, parameters, arguments) berth_system.name = fault_##name;
+#define FAULT_ROW(name, parameters, arguments) bth_system.name = fault_##name;
     FAULT_TRANSFER_ROWS(FAULT_ROW)
 #undef FAULT_ROW
-    berth_system.pwritev = fault_pwritev;
-    berth_system.mmap = fault_mmap;
-    berth_system.pthread_create = fault_pthread_create;
-    berth_system.dlopen = fault_dlopen;
-    berth_system.dlsym = fault_dlsym;
+    bth_system.pwritev = fault_pwritev;
+    bth_system.mmap = fault_mmap;
+    bth_system.pthread_create = fault_pthread_create;
+    bth_system.dlopen = fault_dlopen;
+    bth_system.dlsym = fault_dlsym;
 }
 
 static inline void fault_clear(void)
 {
-    berth_system_restore();
+    bth_system_restore();
 }
 
 /* The first row that has no stand-in above; NULL: every row has one. After fault_set. */
@@ -278,8 +278,8 @@ static inline const char *fault_row_without(void)
 {
     void (*now[FAULT_N_ROWS])(void), (*before[FAULT_N_ROWS])(void);
 
-    _Static_assert(sizeof now == sizeof berth_system, "the table is nothing but functions");
-    memcpy(now, &berth_system, sizeof now);
+    _Static_assert(sizeof now == sizeof bth_system, "the table is nothing but functions");
+    memcpy(now, &bth_system, sizeof now);
     memcpy(before, &real, sizeof before); /* what stand-ins call */
     for (size_t i = 0; i < FAULT_N_ROWS; i++)
         if (now[i] == before[i])

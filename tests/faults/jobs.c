@@ -203,7 +203,7 @@ Test(job_faults, while_the_data_is_synced_a_job_is_staged_and_memory_may_be_chan
 {
     berth_error error;
 
-    berth_system.fsync = held_fsync;
+    bth_system.fsync = held_fsync;
     berth_job *job = begin_held();
     cr_assert(berth_job_is_staged(job));
     cr_assert_not(berth_job_is_done(job));
@@ -219,7 +219,7 @@ Test(job_faults, a_cancel_while_the_data_is_synced_leaves_the_old_file)
 {
     berth_error error;
 
-    berth_system.fsync = held_fsync;
+    bth_system.fsync = held_fsync;
     berth_job *job = begin_held();
     cr_assert(berth_job_cancel(job));
     sem_post(&go_on);
@@ -249,7 +249,7 @@ Test(job_faults, a_progress_function_is_heard_once_more_before_the_rename)
     const berth_call call = {.progress = cancel_when_synced};
     berth_error error;
 
-    berth_system.fsync = note_fsync;
+    bth_system.fsync = note_fsync;
     cr_assert_eq(berth_save_records(path, "archive", &record, 1, 0, &call, &error),
                  BERTH_E_CANCELLED, "%s", error.message);
     check_held(error.code, "cancelled once it was synced");
@@ -259,7 +259,7 @@ Test(job_faults, a_cancel_at_the_rename_comes_too_late_and_says_so)
 {
     berth_error error;
 
-    berth_system.renameat = held_renameat;
+    bth_system.renameat = held_renameat;
     berth_job *job = begin_held();
     cr_assert_not(berth_job_cancel(job));
     sem_post(&go_on);

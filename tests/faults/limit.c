@@ -85,11 +85,11 @@ static void try_path(bool has_fallocate, bool is_job)
     berth_error error;
 
     (void)unlink(path);
-    berth_system.getrlimit = unlimited;
+    bth_system.getrlimit = unlimited;
     if (!has_fallocate)
-        berth_system.fallocate = no_fallocate;
+        bth_system.fallocate = no_fallocate;
     expect_too_large(save(&tried, path, &error), &error, path);
-    berth_system_restore();
+    bth_system_restore();
     if (test_folder_count(folder) != 1)
         _exit(3);
 }

@@ -11,7 +11,7 @@
 
 #define OPTIONS "io.threads=2 load.method=direct save.method=direct load.check=data"
 
-static berth_system_table real;
+static bth_system_table real;
 static atomic_int lowest = 1000;
 static atomic_uint n_opened;
 static atomic_bool is_over;
@@ -101,10 +101,10 @@ static void close_low(int closed)
 
 static void note_all(void)
 {
-    real = berth_system;
-    berth_system.open = noted_open;
-    berth_system.openat = noted_openat;
-    berth_system.dup = noted_dup;
+    real = bth_system;
+    bth_system.open = noted_open;
+    bth_system.openat = noted_openat;
+    bth_system.dup = noted_dup;
 }
 
 /* Exit codes, as nothing can be printed. */
@@ -172,13 +172,13 @@ Test(low, descriptors_that_a_child_inherits_are_given_back)
     pid_t child = fork();
     if (child == 0) {
         close_low(7);
-        (void)berth_low_take();
+        (void)bth_low_take();
         pid_t grandchild = fork();
         if (grandchild == 0)
             _exit(save_and_read(0) && fcntl(0, F_GETFD) < 0 && fcntl(2, F_GETFD) < 0 ? 0 : 1);
         bool is_good =
             waitpid(grandchild, &status, 0) == grandchild && status == 0 && fcntl(1, F_GETFD) >= 0;
-        berth_low_give_back();
+        bth_low_give_back();
         _exit(is_good && fcntl(1, F_GETFD) < 0 ? 0 : 2);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);

@@ -66,7 +66,7 @@ static bool record(const scene *tried, enum fault_row row, unsigned nth, int sys
     cr_assert_eq(berth_config_patch(tried->options, &error), 0, "%s", error.message);
     fault_set(row, nth, system_errno, false);
     if (tried->no_fallocate && row != FAULT_fallocate)
-        berth_system.fallocate = no_fallocate;
+        bth_system.fallocate = no_fallocate;
     power_begin();
     (void)save_version(tried, 1);
     bool hit = atomic_load(&fault.n_hits) > 0;
@@ -128,7 +128,7 @@ static void check_folder(const power_folder *left, size_t moment, unsigned low, 
 
     for (int i = 0; i < POWER_MOST_NAMES; i++) {
         const char *name = left->entries[i].name;
-        cr_assert(!*name || strcmp(name, "model.pt") == 0 || berth_temporary_is_name(name),
+        cr_assert(!*name || strcmp(name, "model.pt") == 0 || bth_temporary_is_name(name),
                   "%s is no name of a temporary", name);
     }
     if (file >= 0)

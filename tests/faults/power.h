@@ -61,7 +61,7 @@ static struct {
     bool forget[POWER_TOLD + 1]; /* kinds that are not recorded: a save that does not do this */
 } power = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static berth_system_table beneath;
+static bth_system_table beneath;
 
 /* ---- folders ---- */
 
@@ -303,16 +303,16 @@ static void power_begin(void)
     power_add_old(strrchr(leftover_path, '/') + 1, leftover_path);
     power_add_version(0);
     power.now = power.before;
-    beneath = berth_system;
-    berth_system.openat = power_openat;
-    berth_system.pwrite = power_pwrite;
-    berth_system.pwritev = power_pwritev;
-    berth_system.fallocate = power_fallocate;
-    berth_system.ftruncate = power_ftruncate;
-    berth_system.fsync = power_fsync;
-    berth_system.fdatasync = power_fdatasync;
-    berth_system.renameat = power_renameat;
-    berth_system.unlinkat = power_unlinkat;
+    beneath = bth_system;
+    bth_system.openat = power_openat;
+    bth_system.pwrite = power_pwrite;
+    bth_system.pwritev = power_pwritev;
+    bth_system.fallocate = power_fallocate;
+    bth_system.ftruncate = power_ftruncate;
+    bth_system.fsync = power_fsync;
+    bth_system.fdatasync = power_fdatasync;
+    bth_system.renameat = power_renameat;
+    bth_system.unlinkat = power_unlinkat;
 }
 
 static void power_end(void)

@@ -224,7 +224,7 @@ Test(save_faults, writes_of_a_few_bytes_at_a_time_give_identical_bytes)
 
     cr_assert(scene_begin(&scenes[0]));
     cr_assert_eq(berth_config_patch(scenes[0].options, &error), 0);
-    berth_system.pwrite = write_little;
+    bth_system.pwrite = write_little;
     cr_assert_eq(save(&scenes[0], path, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
     cr_assert(holds(expected, expected_nbytes));

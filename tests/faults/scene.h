@@ -292,7 +292,7 @@ static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nt
     cr_assert_eq(scene_patch(tried, &error), 0, "%s", error.message);
     fault_set(row, nth, system_errno, for_ever);
     if (tried->no_fallocate && row != FAULT_fallocate)
-        berth_system.fallocate = no_fallocate;
+        bth_system.fallocate = no_fallocate;
     test_memory_watch();
     *status = save(tried, tried->through_link ? link_path : path, &error);
     uint64_t live_nbytes = test_memory_seen().live_nbytes;

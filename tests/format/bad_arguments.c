@@ -3,9 +3,9 @@
  * What makers of values are never given by a pickle, but may be by a program: NULL, values of
  * another tree or another kind, counts that no memory holds. Each is refused by its sentence (F5).
  */
-#include "format/names.h"
-#include "format/node.h"
-#include "format/pickle.h"
+#include "format/names/names.h"
+#include "format/pickle/pickle.h"
+#include "format/values/node.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/bytes.h"
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 
 static berth_tree *tree, *other;
 static berth_value *foreign_list, *foreign_dict, *foreign_tuple, *foreign_text;
@@ -78,35 +78,35 @@ Test(bad_arguments, of_nothing_nothing_is_made)
 {
     int64_t one = 1;
     cr_expect_null(berth_tuple(NULL, NULL, 0));
-    cr_expect_null(berth_size_from(NULL, foreign_tuple));
+    cr_expect_null(bth_size_from(NULL, foreign_tuple));
     cr_expect_null(berth_size(NULL, &one, 1));
-    cr_expect_null(berth_bytes_from_latin1(NULL, foreign_text));
-    cr_expect_null(berth_bytearray_from(NULL, NULL));
-    cr_expect_null(berth_bytearray_from(NULL, foreign_text));
-    cr_expect_null(berth_global(NULL, "a", 1, "b", 1));
-    cr_expect_null(berth_call_value(NULL, foreign_text, foreign_tuple, false));
+    cr_expect_null(bth_bytes_from_latin1(NULL, foreign_text));
+    cr_expect_null(bth_bytearray_from(NULL, NULL));
+    cr_expect_null(bth_bytearray_from(NULL, foreign_text));
+    cr_expect_null(bth_global(NULL, "a", 1, "b", 1));
+    cr_expect_null(bth_call_value(NULL, foreign_text, foreign_tuple, false));
     cr_expect_null(berth_nested(NULL, NULL));
     cr_expect_null(berth_nested(tree, NULL));
     cr_expect_null(berth_subclass(NULL, foreign_text, foreign_dict));
     cr_expect_null(berth_parameter(NULL, foreign_text, true));
     cr_expect_null(berth_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
     cr_expect_null(berth_storage_value(NULL, NULL));
-    cr_expect_null(berth_inert_global(NULL, "a", 1, "b", 1));
+    cr_expect_null(bth_inert_global(NULL, "a", 1, "b", 1));
     cr_expect_null(berth_storage_key(NULL));
     cr_expect_null(berth_storage_location(NULL));
     cr_expect_eq(berth_storage_nbytes(NULL), 0);
     cr_expect_null(berth_dict_get(foreign_dict, NULL));
     cr_expect_eq(berth_tensor_numel(NULL), 0);
-    cr_expect_eq(berth_call_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_call_extend(foreign_list, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_call_set_items(NULL, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_call_set_items(foreign_dict, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_list_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_call_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_call_extend(foreign_list, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_call_set_items(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_call_set_items(foreign_dict, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_list_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tree_error(NULL, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
-    cr_expect_eq(berth_value_id(NULL), SIZE_MAX);
-    cr_expect_str_eq(berth_kind_phrase((berth_kind)99), "unknown");
+    cr_expect_eq(bth_value_id(NULL), SIZE_MAX);
+    cr_expect_str_eq(bth_kind_phrase((berth_kind)99), "unknown");
 }
 
 Test(bad_arguments, no_shape_is_made_of_no_value)
@@ -114,7 +114,7 @@ Test(bad_arguments, no_shape_is_made_of_no_value)
     const int64_t *shape;
     int32_t rank = 7;
 
-    cr_expect_not(berth_value_as_shape(NULL, &shape, &rank));
+    cr_expect_not(bth_value_as_shape(NULL, &shape, &rank));
     cr_expect_eq(rank, 0);
 }
 
@@ -122,11 +122,11 @@ Test(bad_arguments, nothing_added_is_no_failure)
 {
     berth_value *list = berth_list(tree), *call;
 
-    call = berth_call_value(tree, berth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0),
-                            false);
-    cr_expect_eq(berth_list_extend(list, NULL, 0), 0);
-    cr_expect_eq(berth_call_extend(call, NULL, 0), 0);
-    cr_expect_eq(berth_call_set_items(call, NULL, 0), 0);
+    call =
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0), false);
+    cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
+    cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
+    cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
     cr_expect_null(berth_value_list_items(call));
     cr_expect_null(berth_value_dict_items(call));
 }
@@ -137,7 +137,7 @@ Test(bad_arguments, null_pointers_are_refused)
 
     REFUSED(berth_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
     REFUSED(berth_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
-    REFUSED(berth_bytes_from_latin1(tree, NULL), BERTH_E_ARGUMENT, "the text is NULL");
+    REFUSED(bth_bytes_from_latin1(tree, NULL), BERTH_E_ARGUMENT, "the text is NULL");
     REFUSED(berth_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
     REFUSED(berth_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
             "an integer of 0 bytes (1 to 255)");
@@ -169,21 +169,21 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
     berth_value *tensor =
         berth_tensor_value(other, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage});
 
-    REFUSED(berth_counter_from(tree, foreign_dict), BERTH_E_ARGUMENT,
+    REFUSED(bth_counter_from(tree, foreign_dict), BERTH_E_ARGUMENT,
             "the items of a Counter is of another tree");
-    REFUSED(berth_ordered_dict_from(tree, foreign_list), BERTH_E_ARGUMENT,
+    REFUSED(bth_ordered_dict_from(tree, foreign_list), BERTH_E_ARGUMENT,
             "the items of an OrderedDict is of another tree");
-    REFUSED(berth_set_from(tree, foreign_list), BERTH_E_ARGUMENT,
+    REFUSED(bth_set_from(tree, foreign_list), BERTH_E_ARGUMENT,
             "the items of a set is of another tree");
-    REFUSED(berth_size_from(tree, foreign_tuple), BERTH_E_ARGUMENT,
+    REFUSED(bth_size_from(tree, foreign_tuple), BERTH_E_ARGUMENT,
             "the items of a torch.Size is of another tree");
-    REFUSED(berth_bytes_from_latin1(tree, foreign_text), BERTH_E_ARGUMENT,
+    REFUSED(bth_bytes_from_latin1(tree, foreign_text), BERTH_E_ARGUMENT,
             "the text is of another tree");
-    REFUSED(berth_bytearray_from(tree, berth_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
+    REFUSED(bth_bytearray_from(tree, berth_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
             "the bytes is of another tree");
-    REFUSED(berth_call_value(tree, foreign_text, foreign_tuple, false), BERTH_E_ARGUMENT,
+    REFUSED(bth_call_value(tree, foreign_text, foreign_tuple, false), BERTH_E_ARGUMENT,
             "what is called is of another tree");
-    REFUSED(berth_call_value(tree, berth_str(tree, "a", 1), foreign_tuple, false), BERTH_E_ARGUMENT,
+    REFUSED(bth_call_value(tree, berth_str(tree, "a", 1), foreign_tuple, false), BERTH_E_ARGUMENT,
             "the arguments is of another tree");
     REFUSED(berth_storage_value(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
     REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
@@ -212,22 +212,22 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
 
 Test(bad_arguments, values_of_another_kind_are_refused)
 {
-    REFUSED(berth_counter_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_counter_from(tree, berth_list(tree)), BERTH_E_PICKLE,
             "a Counter made from a list, not a dict");
-    REFUSED(berth_ordered_dict_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_ordered_dict_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
             "an OrderedDict made from a dict, not a list");
-    REFUSED(berth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
             "a set made from a dict, not a list");
-    REFUSED(berth_bytearray_from(tree, berth_str(tree, "a", 1)), BERTH_E_PICKLE,
+    REFUSED(bth_bytearray_from(tree, berth_str(tree, "a", 1)), BERTH_E_PICKLE,
             "a bytearray made from a str, not bytes");
-    REFUSED(berth_call_value(tree, berth_str(tree, "a", 1), berth_list(tree), false),
+    REFUSED(bth_call_value(tree, berth_str(tree, "a", 1), berth_list(tree), false),
             BERTH_E_ARGUMENT, "the arguments are a list, not a tuple");
     REFUSED(berth_subclass(tree, berth_dict(tree), berth_dict(tree)), BERTH_E_ARGUMENT,
             "a tensor with attributes around a dict");
     REFUSED(
         berth_nested(tree, (berth_value *[]){floats(1), berth_int(tree, 1), floats(1), floats(1)}),
         BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
-    FAILS(berth_list_extend(berth_dict(tree), NULL, 0), "a dict is no list");
+    FAILS(bth_list_extend(berth_dict(tree), NULL, 0), "a dict is no list");
     FAILS(berth_list_append(berth_set(tree), berth_int(tree, 1)), "a set is no list");
     FAILS(berth_set_add(berth_list(tree), berth_int(tree, 1)), "a list is no set");
     FAILS(berth_dict_set(berth_list(tree), "a", berth_int(tree, 1)), "a list is no dict");
@@ -240,7 +240,7 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
     berth_value *dict = berth_dict(tree);
     berth_error error;
 
-    cr_assert_not_null(berth_counter_from(tree, dict));
+    cr_assert_not_null(bth_counter_from(tree, dict));
     cr_expect_eq(berth_dict_set(dict, "a", dict), BERTH_E_UNSUPPORTED);
     (void)berth_tree_error(tree, &error);
     cr_expect_str_eq(error.message, "a dict that something was built from grows afterwards");
@@ -275,25 +275,23 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
         cr_skip_test("in 32 bits no count is so large");
     berth_value *list = berth_list(tree), *dict = berth_dict(tree), *item = berth_int(tree, 1);
 
-    REFUSED(berth_tuple_of(tree, &item, huge), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_tuple_of(tree, &item, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
     REFUSED(berth_tuple(tree, NULL, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
     REFUSED(berth_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
             "bytes of 4294967296 bytes (at most 4294967295)");
-    REFUSED(berth_global(tree, "a", huge, "b", 1), BERTH_E_UNSUPPORTED,
-            "a global's name of 1 bytes");
-    REFUSED(berth_global(tree, "a", 1, "b", huge), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_global(tree, "a", huge, "b", 1), BERTH_E_UNSUPPORTED, "a global's name of 1 bytes");
+    REFUSED(bth_global(tree, "a", 1, "b", huge), BERTH_E_UNSUPPORTED,
             "a global's name of 4294967296 bytes");
     list = berth_list(tree);
-    expect_error(__LINE__, berth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
+    expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a list of more than 4294967295 items");
     dict = berth_dict(tree);
-    expect_error(__LINE__,
-                 berth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
+    expect_error(__LINE__, bth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
     list = berth_set(tree);
-    expect_error(__LINE__, berth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
+    expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
 }
 
@@ -301,15 +299,15 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
 Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
 {
     (void)berth_list(tree);
-    tree->n_ids = BERTH_NO_ID;
+    tree->n_ids = BTH_NO_ID;
     REFUSED(berth_list(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
     (void)berth_list(tree);
-    tree->n_ids = BERTH_NO_ID;
+    tree->n_ids = BTH_NO_ID;
     REFUSED(berth_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
     tree->storages.count = UINT32_MAX - 1;
-    tree->storages.slots = berth_allocate_zeroed(32 * sizeof(uint64_t));
+    tree->storages.slots = bth_allocate_zeroed(32 * sizeof(uint64_t));
     tree->storages.slots_mask = 31;
-    berth_storage *storage = berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *storage = bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
     tree->storages.count = 0;
     REFUSED(storage, BERTH_E_UNSUPPORTED, "more than 4294967294 storages");
 }
@@ -320,12 +318,12 @@ Test(bad_arguments, locations_of_storages_are_short_texts)
 
     memset(longest, 'a', sizeof longest);
     cr_expect_not_null(
-        berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, longest, sizeof longest - 1));
-    REFUSED(berth_tree_meet_storage(tree, "b", 1, BERTH_UINT8, 1, longest, sizeof longest),
+        bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, longest, sizeof longest - 1));
+    REFUSED(bth_tree_meet_storage(tree, "b", 1, BERTH_UINT8, 1, longest, sizeof longest),
             BERTH_E_UNSUPPORTED, "a storage's location of 256 bytes (at most 255, without NUL)");
-    REFUSED(berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "c\0pu", 4), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "c\0pu", 4), BERTH_E_UNSUPPORTED,
             "a storage's location of 4 bytes (at most 255, without NUL)");
-    REFUSED(berth_tree_meet_storage(tree, "a\0b", 3, BERTH_UINT8, 1, "cpu", 3), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_tree_meet_storage(tree, "a\0b", 3, BERTH_UINT8, 1, "cpu", 3), BERTH_E_UNSUPPORTED,
             "a storage key of 3 bytes (1 to 1024, without NUL)");
 }
 
@@ -350,7 +348,7 @@ Test(bad_arguments, tensors_without_what_they_need_are_refused)
                                                      .qscheme = (berth_qscheme)77}),
             BERTH_E_TENSOR, "a tensor with an unknown quantization scheme");
     cr_expect_null(tensor_of(BERTH_DTYPE_NONE, 1, &one));
-    cr_expect_eq(berth_tree_n_storages(tree), 0, "what is refused leaves no storage");
+    cr_expect_eq(bth_tree_n_storages(tree), 0, "what is refused leaves no storage");
     berth_tree_free(tree);
     tree = berth_tree_new(NULL);
     berth_value *empty = berth_tensor_value(
@@ -377,11 +375,11 @@ Test(bad_arguments, parts_of_coo_tensors_that_do_not_fit_are_refused)
             "a sparse tensor of layout 0 and rank 2");
     REFUSED(sparse(BERTH_STRIDED, shape, 2, NULL, NULL, NULL), BERTH_E_TENSOR,
             "a sparse tensor of layout 6 and rank 2");
-    REFUSED(berth_sparse_adopt(tree, coo, shape, -1, NULL, false), BERTH_E_TENSOR,
+    REFUSED(bth_sparse_adopt(tree, coo, shape, -1, NULL, false), BERTH_E_TENSOR,
             "a sparse tensor of layout 1 and rank -1");
-    REFUSED(berth_sparse_adopt(tree, coo, shape, 65, NULL, false), BERTH_E_TENSOR,
+    REFUSED(bth_sparse_adopt(tree, coo, shape, 65, NULL, false), BERTH_E_TENSOR,
             "a sparse tensor of layout 1 and rank 65");
-    REFUSED(berth_sparse_adopt(tree, coo, NULL, 1, NULL, false), BERTH_E_TENSOR,
+    REFUSED(bth_sparse_adopt(tree, coo, NULL, 1, NULL, false), BERTH_E_TENSOR,
             "a sparse tensor of layout 1 and rank 1");
     REFUSED(sparse(coo, negative, 2, long_table(2, 3), floats(3), NULL), BERTH_E_TENSOR,
             "a sparse tensor with the negative size -5");
@@ -505,13 +503,13 @@ Test(bad_arguments, the_place_of_an_empty_tensor_far_away)
 
     view->root = root;
     view->root_offset = 8;
-    cr_expect_eq(berth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(bth_tensor_place(&tensor, &at), root);
     cr_expect_eq(at, 0);
     tensor.storage_offset = 5;
-    cr_expect_eq(berth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(bth_tensor_place(&tensor, &at), root);
     cr_expect_eq(at, 7);
     view->root_offset = 6; /* no whole item */
-    cr_expect_eq(berth_tensor_place(&tensor, &at), view);
+    cr_expect_eq(bth_tensor_place(&tensor, &at), view);
     cr_expect_eq(at, 5);
 }
 
@@ -520,8 +518,8 @@ Test(bad_arguments, no_elements_are_gathered)
     const berth_tensor tensor = {.dtype = BERTH_FLOAT32};
     float out = 7;
 
-    berth_tensor_gather(&tensor, numbers, 0, 0, &out);
-    berth_tensor_gather(&tensor, numbers, 0, -1, &out);
+    bth_tensor_gather(&tensor, numbers, 0, 0, &out);
+    bth_tensor_gather(&tensor, numbers, 0, -1, &out);
     cr_expect_eq(out, 7);
 }
 
@@ -529,7 +527,7 @@ Test(bad_arguments, what_is_no_global_has_no_name)
 {
     const char *module = "a", *name = "b";
 
-    berth_value_global(berth_int(tree, 1), &module, &name);
+    bth_value_global(berth_int(tree, 1), &module, &name);
     cr_expect_null(module);
     cr_expect_null(name);
 }
@@ -549,9 +547,9 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
     for (size_t i = 0; i < n; i++)
         cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
     cr_expect_eq(berth_value_count(dict), n);
-    cr_expect_eq(berth_dict_find_int(dict, 1), SIZE_MAX);
-    cr_expect_eq(berth_dict_find_int(berth_dict(tree), 1), SIZE_MAX);
-    cr_expect_eq(berth_dict_find_int(berth_list(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int(berth_dict(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int(berth_list(tree), 1), SIZE_MAX);
 }
 
 /* ---- bytes ---- */
@@ -560,16 +558,16 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
 Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
 {
     const uint8_t bytes[5] = {1, 2, 3, 4, 5};
-    berth_cursor cursor = berth_cursor_over(bytes, sizeof bytes);
+    bth_cursor cursor = bth_cursor_over(bytes, sizeof bytes);
 
-    cr_expect_eq(berth_cursor_u16(&cursor), 0x0201);
-    cr_expect_eq(berth_cursor_u32(&cursor), 0);
+    cr_expect_eq(bth_cursor_u16(&cursor), 0x0201);
+    cr_expect_eq(bth_cursor_u32(&cursor), 0);
     cr_expect_not(cursor.good);
-    cr_expect_eq(berth_cursor_u16(&cursor), 0);
-    cr_expect_eq(berth_cursor_u64(&cursor), 0);
-    cr_expect_null(berth_cursor_take(&cursor, 1));
-    cr_expect_null(berth_cursor_take(&cursor, 0));
-    cr_expect_eq(berth_cursor_left(&cursor), 3);
+    cr_expect_eq(bth_cursor_u16(&cursor), 0);
+    cr_expect_eq(bth_cursor_u64(&cursor), 0);
+    cr_expect_null(bth_cursor_take(&cursor, 1));
+    cr_expect_null(bth_cursor_take(&cursor, 0));
+    cr_expect_eq(bth_cursor_left(&cursor), 3);
 }
 
 /* ---- names ---- */
@@ -577,24 +575,24 @@ Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
 Test(bad_arguments, names_of_nothing_are_refused)
 {
     berth_value *root = berth_dict(tree);
-    berth_names *names;
+    bth_names *names;
     berth_error error;
     char *name, *path;
 
-    berth_error_clear(&error);
-    cr_expect_eq(berth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no value to name");
     cr_expect_null(names);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
-    cr_assert_eq(berth_names_new(root, &names, &error), 0);
-    cr_expect_eq(berth_names_text(names, 1, &name, &path, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(bth_names_new(root, &names, &error), 0);
+    cr_expect_eq(bth_names_text(names, 1, &name, &path, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no tensor 1 of 1");
-    berth_error_clear(&error);
-    cr_expect_null(berth_names_value(names, 1));
-    cr_expect_null(berth_names_find(names, NULL, &error));
+    bth_error_clear(&error);
+    cr_expect_null(bth_names_value(names, 1));
+    cr_expect_null(bth_names_find(names, NULL, &error));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the name is NULL");
-    berth_names_free(names);
-    berth_names_free(NULL);
+    bth_names_free(names);
+    bth_names_free(NULL);
 }

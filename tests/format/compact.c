@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/pickle.h"
-#include "format/tensor.h"
-#include "format/value.h"
+#include "format/pickle/pickle.h"
+#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "tests/support/support.h"
 
 #define N_NUMBERS 1000
@@ -286,7 +286,7 @@ static void put_scalars(berth_value *dict)
     put(dict, "str", text("tied"));
     put(dict, "str again", berth_dict_get(dict, "str"));
     put(dict, "bytes", berth_bytes(from, "\xff\0", 2));
-    put(dict, "ascii", berth_bytes_from_latin1(from, text("ascii")));
+    put(dict, "ascii", bth_bytes_from_latin1(from, text("ascii")));
     put(dict, "bytearray", berth_bytearray(from, "abc", 3));
     put(dict, "empty", berth_tuple(from, NULL, 0));
     put(dict, "size", berth_size(from, (int64_t[]){2, 3}, 2));
@@ -315,15 +315,15 @@ static void put_containers(berth_value *dict)
 
 static void put_inert(berth_value *dict)
 {
-    berth_value *callable = berth_inert_global(from, "my", 2, "Thing", 5);
+    berth_value *callable = bth_inert_global(from, "my", 2, "Thing", 5);
     berth_value *arguments[] = {whole(BERTH_INT8, 4), dict};
-    berth_value *call = berth_call_value(from, callable, berth_tuple(from, arguments, 2), true);
+    berth_value *call = bth_call_value(from, callable, berth_tuple(from, arguments, 2), true);
     berth_value *pair[] = {text("key"), call};
 
-    berth_call_extend(call, arguments, 1);
-    berth_call_set_items(call, pair, 1);
+    bth_call_extend(call, arguments, 1);
+    bth_call_set_items(call, pair, 1);
     berth_value_set_state(call, call);
-    put(dict, "global", berth_global(from, "torch", 5, "float32", 7));
+    put(dict, "global", bth_global(from, "torch", 5, "float32", 7));
     put(dict, "inert", call);
 }
 
@@ -366,19 +366,19 @@ static void put_tensors(berth_value *dict)
 
 static void check_same_pickle(const berth_value *a, const berth_value *b)
 {
-    berth_pickled one, other;
+    bth_pickled one, other;
     berth_error error;
 
-    berth_error_clear(&error);
-    cr_assert_eq(berth_pickle_write(a, false, &one, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_pickle_write(b, false, &other, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_pickle_write(a, false, &one, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(b, false, &other, &error), 0, "%s", error.message);
     cr_assert_eq(one.nbytes, other.nbytes);
     cr_assert_arr_eq(one.bytes, other.bytes, one.nbytes);
     cr_assert_eq(one.n_storages, other.n_storages);
     for (size_t i = 0; i < one.n_storages; i++)
         cr_expect_eq(one.storages[i]->data, other.storages[i]->data, "storage %zu", i);
-    berth_pickled_free(&one);
-    berth_pickled_free(&other);
+    bth_pickled_free(&one);
+    bth_pickled_free(&other);
 }
 
 /* With nothing to leave out, the same pickle: of every kind, with all that is shared. */
@@ -407,8 +407,8 @@ Test(compact, plain_values_are_values_too)
 /* Not None in its place. */
 Test(compact, what_is_not_there_is_not_there)
 {
-    berth_value *call = berth_call_value(from, berth_global(from, "a", 1, "B", 1),
-                                         berth_tuple(from, NULL, 0), false);
+    berth_value *call =
+        bth_call_value(from, bth_global(from, "a", 1, "B", 1), berth_tuple(from, NULL, 0), false);
     const berth_value *made = compact(call);
 
     cr_expect_null(berth_value_list_items(made));
@@ -455,9 +455,9 @@ Test(compact, what_is_shared_is_made_once)
         pair[0] = pair[1] = value;
         value = berth_tuple(from, pair, 2);
     }
-    size_t before = berth_tree_n_ids(to);
+    size_t before = bth_tree_n_ids(to);
     const berth_value *made = compact(value);
-    cr_expect_eq(berth_tree_n_ids(to) - before, 101);
+    cr_expect_eq(bth_tree_n_ids(to) - before, 101);
     cr_expect_eq(berth_value_item(made, 0), berth_value_item(made, 1));
 }
 
@@ -469,7 +469,7 @@ Test(compact, the_tree_may_be_the_values_own)
         berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 10 * i, 3));
     const berth_value *made = berth_value_compact(from, list);
     cr_assert_not_null(made);
-    cr_expect_eq(berth_tree_n_storages(from), 40);
+    cr_expect_eq(bth_tree_n_storages(from), 40);
     for (size_t i = 0; i < 20; i++) {
         const berth_tensor *tensor = tensor_of(berth_value_item(made, i));
         cr_expect_eq(tensor->storage->data, &numbers[10 * i]);
@@ -550,7 +550,7 @@ Test(compact, after_the_first_failure_nothing_is_made)
         const berth_value *made = berth_value_compact(to, dict);
         code = berth_tree_error(to, &error);
         cr_assert_eq(made != NULL, code == 0);
-        cr_assert_leq(berth_tree_n_ids(to), berth_tree_n_ids(from), "allocation %d", (int)nth);
+        cr_assert_leq(bth_tree_n_ids(to), bth_tree_n_ids(from), "allocation %d", (int)nth);
         berth_tree_free(to);
     }
     cr_expect_eq(code, 0);

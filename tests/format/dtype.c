@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The table of dtypes, against what PyTorch 2.13 says of its own. */
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -58,13 +58,13 @@ Test(dtype, facts_are_those_of_pytorch)
         cr_assert_neq(dtype, BERTH_DTYPE_NONE, "%s", rows[i].name);
         cr_assert_str_eq(berth_dtype_name(dtype), rows[i].name);
         cr_assert_eq(berth_dtype_nbytes(dtype), rows[i].nbytes, "%s", rows[i].name);
-        cr_assert_eq(berth_dtype_swap_nbytes(dtype), (size_t)rows[i].swap_nbytes);
-        const char *class = berth_dtype_storage_class(dtype);
+        cr_assert_eq(bth_dtype_swap_nbytes(dtype), (size_t)rows[i].swap_nbytes);
+        const char *class = bth_dtype_storage_class(dtype);
         cr_assert_eq(class == NULL, rows[i].storage_class == NULL, "%s", rows[i].name);
         if (!class)
             continue;
         cr_assert_str_eq(class, rows[i].storage_class);
-        cr_assert(berth_dtype_from_storage_class(class, strlen(class), &found));
+        cr_assert(bth_dtype_from_storage_class(class, strlen(class), &found));
         cr_assert_eq(found, dtype);
     }
 }
@@ -77,7 +77,7 @@ Test(dtype, that_pytorch_only_loads_are_known_and_these_are_all)
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         berth_dtype dtype = berth_dtype_from_name(names[i]);
         cr_assert_neq(dtype, BERTH_DTYPE_NONE);
-        cr_assert_null(berth_dtype_storage_class(dtype));
+        cr_assert_null(bth_dtype_storage_class(dtype));
     }
     cr_assert_eq(sizeof(rows) / sizeof(*rows) + sizeof(names) / sizeof(*names) + 1,
                  BERTH_DTYPE_COUNT);
@@ -94,21 +94,21 @@ Test(dtype, names_may_have_the_module_in_front)
 Test(dtype, storage_classes_are_matched_whole)
 {
     berth_dtype dtype;
-    cr_assert(berth_dtype_from_storage_class("UntypedStorage", 14, &dtype));
+    cr_assert(bth_dtype_from_storage_class("UntypedStorage", 14, &dtype));
     cr_assert_eq(dtype, BERTH_DTYPE_NONE);
-    cr_assert_not(berth_dtype_from_storage_class("FloatStorag", 11, &dtype));
-    cr_assert_not(berth_dtype_from_storage_class("FloatStorage2", 13, &dtype));
-    cr_assert_not(berth_dtype_from_storage_class("TypedStorage", 12, &dtype));
-    cr_assert_not(berth_dtype_from_storage_class("", 0, &dtype));
+    cr_assert_not(bth_dtype_from_storage_class("FloatStorag", 11, &dtype));
+    cr_assert_not(bth_dtype_from_storage_class("FloatStorage2", 13, &dtype));
+    cr_assert_not(bth_dtype_from_storage_class("TypedStorage", 12, &dtype));
+    cr_assert_not(bth_dtype_from_storage_class("", 0, &dtype));
 }
 
 Test(dtype, sorts)
 {
-    cr_assert(berth_dtype_is_quantized(BERTH_QUINT2X4));
-    cr_assert_not(berth_dtype_is_quantized(BERTH_UINT8));
-    cr_assert_eq(berth_dtype_elements(BERTH_QUINT4X2), 2);
-    cr_assert_eq(berth_dtype_elements(BERTH_QUINT2X4), 4);
-    cr_assert_eq(berth_dtype_elements(BERTH_FLOAT4_E2M1FN_X2), 1);
+    cr_assert(bth_dtype_is_quantized(BERTH_QUINT2X4));
+    cr_assert_not(bth_dtype_is_quantized(BERTH_UINT8));
+    cr_assert_eq(bth_dtype_elements(BERTH_QUINT4X2), 2);
+    cr_assert_eq(bth_dtype_elements(BERTH_QUINT2X4), 4);
+    cr_assert_eq(bth_dtype_elements(BERTH_FLOAT4_E2M1FN_X2), 1);
     cr_assert_eq(berth_dtype_nbytes(BERTH_DTYPE_NONE), 1);
     cr_assert_str_eq(berth_dtype_name(BERTH_DTYPE_NONE), "untyped");
     cr_assert_eq(berth_dtype_nbytes((berth_dtype)1000), 1);

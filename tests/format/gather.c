@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T5: elements gathered by strides, which of them are contiguous, byte order. */
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void expect_gathered(const berth_tensor *tensor, const uint8_t *bytes)
     for (int64_t first = 0; first < numel; first++)
         for (int64_t n = 1; n <= numel - first; n += 1 + n / 3) {
             memset(out, 0xee, ((size_t)numel + 1) * item);
-            berth_tensor_gather(tensor, bytes, first, n, out);
+            bth_tensor_gather(tensor, bytes, first, n, out);
             for (int64_t i = 0; i < n; i++)
                 cr_assert_arr_eq(out + (size_t)i * item,
                                  bytes + (size_t)position_of(tensor, first + i) * item, item);
@@ -80,7 +80,7 @@ Test(gather, dimensions_whose_product_overflows_are_not_merged)
     const uint8_t bytes[2] = {7, 8};
     uint8_t out[3] = {0};
 
-    berth_tensor_gather(&tensor, bytes, 8, 2, out);
+    bth_tensor_gather(&tensor, bytes, 8, 2, out);
     cr_expect_eq(out[0], 7);
     cr_expect_eq(out[1], 8);
     cr_expect_eq(out[2], 0);
@@ -114,8 +114,8 @@ Test(gather, bytes_are_swapped_by_unit_also_in_place)
     for (size_t unit = 1; unit <= 8; unit *= 2) {
         uint8_t out[16], place[16];
         memcpy(place, in, 16);
-        berth_swap_bytes(out, in, 16, unit);
-        berth_swap_bytes(place, place, 16, unit);
+        bth_swap_bytes(out, in, 16, unit);
+        bth_swap_bytes(place, place, 16, unit);
         for (size_t i = 0; i < 16; i++)
             cr_assert_eq(out[i], in[i / unit * unit + unit - 1 - i % unit]);
         cr_assert_arr_eq(place, out, 16);

@@ -9,21 +9,21 @@ static const uint8_t DEFLATED[] = {0x2b, 0xc8, 0x4c, 0xce, 0xce, 0x49,
 static const char INFLATED[] = "pickle pickle pickle pickle";
 enum { INFLATED_NBYTES = sizeof INFLATED - 1 };
 
-static berth_zip_entry deflated(uint64_t compressed_nbytes, uint64_t nbytes)
+static bth_zip_entry deflated(uint64_t compressed_nbytes, uint64_t nbytes)
 {
-    return (berth_zip_entry){.record = "data.pkl",
-                             .method = BERTH_ZIP_DEFLATED,
-                             .compressed_nbytes = compressed_nbytes,
-                             .nbytes = nbytes,
-                             .data_offset = 100};
+    return (bth_zip_entry){.record = "data.pkl",
+                           .method = BTH_ZIP_DEFLATED,
+                           .compressed_nbytes = compressed_nbytes,
+                           .nbytes = nbytes,
+                           .data_offset = 100};
 }
 
-static void expect_failure(berth_zip_entry entry, const uint8_t *in, int code, const char *sentence)
+static void expect_failure(bth_zip_entry entry, const uint8_t *in, int code, const char *sentence)
 {
     berth_error error;
     uint8_t *out = malloc(entry.nbytes < 4096 ? entry.nbytes + 1 : 1);
-    berth_error_clear(&error);
-    cr_expect_eq(berth_inflate(&entry, in, out, &error), code);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate(&entry, in, out, &error), code);
     cr_expect_str_eq(error.message, sentence, "says\n  %s\ninstead of\n  %s", error.message,
                      sentence);
     free(out);
@@ -31,20 +31,20 @@ static void expect_failure(berth_zip_entry entry, const uint8_t *in, int code, c
 
 Test(inflate, a_deflated_record_is_inflated)
 {
-    berth_zip_entry entry = deflated(sizeof DEFLATED, INFLATED_NBYTES);
+    bth_zip_entry entry = deflated(sizeof DEFLATED, INFLATED_NBYTES);
     berth_error error;
     uint8_t out[INFLATED_NBYTES];
-    berth_error_clear(&error);
-    cr_assert_eq(berth_inflate(&entry, DEFLATED, out, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_inflate(&entry, DEFLATED, out, &error), 0, "%s", error.message);
     cr_expect_eq(memcmp(out, INFLATED, sizeof out), 0);
 }
 
 Test(inflate, an_empty_record_is_inflated)
 {
-    berth_zip_entry entry = deflated(2, 0);
+    bth_zip_entry entry = deflated(2, 0);
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_inflate(&entry, (const uint8_t *)"\3\0", NULL, &error), 0, "%s",
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate(&entry, (const uint8_t *)"\3\0", NULL, &error), 0, "%s",
                  error.message);
 }
 
@@ -99,13 +99,13 @@ Test(inflate, a_failure_without_a_sentence_gets_one)
 
 Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)
 {
-    berth_zip_entry entry = deflated(5 << 20, BERTH_INFLATE_MAX_NBYTES);
+    bth_zip_entry entry = deflated(5 << 20, BTH_INFLATE_MAX_NBYTES);
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_inflate_check(&entry, &error), 0, "%s", error.message);
-    entry = deflated(BERTH_INFLATE_MAX_NBYTES, 10);
-    cr_expect_eq(berth_inflate_check(&entry, &error), 0, "%s", error.message);
-    expect_failure(deflated(5 << 20, BERTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED,
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
+    entry = deflated(BTH_INFLATE_MAX_NBYTES, 10);
+    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
+    expect_failure(deflated(5 << 20, BTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED,
                    BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 268435457 bytes to 5242880; at most "
                    "268435456 are inflated: unpack the archive and zip it again with `zip -0 -r`");
@@ -116,12 +116,12 @@ Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)
 
 Test(inflate, more_than_64_to_1_is_refused_before_memory_is_taken)
 {
-    berth_zip_entry entry = deflated(1, BERTH_INFLATE_FREE_NBYTES);
+    bth_zip_entry entry = deflated(1, BTH_INFLATE_FREE_NBYTES);
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_inflate_check(&entry, &error), 0, "small ones are not asked");
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "small ones are not asked");
     entry = deflated(10000, 640000 - 1);
-    cr_expect_eq(berth_inflate_check(&entry, &error), 0, "%s", error.message);
+    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
     expect_failure(deflated(10000, 640000), DEFLATED, BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 640000 bytes to 10000, more than 64 to 1: "
                    "unpack the archive and zip it again with `zip -0 -r`");
@@ -129,16 +129,16 @@ Test(inflate, more_than_64_to_1_is_refused_before_memory_is_taken)
 
 Test(inflate, zlibs_memory_comes_from_the_hook_and_may_fail)
 {
-    berth_zip_entry entry = deflated(sizeof DEFLATED, INFLATED_NBYTES);
+    bth_zip_entry entry = deflated(sizeof DEFLATED, INFLATED_NBYTES);
     size_t n_failed = 0;
     int result = -1;
     while (result < 0) {
         uint8_t out[INFLATED_NBYTES];
         berth_error error;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         test_memory_watch();
         test_memory_refuse(n_failed + 1, false);
-        result = berth_inflate(&entry, DEFLATED, out, &error);
+        result = bth_inflate(&entry, DEFLATED, out, &error);
         if (result < 0) {
             cr_assert_eq(result, BERTH_E_MEMORY, "%s", error.message);
             n_failed++;
@@ -153,11 +153,11 @@ Test(inflate, zlibs_memory_comes_from_the_hook_and_may_fail)
 
 Test(inflate, a_deflated_data_pkl_is_read_with_its_crc)
 {
-    uint32_t crc32 = berth_crc32(0, INFLATED, INFLATED_NBYTES);
+    uint32_t crc32 = bth_crc32(0, INFLATED, INFLATED_NBYTES);
     const test_entry entry = {.name = "m/data.pkl",
                               .data = DEFLATED,
                               .data_nbytes = sizeof DEFLATED,
-                              .method = BERTH_ZIP_DEFLATED,
+                              .method = BTH_ZIP_DEFLATED,
                               .local_crc32 = crc32,
                               .local_compressed = sizeof DEFLATED,
                               .local_size = INFLATED_NBYTES,

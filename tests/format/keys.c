@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* P4: what can be a key of a dict, which keys are equal, and that all of it is linear (P3). */
-#include "format/node.h"
-#include "format/value.h"
+#include "format/values/node.h"
+#include "format/values/value.h"
 #include "tests/support/support.h"
 
 #include <criterion/criterion.h>
@@ -88,7 +88,7 @@ static size_t make_rows(struct row *rows)
         {14, text("1")},
         {14, text("1")},
         {15, berth_bytes(tree, "1", 1)},
-        {15, berth_bytes_from_latin1(tree, text("1"))},
+        {15, bth_bytes_from_latin1(tree, text("1"))},
         {16, text("")},
         {17, berth_bytes(tree, "", 0)},
         {18, berth_none(tree)},
@@ -191,18 +191,18 @@ Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
         int64_t found;
         snprintf(name, sizeof(name), "key %d", i);
         cr_assert(berth_value_int(berth_dict_get(dict, name), &found) && found == i);
-        cr_assert_eq(berth_dict_find_int(dict, i), 2 * (size_t)i + 1);
+        cr_assert_eq(bth_dict_find_int(dict, i), 2 * (size_t)i + 1);
         cr_assert_str_eq(berth_value_text(berth_value_key(dict, 2 * (size_t)i), NULL), name);
     }
     cr_assert_null(berth_dict_get(dict, "key 10000"));
-    cr_assert_eq(berth_dict_find_int(dict, 10000), SIZE_MAX);
+    cr_assert_eq(bth_dict_find_int(dict, 10000), SIZE_MAX);
 }
 
 Test(keys, found_as_ints_are_ints)
 {
     berth_value *dict = berth_dict(tree);
     berth_dict_set_value(dict, berth_bool(tree, true), berth_none(tree));
-    cr_assert_eq(berth_dict_find_int(dict, 1), SIZE_MAX);
+    cr_assert_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
 }
 
 static void expect_refused(berth_value *key, const char *message)
@@ -349,7 +349,7 @@ Test(keys, of_one_hash_are_told_apart, .timeout = 60)
     cr_assert_not_null(all);
     for (uint32_t i = 0; i < N; i++) {
         numbered(i, a);
-        all[i] = (struct hashed){berth_hash_bytes(tree, a, strlen(a)), i};
+        all[i] = (struct hashed){bth_hash_bytes(tree, a, strlen(a)), i};
     }
     qsort(all, N, sizeof *all, by_hash);
     for (size_t i = 1; i < N; i++)

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Names of tensors: DESIGN's `ls` names, look-up, and P3: each container is entered once. */
-#include "format/names.h"
+#include "format/names/names.h"
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/value.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
 static berth_tree *tree;
-static berth_names *names;
+static bth_names *names;
 static berth_error error;
 static const float data[6] = {0, 1, 2, 3, 4, 5};
 
 static void set_up(void)
 {
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     tree = berth_tree_new(&error);
     names = NULL;
 }
 
 static void tear_down(void)
 {
-    berth_names_free(names);
+    bth_names_free(names);
     berth_tree_free(tree);
 }
 
@@ -57,36 +57,36 @@ static berth_value *text(const char *string)
 static void walk(const berth_value *root)
 {
     cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_names_new(root, &names, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_names_new(root, &names, &error), 0, "%s", error.message);
 }
 
 /* Compares the whole list, "name path" a line. */
 static void expect_list(const char *expected)
 {
     char list[4096] = "";
-    for (size_t i = 0; i < berth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_count(names); i++) {
         char *name, *path;
-        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
-        cr_assert_not_null(berth_value_tensor(berth_names_value(names, i)));
+        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_not_null(berth_value_tensor(bth_names_value(names, i)));
         snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
-        berth_release(name);
-        berth_release(path);
+        bth_release(name);
+        bth_release(path);
     }
     cr_assert_str_eq(list, expected);
 }
 
 static void expect_not_found(const char *name, int code, const char *message)
 {
-    berth_error_clear(&error);
-    cr_assert_null(berth_names_find(names, name, &error));
+    bth_error_clear(&error);
+    cr_assert_null(bth_names_find(names, name, &error));
     cr_assert_eq(error.code, code);
     cr_assert_str_eq(error.message, message);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 static void expect_found(const char *name, const berth_value *value)
 {
-    cr_assert_eq(berth_names_find(names, name, &error), value, "%s: %s", name, error.message);
+    cr_assert_eq(bth_names_find(names, name, &error), value, "%s: %s", name, error.message);
     cr_assert_eq(error.code, BERTH_OK);
 }
 
@@ -197,7 +197,7 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
         value = outer;
     }
     walk(value);
-    cr_assert_eq(berth_names_count(names), 1);
+    cr_assert_eq(bth_names_count(names), 1);
     /* A later edge is an alias: not listed, but it can be followed. */
     expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
                  "[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
@@ -233,13 +233,13 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
         value = berth_tuple(tree, &value, 1);
     walk(value);
     char *name, *path;
-    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_assert_eq(strlen(name), 2 * DEPTH - 1);
     cr_assert_eq(strlen(path), 3 * DEPTH);
     expect_found(path, leaf);
     expect_found(name, leaf);
-    berth_release(name);
-    berth_release(path);
+    bth_release(name);
+    bth_release(path);
 }
 
 Test(names, of_attributes_pass_dict)
@@ -394,13 +394,13 @@ Test(names, show_other_keys_as_python_does)
                 "device(type='cuda', index=1) [device(type='cuda', index=1)]\n"
                 "device(type='cpu') [device(type='cpu')]\n"
                 "() [()]\n");
-    for (size_t i = 0; i < berth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_count(names); i++) {
         char *name, *path;
-        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
-        expect_found(name, berth_names_value(names, i));
-        expect_found(path, berth_names_value(names, i));
-        berth_release(name);
-        berth_release(path);
+        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
+        expect_found(name, bth_names_value(names, i));
+        expect_found(path, bth_names_value(names, i));
+        bth_release(name);
+        bth_release(path);
     }
 }
 
@@ -416,14 +416,14 @@ Test(names, quote_and_escape_text_as_python_does)
                                         "['\xc3\xa9\\ud800\xf0\x9f\x98\x80']", "['']"};
     for (size_t i = 0; i < 5; i++) {
         char *name, *path;
-        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
         cr_assert_str_eq(name, i < 3 ? keys[i] : paths[i]);
         cr_assert_str_eq(path, paths[i]);
-        expect_found(path, berth_names_value(names, i));
-        berth_release(name);
-        berth_release(path);
+        expect_found(path, bth_names_value(names, i));
+        bth_release(name);
+        bth_release(path);
     }
-    expect_found("['\\xe9\\uD800\\U0001F600']", berth_names_value(names, 3));
+    expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_value(names, 3));
 }
 
 /* As str.isprintable() has it, at least for what a terminal takes for something else. */
@@ -458,11 +458,11 @@ Test(names, escape_what_could_not_be_seen)
     walk(root);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *name, *path;
-        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
         cr_expect_str_eq(path, rows[i].path);
-        expect_found(rows[i].path, berth_names_value(names, i));
-        berth_release(name);
-        berth_release(path);
+        expect_found(rows[i].path, bth_names_value(names, i));
+        bth_release(name);
+        bth_release(path);
     }
 }
 
@@ -478,19 +478,19 @@ Test(names, of_doubled_tuples_are_cut, .timeout = 60)
     berth_dict_set_value(root, key, tensor());
     walk(root);
     char *name, *path;
-    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_assert_lt(strlen(name), 300);
     cr_assert_str_eq(name + strlen(name) - 4, "...)");
-    expect_found(name, berth_names_value(names, 0));
-    berth_release(name);
-    berth_release(path);
+    expect_found(name, bth_names_value(names, 0));
+    bth_release(name);
+    bth_release(path);
 }
 
 /* P3: one long key in many dicts is hashed once. */
 Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 {
     enum { LENGTH = 1000000, DICTS = 20000 };
-    char *long_text = berth_allocate(LENGTH);
+    char *long_text = bth_allocate(LENGTH);
     memset(long_text, 'k', LENGTH);
     berth_value *key = berth_str(tree, long_text, LENGTH), *root = berth_list(tree);
     for (int i = 0; i < DICTS; i++) {
@@ -499,13 +499,13 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
         berth_list_append(root, dict);
     }
     walk(root);
-    cr_assert_eq(berth_names_count(names), DICTS);
+    cr_assert_eq(bth_names_count(names), DICTS);
     char *name, *path;
-    cr_assert_eq(berth_names_text(names, DICTS - 1, &name, &path, &error), 0);
-    expect_found(name, berth_names_value(names, DICTS - 1));
-    berth_release(name);
-    berth_release(path);
-    berth_release(long_text);
+    cr_assert_eq(bth_names_text(names, DICTS - 1, &name, &path, &error), 0);
+    expect_found(name, bth_names_value(names, DICTS - 1));
+    bth_release(name);
+    bth_release(path);
+    bth_release(long_text);
 }
 
 Test(names, not_found_say_what_is_near)
@@ -547,7 +547,7 @@ Test(names, of_inert_calls_pass_their_arguments)
 {
     berth_value *a = tensor(), *state = berth_dict(tree), *b = tensor();
     berth_value *call =
-        berth_call_value(tree, berth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
+        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
     berth_dict_set(state, "b", b);
     berth_value_set_state(call, state);
     walk(call);
@@ -557,15 +557,15 @@ Test(names, of_inert_calls_pass_their_arguments)
 
 Test(names, of_inert_calls_pass_their_items)
 {
-    berth_value *call = berth_call_value(tree, berth_global(tree, "m", 1, "C", 1),
-                                         berth_tuple(tree, NULL, 0), true);
+    berth_value *call =
+        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
-    cr_assert_eq(berth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
-    cr_assert_eq(berth_call_set_items(call, pairs, 2), 0);
+    cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
+    cr_assert_eq(bth_call_set_items(call, pairs, 2), 0);
     walk(call);
     char list[300], path[100];
-    snprintf(path, sizeof path, "<m C %zu>", berth_value_id(call));
+    snprintf(path, sizeof path, "<m C %zu>", bth_value_id(call));
     snprintf(list, sizeof list,
              "list_items.1 .list_items[1]\ndict_items.b .dict_items['b']\n"
              "dict_items.%s .dict_items[%s]\n",
@@ -582,8 +582,8 @@ Test(names, of_what_is_called_pass_callable)
 {
     berth_value *a = tensor();
     berth_value *inner =
-        berth_call_value(tree, berth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
-    berth_value *call = berth_call_value(tree, inner, berth_tuple(tree, NULL, 0), false);
+        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
+    berth_value *call = bth_call_value(tree, inner, berth_tuple(tree, NULL, 0), false);
     walk(call);
     expect_list("callable.0 .callable[0]\n");
     expect_found("callable.0", a);
@@ -594,6 +594,6 @@ Test(names, of_what_is_called_pass_callable)
 Test(names, of_a_tree_without_tensors_are_none)
 {
     walk(berth_list(tree));
-    cr_assert_eq(berth_names_count(names), 0);
+    cr_assert_eq(bth_names_count(names), 0);
     expect_not_found("x", BERTH_E_NOT_FOUND, "no value named \"x\"");
 }

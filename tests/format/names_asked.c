@@ -9,24 +9,24 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/names_inner.h"
-#include "format/value.h"
+#include "format/names/names_inner.h"
+#include "format/values/value.h"
 
 static berth_tree *tree;
-static berth_names *names;
+static bth_names *names;
 static berth_error error;
 static const float numbers[4];
 
 static void set_up(void)
 {
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     tree = berth_tree_new(NULL);
     names = NULL;
 }
 
 static void tear_down(void)
 {
-    berth_names_free(names);
+    bth_names_free(names);
     berth_tree_free(tree);
 }
 
@@ -42,13 +42,13 @@ static berth_value *tensor(void)
 
 static void walk(const berth_value *root)
 {
-    cr_assert_eq(berth_names_new(root, &names, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_names_new(root, &names, &error), 0, "%s", error.message);
 }
 
 static const berth_value *find(const char *name)
 {
-    berth_error_clear(&error);
-    return berth_names_find(names, name, &error);
+    bth_error_clear(&error);
+    return bth_names_find(names, name, &error);
 }
 
 static void expect_none(const char *name)
@@ -189,9 +189,9 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     berth_dict_set(root, "s",
                    berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
     berth_dict_set(root, "n", berth_nested(tree, nested));
-    berth_dict_set(root, "c",
-                   berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
-                                    berth_tuple(tree, &list, 1), false));
+    berth_dict_set(
+        root, "c",
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &list, 1), false));
     cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
@@ -254,14 +254,14 @@ Test(names_asked, two_keys_that_are_written_alike_are_refused)
     walk(root);
     for (size_t i = 0; i < 5; i++) {
         char *name, *path;
-        cr_assert_eq(berth_names_text(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
         if (i == 4)
-            cr_expect_eq(find(path), berth_names_value(names, i), "%s", path);
+            cr_expect_eq(find(path), bth_names_value(names, i), "%s", path);
         else
             expect_alike(path, i < 2 ? "two keys are written as (1, 1, 1, 1, "
                                      : "two keys are written as nan");
-        berth_release(name);
-        berth_release(path);
+        bth_release(name);
+        bth_release(path);
     }
     expect_alike("nan", "\"nan\" is the name of two values: [nan] and [nan]");
     expect_none("zz"); /* nor near one of them */
@@ -281,11 +281,11 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
 
         berth_dict_set_value(root, berth_tuple(tree, pair, 2), tensor());
         walk(root);
-        cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
-        cr_expect_eq(find(path), berth_names_value(names, 0), "%s: %s", path, error.message);
-        berth_release(name);
-        berth_release(path);
-        berth_names_free(names);
+        cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
+        cr_expect_eq(find(path), bth_names_value(names, 0), "%s: %s", path, error.message);
+        bth_release(name);
+        bth_release(path);
+        bth_names_free(names);
     }
     names = NULL;
 }
@@ -345,7 +345,7 @@ Test(names_asked, names_of_one_hash_are_told_apart)
     berth_dict_set(root, "b", b);
     berth_dict_set(root, "a", tensor());
     walk(root);
-    names->entries[names->tensors[0]].hash |= BERTH_NAME_SHARED;
+    names->entries[names->tensors[0]].hash |= BTH_NAME_SHARED;
     names->entries[names->tensors[1]].hash = names->entries[names->tensors[0]].hash;
     cr_expect_eq(find("b"), b);
     cr_expect_eq(error.code, BERTH_OK);
@@ -390,12 +390,12 @@ static void expect_name(berth_value *key, const char *wanted)
 
     cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
     walk(root);
-    cr_assert_eq(berth_names_text(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_expect_str_eq(name, wanted);
     cr_expect_eq(find(path), berth_value_item(root, 0), "%s", path);
-    berth_release(name);
-    berth_release(path);
-    berth_names_free(names);
+    bth_release(name);
+    bth_release(path);
+    bth_names_free(names);
     names = NULL;
 }
 
@@ -429,10 +429,10 @@ Test(names_asked, bytes_as_python_shows_them)
 
 Test(names_asked, an_inert_class_is_a_key_by_its_number)
 {
-    berth_value *class = berth_inert_global(tree, "m", 1, "C", 1);
+    berth_value *class = bth_inert_global(tree, "m", 1, "C", 1);
     char wanted[40];
 
-    (void)snprintf(wanted, sizeof wanted, "<m C %zu>", berth_value_id(class));
+    (void)snprintf(wanted, sizeof wanted, "<m C %zu>", bth_value_id(class));
     expect_name(class, wanted);
 }
 
@@ -464,7 +464,7 @@ Test(names_asked, a_name_that_is_too_long_is_told)
         below = next;
     }
     walk(root);
-    cr_expect_eq(berth_names_text(names, 0, &name, &path, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(bth_names_text(names, 0, &name, &path, &error), BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "the name of tensor 0 has more than 16777216 bytes");
     cr_expect_null(name);
     cr_expect_null(path);
@@ -489,13 +489,12 @@ Test(names_asked, keys_of_storages_after_many_positions)
 
     for (int i = 0; i < 100; i++) {
         (void)snprintf(key, sizeof key, "%d", i);
-        cr_assert_not_null(
-            berth_tree_meet_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
+        cr_assert_not_null(bth_tree_meet_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
     }
-    const berth_storage *named = berth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
-    cr_expect_eq(berth_tree_find_storage(tree, "a", 1), named);
-    cr_expect_eq(berth_tree_find_storage(tree, "99", 2), berth_tree_storage(tree, 99));
-    cr_expect_null(berth_tree_find_storage(tree, "100", 3));
-    cr_expect_null(berth_tree_find_storage(tree, "", 0));
-    cr_expect_null(berth_tree_find_storage(tree, "b", 1));
+    const berth_storage *named = bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    cr_expect_eq(bth_tree_find_storage(tree, "a", 1), named);
+    cr_expect_eq(bth_tree_find_storage(tree, "99", 2), bth_tree_storage(tree, 99));
+    cr_expect_null(bth_tree_find_storage(tree, "100", 3));
+    cr_expect_null(bth_tree_find_storage(tree, "", 0));
+    cr_expect_null(bth_tree_find_storage(tree, "b", 1));
 }

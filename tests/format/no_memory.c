@@ -5,9 +5,9 @@
  * value or fails with BERTH_E_MEMORY, and nothing leaks.
  */
 #include "config/memory.h"
-#include "format/names.h"
-#include "format/node.h"
-#include "format/stream_read.h"
+#include "format/names/names.h"
+#include "format/pickle/stream_read.h"
+#include "format/values/node.h"
 #include "tests/format/pickle_assembler.h"
 
 /* ---- makers ---- */
@@ -38,7 +38,7 @@ static void prepare(void)
 
     with.text = berth_str(tree, "text", 4);
     with.latin = berth_str(tree, "met", 3);
-    (void)berth_bytes_from_latin1(tree, with.latin);
+    (void)bth_bytes_from_latin1(tree, with.latin);
     with.bytes = berth_bytes(tree, "bytes", 5);
     with.ints = berth_tuple(tree, two, 2);
     with.list = berth_list(tree);
@@ -58,8 +58,8 @@ static void prepare(void)
     with.indices = tensor_of(BERTH_INT64, 2, square);
     with.sizes = tensor_of(BERTH_INT64, 2, square);
     with.offsets = tensor_of(BERTH_INT64, 1, &one);
-    with.call = berth_call_value(tree, berth_global(tree, "a", 1, "B", 1),
-                                 berth_tuple(tree, NULL, 0), false);
+    with.call =
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0), false);
     two[0] = berth_str(tree, long_text, sizeof long_text - 1);
     with.long_key = berth_tuple(tree, two, 1);
     while (tree->storages.n_room > 0) /* the next one, too, needs memory */
@@ -80,24 +80,24 @@ static void prepare(void)
     X(str, berth_str(with.tree, "a", 1))                                                           \
     X(long_str, berth_str(with.tree, long_text, sizeof long_text - 1))                             \
     X(bytes, berth_bytes(with.tree, "a", 1))                                                       \
-    X(latin1, berth_bytes_from_latin1(with.tree, with.text))                                       \
-    X(latin1_again, berth_bytes_from_latin1(with.tree, with.latin))                                \
+    X(latin1, bth_bytes_from_latin1(with.tree, with.text))                                         \
+    X(latin1_again, bth_bytes_from_latin1(with.tree, with.latin))                                  \
     X(bytearray, berth_bytearray(with.tree, "a", 1))                                               \
-    X(empty_bytearray, berth_bytearray_from(with.tree, NULL))                                      \
-    X(bytearray_of, berth_bytearray_from(with.tree, with.bytes))                                   \
-    X(global, berth_global(with.tree, "a", 1, "b", 1))                                             \
-    X(inert_global, berth_inert_global(with.tree, "a", 1, "b", 1))                                 \
+    X(empty_bytearray, bth_bytearray_from(with.tree, NULL))                                        \
+    X(bytearray_of, bth_bytearray_from(with.tree, with.bytes))                                     \
+    X(global, bth_global(with.tree, "a", 1, "b", 1))                                               \
+    X(inert_global, bth_inert_global(with.tree, "a", 1, "b", 1))                                   \
     X(list, berth_list(with.tree))                                                                 \
     X(tuple, berth_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))                  \
     X(dict, berth_dict(with.tree))                                                                 \
     X(ordered_dict, berth_ordered_dict(with.tree))                                                 \
-    X(ordered_dict_of, berth_ordered_dict_from(with.tree, with.pairs))                             \
-    X(counter, berth_counter_from(with.tree, NULL))                                                \
-    X(counter_of, berth_counter_from(with.tree, with.dict))                                        \
-    X(set, berth_set_from(with.tree, NULL))                                                        \
-    X(set_of, berth_set_from(with.tree, with.list))                                                \
+    X(ordered_dict_of, bth_ordered_dict_from(with.tree, with.pairs))                               \
+    X(counter, bth_counter_from(with.tree, NULL))                                                  \
+    X(counter_of, bth_counter_from(with.tree, with.dict))                                          \
+    X(set, bth_set_from(with.tree, NULL))                                                          \
+    X(set_of, bth_set_from(with.tree, with.list))                                                  \
     X(size, berth_size(with.tree, (const int64_t[]){2, 3}, 2))                                     \
-    X(size_of, berth_size_from(with.tree, with.ints))                                              \
+    X(size_of, bth_size_from(with.tree, with.ints))                                                \
     X(storage_value, berth_storage_value(with.tree, with.storage))                                 \
     X(tensor, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){3}))                                   \
     X(parameter, berth_parameter(with.tree, with.tensor, true))                                    \
@@ -106,15 +106,15 @@ static void prepare(void)
                            (berth_value *[]){with.indices, with.tensor}, true))                    \
     X(nested, berth_nested(with.tree,                                                              \
                            (berth_value *[]){with.tensor, with.sizes, with.sizes, with.offsets}))  \
-    X(call, berth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))            \
+    X(call, bth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))              \
     X(compact, berth_value_compact(with.tree, with.tensor))                                        \
     X(compact_storage, berth_value_compact(with.tree, with.storage_value))                         \
     X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
     X(storage, berth_storage_value(                                                                \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage,                                                                                 \
-      berth_storage_value(with.tree, berth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,    \
-                                                             BERTH_UINT8, 1, "cuda:0", 6)))        \
+      berth_storage_value(with.tree, bth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,      \
+                                                           BERTH_UINT8, 1, "cuda:0", 6)))          \
     /* and what changes one */                                                                     \
     X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
     X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
@@ -122,12 +122,11 @@ static void prepare(void)
     X(set_long_key,                                                                                \
       berth_dict_set_value(with.ordered, with.long_key, with.text) == 0 ? with.ordered : NULL)     \
     X(set_state, berth_value_set_state(with.ordered, with.dict) == 0 ? with.ordered : NULL)        \
-    X(call_extend, berth_call_extend(with.call, &with.text, 1) == 0 ? with.call : NULL)            \
+    X(call_extend, bth_call_extend(with.call, &with.text, 1) == 0 ? with.call : NULL)              \
     X(call_set_items,                                                                              \
-      berth_call_set_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0            \
-          ? with.call                                                                              \
-          : NULL)                                                                                  \
-    X(as_shape, berth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)
+      bth_call_set_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0 ? with.call  \
+                                                                                      : NULL)      \
+    X(as_shape, bth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)
 
 static const int64_t *shape_asked;
 static int32_t rank_asked;
@@ -149,9 +148,9 @@ static const struct maker {
 static void leave(berth_tree *tree, size_t left)
 {
     if (!tree->chunk || tree->chunk_nbytes - tree->chunk_at < left)
-        (void)berth_tree_allocate(tree, tree->chunk_nbytes - tree->chunk_at + 8);
+        (void)bth_tree_allocate(tree, tree->chunk_nbytes - tree->chunk_at + 8);
     while (tree->chunk_nbytes - tree->chunk_at > left)
-        (void)berth_tree_allocate(tree, 8);
+        (void)bth_tree_allocate(tree, 8);
 }
 
 /* One maker, with `left` bytes and refusals of the nth allocation, or from it on; true: it went. */
@@ -259,7 +258,7 @@ static const char *const inert_pickles[] = {
 /* Reads with `left` bytes for values, the nth allocation refused, or all from it on; true: none
  * was.
  */
-static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, const char *words,
+static bool read_with(const struct pickle *pickle, bth_pickle_rules rules, const char *words,
                       int wanted, size_t left, uint64_t nth, bool for_ever)
 {
     berth_value *root = NULL;
@@ -271,8 +270,8 @@ static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, con
     leave(tree, left);
     uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
-    berth_error_clear(&error);
-    int code = berth_pickle_read(pickle->bytes, pickle->nbytes, &rules, tree, &root, &error);
+    bth_error_clear(&error);
+    int code = bth_pickle_read(pickle->bytes, pickle->nbytes, &rules, tree, &root, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : wanted, "%s with %zu bytes: %s", words, left,
                  error.message);
@@ -282,7 +281,7 @@ static bool read_with(const struct pickle *pickle, berth_pickle_rules rules, con
     return !refused;
 }
 
-static size_t read_everywhere(const char *words, berth_pickle_rules rules)
+static size_t read_everywhere(const char *words, bth_pickle_rules rules)
 {
     struct pickle pickle = {0};
     size_t n_points = 0;
@@ -319,7 +318,7 @@ Test(no_memory, every_pickle_fails_cleanly_wherever_a_chunk_ends, .timeout = 120
 /* The same for a stream, whose list of keys is memory of the tree, too. */
 static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bool for_ever)
 {
-    berth_stream stream;
+    bth_stream stream;
     berth_error error;
 
     test_memory_watch();
@@ -327,8 +326,8 @@ static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bo
     leave(tree, left);
     uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
-    berth_error_clear(&error);
-    int code = berth_stream_read(file->bytes, file->nbytes, false, tree, &stream, &error);
+    bth_error_clear(&error);
+    int code = bth_stream_read(file->bytes, file->nbytes, false, tree, &stream, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
                  error.message);
@@ -389,30 +388,30 @@ static berth_value *make_named(berth_tree *tree)
     set(root, "sparse", sparse);
     berth_dict_set_value(root, berth_float(tree, 2.5), sparse); /* only its own name needs memory */
     set(root, "call",
-        berth_call_value(tree, berth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &state, 1),
-                         false));
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &state, 1),
+                       false));
     return root;
 }
 
 /* Asks for every name and path, and by each for its value again; 0, or the first failure. */
-static int ask_names(const berth_names *names, berth_error *error)
+static int ask_names(const bth_names *names, berth_error *error)
 {
-    for (size_t i = 0; i < berth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_count(names); i++) {
         char *texts[2];
-        if (berth_names_text(names, i, &texts[0], &texts[1], error) < 0)
+        if (bth_names_text(names, i, &texts[0], &texts[1], error) < 0)
             return error->code;
         for (int k = 0; k < 2; k++) {
             const berth_value *found =
-                error->code == 0 ? berth_names_find(names, texts[k], error) : NULL;
-            cr_assert(error->code < 0 || found == berth_names_value(names, i), "%s", texts[k]);
-            berth_release(texts[k]);
+                error->code == 0 ? bth_names_find(names, texts[k], error) : NULL;
+            cr_assert(error->code < 0 || found == bth_names_value(names, i), "%s", texts[k]);
+            bth_release(texts[k]);
         }
         if (error->code < 0)
             return error->code;
     }
-    (void)berth_names_find(names, "1.5", error);
+    (void)bth_names_find(names, "1.5", error);
     if (error->code == 0)
-        (void)berth_names_find(names, "call", error);
+        (void)bth_names_find(names, "call", error);
     return error->code;
 }
 
@@ -433,14 +432,14 @@ Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
     const berth_value *root = make_named(tree);
     uint64_t live = test_memory_seen().live_nbytes;
     while (refused) {
-        berth_names *names;
+        bth_names *names;
         berth_error error;
         uint64_t before = test_memory_seen().n_allocations;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         n_points++;
         uint64_t nth = (n_points + 1) / 2; /* it alone, and all from it on */
         test_memory_refuse(nth, n_points % 2 == 0);
-        int code = berth_names_new(root, &names, &error);
+        int code = bth_names_new(root, &names, &error);
         cr_assert_eq(code < 0, names == NULL);
         cr_assert_eq(code, was_refused(before, nth) ? BERTH_E_MEMORY : 0, "allocation %d: %s",
                      (int)nth, error.message);
@@ -450,7 +449,7 @@ Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
         cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", (int)nth,
                      error.message);
         test_memory_refuse(0, false);
-        berth_names_free(names);
+        bth_names_free(names);
         cr_assert_eq(test_memory_seen().live_nbytes, live, "allocation %d leaks", (int)nth);
     }
     berth_tree_free(tree);
@@ -468,24 +467,24 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
     berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
     berth_value *tensor = tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1});
     berth_error error;
-    berth_names *names;
+    bth_names *names;
 
     set(root, "a.b", tensor);
     set(inner, "b", tensor);
     set(root, "a", inner);
-    berth_error_clear(&error);
-    cr_assert_eq(berth_names_new(root, &names, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_names_new(root, &names, &error), 0);
     for (uint64_t nth = 1; refused; nth++) {
         uint64_t before = test_memory_seen().n_allocations;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         test_memory_refuse(nth, true);
-        cr_expect_null(berth_names_find(names, "a.b", &error));
+        cr_expect_null(bth_names_find(names, "a.b", &error));
         refused = was_refused(before, nth);
         cr_expect(error.code == BERTH_E_AMBIGUOUS || (refused && error.code == BERTH_E_MEMORY),
                   "allocation %d: %s", (int)nth, error.message);
     }
     test_memory_refuse(0, false);
-    berth_names_free(names);
+    bth_names_free(names);
     berth_tree_free(tree);
     test_memory_unwatch();
 }
@@ -500,16 +499,16 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
     berth_tree *tree = with.tree = berth_tree_new(NULL);
     berth_value *root = berth_dict(tree);
     berth_error error;
-    berth_names *names;
+    bth_names *names;
 
     set(root, "near", tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1}));
-    berth_error_clear(&error);
-    cr_assert_eq(berth_names_new(root, &names, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_names_new(root, &names, &error), 0);
     for (uint64_t nth = 1; refused; nth++) {
         uint64_t before = test_memory_seen().n_allocations;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         test_memory_refuse(nth, false);
-        cr_expect_null(berth_names_find(names, "neer", &error));
+        cr_expect_null(bth_names_find(names, "neer", &error));
         refused = was_refused(before, nth);
         if (refused && error.code == BERTH_E_MEMORY)
             continue;
@@ -520,7 +519,7 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
     }
     cr_expect_eq(n_without, 1);
     test_memory_refuse(0, false);
-    berth_names_free(names);
+    bth_names_free(names);
     berth_tree_free(tree);
     test_memory_unwatch();
 }
@@ -558,15 +557,15 @@ Test(no_memory, pickles_are_written_whole_or_not_at_all, .timeout = 120)
         uint64_t live = test_memory_seen().live_nbytes;
         for (uint64_t nth = 1; refused; nth++, n_points++) {
             uint64_t before = test_memory_seen().n_allocations;
-            berth_pickled pickled;
+            bth_pickled pickled;
             berth_error error;
-            berth_error_clear(&error);
+            bth_error_clear(&error);
             test_memory_refuse(nth, true);
-            int code = berth_pickle_write(root, false, &pickled, &error);
+            int code = bth_pickle_write(root, false, &pickled, &error);
             refused = was_refused(before, nth);
             cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "%s", error.message);
             if (code == 0)
-                berth_pickled_free(&pickled);
+                bth_pickled_free(&pickled);
             cr_assert_eq(test_memory_seen().live_nbytes, live);
         }
         test_memory_refuse(0, false);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parts of sparse and nested tensors whose ranks are too low: nothing outside a shape is read (T4).
  */
-#include "format/value.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void expect_misfit(berth_layout_kind layout, const int64_t *shape, int32_
     berth_error error;
     berth_value *parts[] = {compressed, plain, values};
 
-    cr_expect_null(berth_sparse_adopt(tree, layout, shape, rank, parts, false));
+    cr_expect_null(bth_sparse_adopt(tree, layout, shape, rank, parts, false));
     berth_tree_error(tree, &error);
     cr_expect_str_eq(error.message, "the parts of a sparse tensor do not fit its shape");
 }
@@ -94,5 +94,5 @@ Test(parts, of_no_tree_are_refused)
     cr_expect_null(berth_nested(NULL, four));
     cr_expect_null(berth_size(NULL, NULL, -1));
     cr_expect_null(berth_device(NULL, NULL, 0));
-    cr_expect_null(berth_global(NULL, "a", SIZE_MAX, "b", 1));
+    cr_expect_null(bth_global(NULL, "a", SIZE_MAX, "b", 1));
 }

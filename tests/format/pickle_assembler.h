@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/pickle_machine.h"
+#include "format/pickle/pickle_machine.h"
 #include "tests/support/support.h"
 
 struct pickle {
@@ -74,22 +74,22 @@ static inline void put_hex(struct pickle *pickle, const char *word, size_t nbyte
     }
 }
 
-static inline void put_argument(struct pickle *pickle, const char **source, berth_form form)
+static inline void put_argument(struct pickle *pickle, const char **source, bth_form form)
 {
     static const size_t number_nbytes[] = {0, 1, 2, 4, 4};
     const char *word;
     size_t nbytes;
-    if (form == BERTH_FORM_NOTHING || !next_word(source, &word, &nbytes))
+    if (form == BTH_FORM_NOTHING || !next_word(source, &word, &nbytes))
         return;
-    if (form <= BERTH_FORM_I4) {
+    if (form <= BTH_FORM_I4) {
         put_little(pickle, (uint64_t)strtoll(word, NULL, 10), number_nbytes[form]);
-    } else if (form == BERTH_FORM_F8) {
+    } else if (form == BTH_FORM_F8) {
         double real = strtod(word, NULL);
         uint64_t bits;
         memcpy(&bits, &real, sizeof bits);
         for (int i = 7; i >= 0; i--)
             put_little(pickle, bits >> (8 * i), 1);
-    } else if (form == BERTH_FORM_LINES) {
+    } else if (form == BTH_FORM_LINES) {
         put(pickle, word, nbytes);
         put(pickle, "\n", 1);
         if (next_word(source, &word, &nbytes))
@@ -97,7 +97,7 @@ static inline void put_argument(struct pickle *pickle, const char **source, bert
         put(pickle, "\n", 1);
     } else { /* TEXT1, TEXT4: 'text', or raw bytes after 0x */
         bool raw = *word == '0';
-        put_little(pickle, raw ? (nbytes - 2) / 2 : nbytes - 2, form == BERTH_FORM_TEXT1 ? 1 : 4);
+        put_little(pickle, raw ? (nbytes - 2) / 2 : nbytes - 2, form == BTH_FORM_TEXT1 ? 1 : 4);
         if (raw)
             put_hex(pickle, word, nbytes);
         else
@@ -128,10 +128,10 @@ static inline void put_word(struct pickle *pickle, const char **source, const ch
         return;
     }
     for (int byte = 0; byte < 256; byte++) {
-        const char *name = berth_opcodes[byte].name;
+        const char *name = bth_opcodes[byte].name;
         if (name && strlen(name) == nbytes && memcmp(name, word, nbytes) == 0) {
             put_little(pickle, (uint64_t)byte, 1);
-            put_argument(pickle, source, (berth_form)berth_opcodes[byte].form);
+            put_argument(pickle, source, (bth_form)bth_opcodes[byte].form);
             return;
         }
     }
@@ -165,7 +165,7 @@ struct reading {
     int code;
 };
 
-static inline struct reading read_by(const struct pickle *pickle, berth_pickle_rules rules)
+static inline struct reading read_by(const struct pickle *pickle, bth_pickle_rules rules)
 {
     struct reading reading = {.tree = berth_tree_new(NULL)};
     uint8_t *exact = malloc(pickle->nbytes); /* a sanitizer sees a byte read behind it */
@@ -173,15 +173,15 @@ static inline struct reading read_by(const struct pickle *pickle, berth_pickle_r
         rules.record = "data.pkl";
     if (pickle->nbytes)
         memcpy(exact, pickle->bytes, pickle->nbytes);
-    berth_error_clear(&reading.error);
-    reading.code = berth_pickle_read(exact, pickle->nbytes, &rules, reading.tree, &reading.root,
-                                     &reading.error);
+    bth_error_clear(&reading.error);
+    reading.code =
+        bth_pickle_read(exact, pickle->nbytes, &rules, reading.tree, &reading.root, &reading.error);
     free(exact);
     return reading;
 }
 
 /* Reads the words; free_reading afterwards. */
-static inline struct reading read_words_by(const char *source, berth_pickle_rules rules)
+static inline struct reading read_words_by(const char *source, bth_pickle_rules rules)
 {
     struct pickle pickle = {0};
     assemble(&pickle, source);
@@ -195,10 +195,10 @@ static inline void free_reading(struct reading *reading)
     berth_tree_free(reading->tree);
 }
 
-#define NO_RULES ((berth_pickle_rules){0})
+#define NO_RULES ((bth_pickle_rules){0})
 
 /* Fails the test unless the words are refused at their `!` with exactly this code and sentence. */
-static inline void refuses_by(berth_pickle_rules rules, const char *source, int code,
+static inline void refuses_by(bth_pickle_rules rules, const char *source, int code,
                               const char *sentence)
 {
     struct pickle pickle = {0};
@@ -224,8 +224,8 @@ static inline void refuses(const char *source, int code, const char *sentence)
     cr_assert_eq(name.code, 0, "%s", name.error.message)
 #define ACCEPTS(name, source) ACCEPTS_BY(name, NO_RULES, source)
 
-#define INERT ((berth_pickle_rules){.inert = true})
-#define STREAM ((berth_pickle_rules){.stream = true})
+#define INERT ((bth_pickle_rules){.inert = true})
+#define STREAM ((bth_pickle_rules){.stream = true})
 
 /* ---- words that many tests use ---- */
 

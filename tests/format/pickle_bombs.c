@@ -31,7 +31,7 @@ static void *counting_reallocate(void *context, void *pointer, size_t nbytes)
 }
 
 /* Reads the pickle and frees it; fails the test if its memory goes beyond the bound. */
-static void read_by_within_bound(struct pickle *pickle, berth_pickle_rules rules, const char *name,
+static void read_by_within_bound(struct pickle *pickle, bth_pickle_rules rules, const char *name,
                                  int wanted)
 {
     berth_set_allocator(&(berth_allocator){.reallocate = counting_reallocate});
@@ -354,13 +354,13 @@ Test(pickle_bombs, items_of_inert_objects)
 /* The size of so many places, as a number, would be small. */
 Test(pickle_bombs, memos_of_more_places_than_memory_has_are_refused)
 {
-    static berth_unpickler unpickler;
-    const berth_pickle_survey survey = {.n_memo = SIZE_MAX / sizeof(berth_value *) + 2};
+    static bth_unpickler unpickler;
+    const bth_pickle_survey survey = {.n_memo = SIZE_MAX / sizeof(berth_value *) + 2};
     berth_error error;
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     unpickler.nbytes = SIZE_MAX;
     unpickler.survey = &survey;
     unpickler.error = &error;
-    cr_expect_eq(berth_unpickle_begin_memo(&unpickler), BERTH_E_MEMORY);
+    cr_expect_eq(bth_unpickle_begin_memo(&unpickler), BERTH_E_MEMORY);
     cr_expect_null(unpickler.memo);
 }

@@ -138,8 +138,8 @@ Test(pickle_read, every_other_opcode_is_refused_by_name)
         int byte;
         const char *name;
     } others[] = {
-#define BERTH_OPCODE_REFUSED(name, byte) {byte, #name},
-#include "format/pickle_opcodes.def"
+#define BTH_OPCODE_REFUSED(name, byte) {byte, #name},
+#include "format/pickle/pickle_opcodes.def"
     };
     size_t n = sizeof others / sizeof *others;
     cr_assert_eq(n, 34);
@@ -156,7 +156,7 @@ Test(pickle_read, exactly_the_opcodes_of_weights_only_are_read)
 {
     size_t n = 0;
     for (int byte = 0; byte < 256; byte++)
-        n += berth_opcodes[byte].allowed;
+        n += bth_opcodes[byte].allowed;
     cr_expect_eq(n, 34, "P1 lists 34 opcodes");
     refuses("!0xff STOP", BERTH_E_FORBIDDEN, "0xff is no pickle opcode");
     refuses("0x00", BERTH_E_FORBIDDEN, "0x00 is no pickle opcode");
@@ -241,7 +241,7 @@ Test(pickle_read, memo_indices_beyond_the_pickle)
 static int read_before_a_wall(const char *words)
 {
     struct pickle pickle = {0};
-    berth_pickle_rules rules = {.record = "data.pkl"};
+    bth_pickle_rules rules = {.record = "data.pkl"};
     berth_value *root;
     berth_error error;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -253,8 +253,8 @@ static int read_before_a_wall(const char *words)
     cr_assert_eq(mprotect(pages + page, page, PROT_NONE), 0);
     uint8_t *bytes = memcpy(pages + page - pickle.nbytes, pickle.bytes, pickle.nbytes);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_error_clear(&error);
-    int code = berth_pickle_read(bytes, pickle.nbytes, &rules, tree, &root, &error);
+    bth_error_clear(&error);
+    int code = bth_pickle_read(bytes, pickle.nbytes, &rules, tree, &root, &error);
     cr_expect(strstr(error.message, "the pickle ends without STOP"), "%s", error.message);
     berth_tree_free(tree);
     (void)munmap(pages, 2 * page);
@@ -323,7 +323,7 @@ Test(pickle_read, items_go_only_into_their_containers)
 
 Test(pickle_read, errors_name_record_and_byte_of_the_file)
 {
-    berth_pickle_rules rules = {.record = "code.pkl", .base_offset = 1000};
+    bth_pickle_rules rules = {.record = "code.pkl", .base_offset = 1000};
     struct reading read = read_words_by("PROTO 2 POP STOP", rules);
     cr_expect_str_eq(read.error.message,
                      "code.pkl at byte 1002: opcode POP (0x30) is not allowed in a checkpoint");
@@ -343,30 +343,29 @@ static const char sample[] =
 Test(pickle_read, the_extent_ends_behind_stop_and_not_at_a_dot_elsewhere)
 {
     struct pickle pickle = {0};
-    berth_pickle_rules rules = {.record = "data.pkl", .base_offset = 64};
+    bth_pickle_rules rules = {.record = "data.pkl", .base_offset = 64};
     berth_error error;
-    berth_pickle_survey survey = {0}, resumed = {0};
+    bth_pickle_survey survey = {0}, resumed = {0};
     assemble(&pickle, sample);
     size_t nbytes = pickle.nbytes;
     assemble(&pickle, "POP POP");
-    berth_error_clear(&error);
-    cr_assert_eq(berth_pickle_look(pickle.bytes, pickle.nbytes, &rules, &survey, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_pickle_look(pickle.bytes, pickle.nbytes, &rules, &survey, &error), 0);
     cr_expect_eq(survey.extent, nbytes);
     for (size_t cut = 0; cut < nbytes; cut++) {
-        berth_error_clear(&error);
-        survey = (berth_pickle_survey){0};
-        cr_expect_eq(berth_pickle_look(pickle.bytes, cut, &rules, &survey, &error),
-                     BERTH_E_TRUNCATED, "cut at %zu", cut);
-        berth_error_clear(&error);
-        (void)berth_pickle_look(pickle.bytes, cut, &rules, &resumed, &error);
+        bth_error_clear(&error);
+        survey = (bth_pickle_survey){0};
+        cr_expect_eq(bth_pickle_look(pickle.bytes, cut, &rules, &survey, &error), BERTH_E_TRUNCATED,
+                     "cut at %zu", cut);
+        bth_error_clear(&error);
+        (void)bth_pickle_look(pickle.bytes, cut, &rules, &resumed, &error);
         cr_expect_eq(resumed.extent, survey.extent, "it goes on where it was, cut at %zu", cut);
     }
     cr_expect_geq(resumed.extent, nbytes - 2);
     pickle.bytes[2] = '0';
-    survey = (berth_pickle_survey){0};
-    berth_error_clear(&error);
-    cr_expect_eq(berth_pickle_look(pickle.bytes, nbytes, &rules, &survey, &error),
-                 BERTH_E_FORBIDDEN);
+    survey = (bth_pickle_survey){0};
+    bth_error_clear(&error);
+    cr_expect_eq(bth_pickle_look(pickle.bytes, nbytes, &rules, &survey, &error), BERTH_E_FORBIDDEN);
     cr_expect_str_eq(error.message,
                      "data.pkl at byte 66: opcode POP (0x30) is not allowed in a checkpoint");
     free(pickle.bytes);
@@ -397,7 +396,7 @@ Test(pickle_read, a_flipped_bit_is_refused_or_read_and_nothing_else)
     for (size_t bit = 0; bit < pickle.nbytes * 8; bit++) {
         pickle.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         for (int inert = 0; inert < 2; inert++) {
-            struct reading read = read_by(&pickle, (berth_pickle_rules){.inert = inert});
+            struct reading read = read_by(&pickle, (bth_pickle_rules){.inert = inert});
             cr_expect((read.code == 0) == (read.root != NULL));
             cr_expect_eq(read.code, read.error.code);
             n_refused += read.code < 0;
@@ -427,11 +426,11 @@ Test(pickle_read, memory_that_runs_out_is_an_error_and_nothing_leaks)
         test_memory_watch();
         berth_tree *tree = berth_tree_new(NULL);
         berth_value *root = NULL;
-        berth_pickle_rules rules = {.record = "data.pkl"};
+        bth_pickle_rules rules = {.record = "data.pkl"};
         berth_error error;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         test_memory_refuse(n_points + 1, n_points % 2 == 0);
-        int code = berth_pickle_read(pickle.bytes, pickle.nbytes, &rules, tree, &root, &error);
+        int code = bth_pickle_read(pickle.bytes, pickle.nbytes, &rules, tree, &root, &error);
         refused = code < 0;
         cr_expect(code == 0 || code == BERTH_E_MEMORY, "%s", error.message);
         berth_tree_free(tree);

@@ -40,10 +40,10 @@ Test(pickle_reduce, every_dtype_and_its_storage_class_may_be_named)
 Test(pickle_reduce, every_row_of_the_table_of_globals_may_be_named)
 {
     static const char *const rows[][2] = {
-#define BERTH_CALLABLE(module, name, build, wanted, optional) {module, name},
-#define BERTH_NAMED(module, name, what) {module, name},
-#define BERTH_TENSOR_CLASS(module, name, dtype) {module, name},
-#include "format/pickle_globals.def"
+#define BTH_CALLABLE(module, name, build, wanted, optional) {module, name},
+#define BTH_NAMED(module, name, what) {module, name},
+#define BTH_TENSOR_CLASS(module, name, dtype) {module, name},
+#include "format/pickle/pickle_globals.def"
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         expect_kind(rows[i][0], rows[i][1], BERTH_KIND_GLOBAL);
@@ -120,8 +120,8 @@ Test(pickle_reduce, unknown_globals_become_inert_on_request)
     cr_expect_str_eq(berth_value_text(berth_value_inner(call), NULL), "os system");
     cr_expect_eq(berth_value_count(call), 1);
     cr_expect_eq(berth_value_count(berth_value_state(call)), 1);
-    cr_expect_not(berth_value_is_new_object(call));
-    cr_expect(berth_value_is_new_object(berth_value_item(read.root, 1)));
+    cr_expect_not(bth_value_is_new_object(call));
+    cr_expect(bth_value_is_new_object(berth_value_item(read.root, 1)));
     cr_expect_eq(berth_value_item(read.root, 2), berth_value_inner(call), "one node");
     free_reading(&read);
 }

@@ -8,8 +8,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/pickle_emit.h"
-#include "format/value.h"
+#include "format/pickle/pickle_emit.h"
+#include "format/values/value.h"
 
 static berth_tree *tree;
 static const float numbers[2];
@@ -37,26 +37,26 @@ static berth_value *tensor(void)
 /* NULL: it is written, and read again. */
 static void expect_written(const berth_value *value, const char *message)
 {
-    berth_pickled pickled;
+    bth_pickled pickled;
     berth_error error;
     berth_value *root;
-    berth_pickle_rules rules = {.record = "data.pkl"};
+    bth_pickle_rules rules = {.record = "data.pkl"};
 
-    berth_error_clear(&error);
-    int code = berth_pickle_write(value, false, &pickled, &error);
+    bth_error_clear(&error);
+    int code = bth_pickle_write(value, false, &pickled, &error);
     if (message) {
         cr_expect_eq(code, BERTH_E_UNSUPPORTED, "%d", code);
         cr_expect_str_eq(error.message, message, "%s", error.message);
         if (code == 0)
-            berth_pickled_free(&pickled);
+            bth_pickled_free(&pickled);
         return;
     }
     cr_assert_eq(code, 0, "%s", error.message);
     berth_tree *read = berth_tree_new(NULL);
-    cr_expect_eq(berth_pickle_read(pickled.bytes, pickled.nbytes, &rules, read, &root, &error), 0,
+    cr_expect_eq(bth_pickle_read(pickled.bytes, pickled.nbytes, &rules, read, &root, &error), 0,
                  "%s", error.message);
     berth_tree_free(read);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 static berth_value *with_state(berth_value *value, berth_value *state)
@@ -122,10 +122,10 @@ Test(pickle_refused, attributes_of_an_ordered_dict_are_a_dict)
 Test(pickle_refused, more_objects_than_can_be_numbered)
 {
     berth_error error = {0};
-    berth_emitter emitter = {.error = &error, .n_memo = BERTH_MEMO_OPEN - 1};
+    bth_emitter emitter = {.error = &error, .n_memo = BTH_MEMO_OPEN - 1};
     uint32_t slot = 0;
 
-    berth_emit_memo(&emitter, &slot);
+    bth_emit_memo(&emitter, &slot);
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message,
                      "data.pkl: more objects than a pickle of protocol 2 can number");
@@ -139,9 +139,9 @@ Test(pickle_refused, text_that_is_too_long)
     if (sizeof(size_t) < 8)
         cr_skip_test("in 32 bits no text is so long");
     berth_error error = {0};
-    berth_emitter emitter = {.error = &error};
+    bth_emitter emitter = {.error = &error};
 
-    berth_emit_text(&emitter, "", (size_t)UINT32_MAX + 1, NULL);
+    bth_emit_text(&emitter, "", (size_t)UINT32_MAX + 1, NULL);
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "data.pkl: text of 4294967296 bytes: pickle protocol 2 holds "
                                     "at most 4294967295");

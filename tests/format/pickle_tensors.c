@@ -95,8 +95,8 @@ Test(pickle_tensors, one_key_has_one_size_and_one_class)
     const berth_value *first = berth_value_item(read.root, 0);
     const berth_value *second = berth_value_item(read.root, 1);
     cr_expect_eq(berth_value_storage(first), berth_value_storage(second));
-    cr_expect_eq(berth_value_storage_class(first), BERTH_DTYPE_NONE);
-    cr_expect_eq(berth_value_storage_class(second), BERTH_UINT8);
+    cr_expect_eq(bth_value_storage_class(first), BERTH_DTYPE_NONE);
+    cr_expect_eq(bth_value_storage_class(second), BERTH_UINT8);
     free_reading(&read);
 }
 

@@ -4,7 +4,7 @@
  * gives the same value, or the same refusal (P1 to P5). That it was read at once is told by the
  * nodes that nobody made.
  */
-#include "format/value.h"
+#include "format/values/value.h"
 #include "tests/format/pickle_assembler.h"
 
 /* The first tensor, in words that the next ones fetch: 2 to 6, and 10. */
@@ -28,22 +28,22 @@
 /* What nodes with a number the usual tensor is spared: key, storage, two tuples, OrderedDict. */
 enum { N_SPARED = 5 };
 
-static struct reading read_as(const struct pickle *pickle, berth_pickle_rules rules,
-                              bool one_by_one, berth_pickle_survey *survey)
+static struct reading read_as(const struct pickle *pickle, bth_pickle_rules rules, bool one_by_one,
+                              bth_pickle_survey *survey)
 {
     berth_error unasked;
-    berth_error_clear(&unasked);
+    bth_error_clear(&unasked);
     rules.one_by_one = one_by_one;
-    *survey = (berth_pickle_survey){0};
-    (void)berth_pickle_look(pickle->bytes, pickle->nbytes, &rules, survey, &unasked);
+    *survey = (bth_pickle_survey){0};
+    (void)bth_pickle_look(pickle->bytes, pickle->nbytes, &rules, survey, &unasked);
     return read_by(pickle, rules);
 }
 
 static void expect_same_storages(const berth_tree *a, const berth_tree *b)
 {
-    cr_assert_eq(berth_tree_n_storages(a), berth_tree_n_storages(b));
-    for (size_t i = 0; i < berth_tree_n_storages(a); i++) {
-        const berth_storage *x = berth_tree_storage(a, i), *y = berth_tree_storage(b, i);
+    cr_assert_eq(bth_tree_n_storages(a), bth_tree_n_storages(b));
+    for (size_t i = 0; i < bth_tree_n_storages(a); i++) {
+        const berth_storage *x = bth_tree_storage(a, i), *y = bth_tree_storage(b, i);
         cr_expect_str_eq(x->key, y->key);
         cr_expect_str_eq(x->location, y->location);
         cr_expect_eq(x->dtype, y->dtype);
@@ -55,28 +55,28 @@ static void expect_same_storages(const berth_tree *a, const berth_tree *b)
 /* Written again they are the same bytes, if they can be written. */
 static void expect_same_values(const berth_value *a, const berth_value *b)
 {
-    berth_pickled x = {0}, y = {0};
+    bth_pickled x = {0}, y = {0};
     berth_error error, other;
-    berth_error_clear(&error);
-    berth_error_clear(&other);
-    int code = berth_pickle_write(a, false, &x, &error);
-    cr_assert_eq(code, berth_pickle_write(b, false, &y, &other));
+    bth_error_clear(&error);
+    bth_error_clear(&other);
+    int code = bth_pickle_write(a, false, &x, &error);
+    cr_assert_eq(code, bth_pickle_write(b, false, &y, &other));
     cr_expect_str_eq(error.message, other.message);
     if (code == 0) {
         cr_expect_eq(x.nbytes, y.nbytes);
         cr_expect(x.nbytes == y.nbytes && memcmp(x.bytes, y.bytes, x.nbytes) == 0);
-        berth_pickled_free(&x);
-        berth_pickled_free(&y);
+        bth_pickled_free(&x);
+        bth_pickled_free(&y);
     }
 }
 
 /* Reads both ways; how many nodes fewer are made by short cuts. */
-static size_t compare(const struct pickle *pickle, berth_pickle_rules rules)
+static size_t compare(const struct pickle *pickle, bth_pickle_rules rules)
 {
-    berth_pickle_survey survey, other;
+    bth_pickle_survey survey, other;
     struct reading quick = read_as(pickle, rules, false, &survey);
     struct reading slow = read_as(pickle, rules, true, &other);
-    size_t spared = berth_tree_n_ids(slow.tree) - berth_tree_n_ids(quick.tree);
+    size_t spared = bth_tree_n_ids(slow.tree) - bth_tree_n_ids(quick.tree);
     cr_assert_eq(quick.code, slow.code, "%s, not %s", quick.error.message, slow.error.message);
     cr_expect_str_eq(quick.error.message, slow.error.message);
     cr_expect_eq(quick.error.offset, slow.error.offset);
@@ -91,7 +91,7 @@ static size_t compare(const struct pickle *pickle, berth_pickle_rules rules)
     return spared;
 }
 
-static size_t spared_by(const char *words, berth_pickle_rules rules, int code)
+static size_t spared_by(const char *words, bth_pickle_rules rules, int code)
 {
     struct pickle pickle = {0};
     assemble(&pickle, words);
@@ -180,17 +180,17 @@ Test(pickle_usual, what_is_fetched_again_is_kept)
 /* Which indices are fetched is known by their remainders: one too many is kept, none too few. */
 Test(pickle_usual, what_looks_like_an_index_that_is_fetched_is_kept)
 {
-    static char filler[BERTH_FETCHED_BITS];
+    static char filler[BTH_FETCHED_BITS];
     for (int index = 15; index <= 21; index++) {
         struct pickle pickle = {0};
         char words[100];
         memset(filler, 'a', sizeof filler);
         assemble(&pickle, BEGIN);
         put_text(&pickle, filler, sizeof filler);
-        (void)snprintf(words, sizeof words, "LONG_BINPUT %d 'c' ", BERTH_FETCHED_BITS + index);
+        (void)snprintf(words, sizeof words, "LONG_BINPUT %d 'c' ", BTH_FETCHED_BITS + index);
         assemble(&pickle, words);
         assemble(&pickle, USUAL);
-        (void)snprintf(words, sizeof words, "LONG_BINGET %d TUPLE2 ", BERTH_FETCHED_BITS + index);
+        (void)snprintf(words, sizeof words, "LONG_BINGET %d TUPLE2 ", BTH_FETCHED_BITS + index);
         assemble(&pickle, words);
         assemble(&pickle, END);
         cr_expect_eq(compare(&pickle, NO_RULES), index == 21 ? N_SPARED : 0, "%d", index);

@@ -291,12 +291,12 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
 
 Test(pickle_write, inert_calls_are_written_back)
 {
-    berth_value *class = berth_global(tree, "a.b", 3, "C", 1);
+    berth_value *class = bth_global(tree, "a.b", 3, "C", 1);
     berth_value *one = berth_int(tree, 1);
     berth_value *list = berth_list(tree);
-    berth_value *made = add(list, berth_call_value(tree, class, berth_tuple(tree, &one, 1), true));
+    berth_value *made = add(list, bth_call_value(tree, class, berth_tuple(tree, &one, 1), true));
     cr_assert_eq(berth_value_set_state(made, berth_dict(tree)), 0);
-    add(list, berth_call_value(tree, class, berth_tuple(tree, NULL, 0), false));
+    add(list, bth_call_value(tree, class, berth_tuple(tree, NULL, 0), false));
     add(list, made);
     add(list, class);
     check_pickle(list, "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005"
@@ -311,7 +311,7 @@ Test(pickle_write, classes_of_one_name_in_many_modules)
     size_t nbytes = 6;
     for (int i = 0; i < 100; i++) {
         int n = snprintf(module, sizeof module, "m%d", i);
-        add(list, add(list, berth_global(tree, module, (size_t)n, "C", 1)));
+        add(list, add(list, bth_global(tree, module, (size_t)n, "C", 1)));
         nbytes += (size_t)snprintf(expected + nbytes, sizeof expected - nbytes, "c%s\nC\nq%ch%c",
                                    module, i + 1, i + 1);
     }
@@ -345,9 +345,9 @@ Test(pickle_write, a_counter_that_holds_itself_is_refused)
 Test(pickle_write, no_value_is_refused)
 {
     berth_error error;
-    berth_pickled pickled;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_pickle_write(NULL, false, &pickled, &error), BERTH_E_ARGUMENT);
+    bth_pickled pickled;
+    bth_error_clear(&error);
+    cr_assert_eq(bth_pickle_write(NULL, false, &pickled, &error), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "data.pkl: no value to save");
 }
 
@@ -359,9 +359,9 @@ Test(pickle_write, depth_is_bounded_by_memory_alone_P3)
     berth_value *inner = root;
     for (int i = 0; i < 500000; i++)
         inner = add(inner, berth_list(tree));
-    berth_pickled pickled = must_write(root);
+    bth_pickled pickled = must_write(root);
     cr_expect_gt(pickled.nbytes, 500000u * 3);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 Test(pickle_write, shared_nodes_are_written_once_P3)
@@ -369,7 +369,7 @@ Test(pickle_write, shared_nodes_are_written_once_P3)
     berth_value *value = berth_tuple(tree, (berth_value *[]){text(tree, "x")}, 1);
     for (int i = 0; i < 100; i++) /* spelled out: 2^100 */
         value = berth_tuple(tree, (berth_value *[]){value, value}, 2);
-    berth_pickled pickled = must_write(value);
+    bth_pickled pickled = must_write(value);
     cr_expect_lt(pickled.nbytes, 1000);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }

@@ -8,39 +8,39 @@
 
 #include "config/error.h"
 #include "format/checksum.h"
-#include "format/pickle.h"
+#include "format/pickle/pickle.h"
 
 /* The bytes of a pickle are a string literal's, without its NUL. */
 #define check_pickle(value, expected) check_bytes(value, expected, sizeof(expected) - 1)
 
-static inline berth_pickled must_write(const berth_value *value)
+static inline bth_pickled must_write(const berth_value *value)
 {
     berth_error error;
-    berth_pickled pickled;
-    berth_error_clear(&error);
+    bth_pickled pickled;
+    bth_error_clear(&error);
     cr_assert_not_null(value);
-    cr_assert_eq(berth_pickle_write(value, false, &pickled, &error), BERTH_OK, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(value, false, &pickled, &error), BERTH_OK, "%s", error.message);
     return pickled;
 }
 
 static inline void check_bytes(const berth_value *value, const char *expected, size_t nbytes)
 {
-    berth_pickled pickled = must_write(value);
+    bth_pickled pickled = must_write(value);
     for (size_t i = 0; i < nbytes && i < pickled.nbytes; i++)
         cr_assert_eq(pickled.bytes[i], (uint8_t)expected[i], "byte %zu is 0x%02x, not 0x%02x", i,
                      pickled.bytes[i], (uint8_t)expected[i]);
     cr_assert_eq(pickled.nbytes, nbytes);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 /* struct expected_sum is each program's own. */
 static inline void check_sum(const berth_value *value, size_t n, size_t nbytes, uint32_t crc32)
 {
-    berth_pickled pickled = must_write(value);
+    bth_pickled pickled = must_write(value);
     cr_expect_eq(pickled.nbytes, nbytes, "%zu items: %zu bytes, not %zu", n, pickled.nbytes,
                  nbytes);
-    cr_expect_eq(berth_crc32(0, pickled.bytes, pickled.nbytes), crc32, "%zu items", n);
-    berth_pickled_free(&pickled);
+    cr_expect_eq(bth_crc32(0, pickled.bytes, pickled.nbytes), crc32, "%zu items", n);
+    bth_pickled_free(&pickled);
 }
 
 /* The whole message of a refusal. */
@@ -48,13 +48,13 @@ static inline void check_refused(const berth_value *value, bool foreign, int cod
                                  const char *message)
 {
     berth_error error;
-    berth_pickled pickled;
-    berth_error_clear(&error);
+    bth_pickled pickled;
+    bth_error_clear(&error);
     cr_assert_not_null(value);
-    cr_expect_eq(berth_pickle_write(value, foreign, &pickled, &error), code);
+    cr_expect_eq(bth_pickle_write(value, foreign, &pickled, &error), code);
     cr_expect_str_eq(error.message, message);
     cr_expect_null(pickled.bytes);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 static inline berth_value *text(berth_tree *tree, const char *string)

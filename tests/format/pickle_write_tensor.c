@@ -129,13 +129,13 @@ Test(pickle_write_tensor, storages_are_numbered_as_they_are_met)
     berth_storage *early = berth_storage_new(tree, BERTH_FLOAT64, zeros, 16, NULL);
     berth_storage_new(tree, BERTH_INT8, zeros, 1, NULL); /* met nowhere */
     berth_value *list = LIST(berth_storage_value(tree, early), berth_storage_value(tree, late));
-    berth_pickled pickled = must_write(list);
+    bth_pickled pickled = must_write(list);
     cr_assert_eq(pickled.n_storages, 2);
     cr_expect_eq(pickled.storages[0], early);
     cr_expect_eq(pickled.storages[1], late);
     cr_expect_eq(pickled.dtypes[0], BERTH_FLOAT64);
     cr_expect_eq(pickled.dtypes[1], BERTH_INT8);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 Test(pickle_write_tensor, bare_storages)
@@ -172,14 +172,14 @@ Test(pickle_write_tensor, storage_views_become_offsets)
     moved.storage_offset = 1;
     berth_tensor same = view(root, BERTH_FLOAT32, 1, (int64_t[]){2});
     same.storage_offset = 3;
-    berth_pickled on_part = must_write(berth_tensor_value(tree, &moved));
-    berth_pickled on_root = must_write(berth_tensor_value(tree, &same));
+    bth_pickled on_part = must_write(berth_tensor_value(tree, &moved));
+    bth_pickled on_root = must_write(berth_tensor_value(tree, &same));
     cr_assert_eq(on_part.n_storages, 1);
     cr_expect_eq(on_part.storages[0], root);
     cr_assert_eq(on_part.nbytes, on_root.nbytes);
     cr_expect_arr_eq(on_part.bytes, on_root.bytes, on_root.nbytes);
-    berth_pickled_free(&on_part);
-    berth_pickled_free(&on_root);
+    bth_pickled_free(&on_part);
+    bth_pickled_free(&on_root);
 }
 
 /* ---- Parameters, attributes ---- */
@@ -196,11 +196,11 @@ Test(pickle_write_tensor, a_parameters_tensor_is_written_detached)
     berth_value *tensor = flagged(BERTH_FLOAT32, 2, BERTH_REQUIRES_GRAD);
     berth_value *parameter = berth_parameter(tree, tensor, true);
     check_pickle(LIST(parameter, parameter), expected_parameter);
-    berth_pickled alone = must_write(LIST(parameter));
-    berth_pickled both = must_write(LIST(parameter, tensor));
+    bth_pickled alone = must_write(LIST(parameter));
+    bth_pickled both = must_write(LIST(parameter, tensor));
     cr_expect_gt(both.nbytes, alone.nbytes + 20, "the tensor itself is another object");
-    berth_pickled_free(&alone);
-    berth_pickled_free(&both);
+    bth_pickled_free(&alone);
+    bth_pickled_free(&both);
 }
 
 Test(pickle_write_tensor, a_parameter_with_attributes)
@@ -225,9 +225,9 @@ Test(pickle_write_tensor, a_tensor_that_is_its_own_attribute_is_refused)
     berth_value *tensor = berth_subclass(tree, vector(BERTH_FLOAT32, 2), state);
     berth_dict_set(state, "self", tensor);
     berth_error error;
-    berth_pickled pickled;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_pickle_write(tensor, false, &pickled, &error), BERTH_E_UNSUPPORTED);
+    bth_pickled pickled;
+    bth_error_clear(&error);
+    cr_assert_eq(bth_pickle_write(tensor, false, &pickled, &error), BERTH_E_UNSUPPORTED);
     cr_assert_not_null(strstr(error.message, "contains itself"));
 }
 
@@ -251,14 +251,14 @@ Test(pickle_write_tensor, a_quantized_meta_tensor_is_written_as_any_on_meta)
 {
     const int64_t n = 2;
     berth_tensor tensor = {.dtype = BERTH_QINT8, .rank = 1, .shape = &n, .flags = BERTH_META};
-    berth_pickled plain = must_write(berth_tensor_value(tree, &tensor));
+    bth_pickled plain = must_write(berth_tensor_value(tree, &tensor));
     tensor.qscheme = BERTH_PER_TENSOR_AFFINE;
     tensor.scale = 0.5;
-    berth_pickled quantized = must_write(berth_tensor_value(tree, &tensor));
+    bth_pickled quantized = must_write(berth_tensor_value(tree, &tensor));
     cr_assert_eq(quantized.nbytes, plain.nbytes);
     cr_expect_arr_eq(quantized.bytes, plain.bytes, plain.nbytes);
-    berth_pickled_free(&plain);
-    berth_pickled_free(&quantized);
+    bth_pickled_free(&plain);
+    bth_pickled_free(&quantized);
 }
 
 static berth_value *per_channel(berth_qscheme qscheme)
@@ -366,11 +366,11 @@ Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes
     berth_tensor bytes = view(storage, BERTH_UINT8, 1, (int64_t[]){8});
     berth_tensor floats = view(empty, BERTH_FLOAT32, 1, (int64_t[]){0});
     berth_tensor integers = view(empty, BERTH_INT32, 1, (int64_t[]){0});
-    berth_pickled pickled =
+    bth_pickled pickled =
         must_write(LIST(berth_tensor_value(tree, &shorts), berth_tensor_value(tree, &bytes),
                         berth_tensor_value(tree, &floats), berth_tensor_value(tree, &integers)));
     cr_expect_eq(pickled.n_storages, 2);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_byte_order_T5)
@@ -389,14 +389,14 @@ Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_by
 Test(pickle_write_tensor, what_pytorch_swaps_or_has_nothing_to_swap_passes_T5)
 {
     berth_error error;
-    berth_pickled pickled;
-    berth_error_clear(&error);
+    bth_pickled pickled;
+    bth_error_clear(&error);
     berth_value *list =
         LIST(vector(BERTH_COMPLEX128, 2), vector(BERTH_FLOAT8_E4M3FN, 2), vector(BERTH_BOOL, 2));
-    cr_assert_eq(berth_pickle_write(list, true, &pickled, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(list, true, &pickled, &error), 0, "%s", error.message);
     cr_expect_eq(pickled.dtypes[0], BERTH_COMPLEX128);
     cr_expect_eq(pickled.dtypes[1], BERTH_DTYPE_NONE);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 /* ---- W6 ---- */
@@ -418,7 +418,7 @@ static berth_value *large_value(void)
     for (int i = 0; i < 100; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%d", i);
-        berth_value *class = berth_global(tree, "a.b", 3, name, (size_t)n);
+        berth_value *class = bth_global(tree, "a.b", 3, name, (size_t)n);
         berth_list_append(inner, LIST(class, class, vector(BERTH_INT8, 2)));
         berth_value *next = berth_list(tree);
         berth_list_append(inner, next);
@@ -433,12 +433,12 @@ Test(pickle_write_tensor, a_class_named_again_is_fetched_however_many_there_are)
     for (int i = 0; i < 200; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%03d", i % 100);
-        berth_list_append(root, berth_global(tree, "a.b", 3, name, (size_t)n));
+        berth_list_append(root, bth_global(tree, "a.b", 3, name, (size_t)n));
     }
-    berth_pickled pickled = must_write(root);
+    bth_pickled pickled = must_write(root);
     /* PROTO, list, MARK, APPENDS, STOP; 100 GLOBALs of 10 bytes with BINPUT; 100 BINGETs. */
     cr_expect_eq(pickled.nbytes, 2 + 3 + 1 + 1 + 1 + 100 * (10 + 2) + 100 * 2);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
 }
 
 Test(pickle_write_tensor, every_refused_allocation_is_a_clean_failure_W6)
@@ -451,11 +451,11 @@ Test(pickle_write_tensor, every_refused_allocation_is_a_clean_failure_W6)
             uint64_t held = test_memory_seen().live_nbytes;
             test_memory_refuse(n_points + 1, for_ever);
             berth_error error;
-            berth_pickled pickled;
-            berth_error_clear(&error);
-            code = berth_pickle_write(value, false, &pickled, &error);
+            bth_pickled pickled;
+            bth_error_clear(&error);
+            code = bth_pickle_write(value, false, &pickled, &error);
             cr_assert(code == 0 || code == BERTH_E_MEMORY, "%s", error.message);
-            berth_pickled_free(&pickled);
+            bth_pickled_free(&pickled);
             cr_expect_eq(test_memory_seen().live_nbytes, held, "point %lu",
                          (unsigned long)n_points);
         }

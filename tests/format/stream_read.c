@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams from before PyTorch 1.6: the five pickles, the key list, where the elements lie. */
-#include "format/stream_read.h"
+#include "format/pickle/stream_read.h"
 
 #include "tests/format/pickle_assembler.h"
 
@@ -22,7 +22,7 @@
 struct streamed {
     struct pickle file;
     berth_tree *tree;
-    berth_stream stream;
+    bth_stream stream;
     berth_error error;
     int code;
 };
@@ -31,9 +31,9 @@ static struct streamed read_stream_by(const char *words, bool inert)
 {
     struct streamed read = {.tree = berth_tree_new(NULL)};
     assemble(&read.file, words);
-    berth_error_clear(&read.error);
-    read.code = berth_stream_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.stream,
-                                  &read.error);
+    bth_error_clear(&read.error);
+    read.code = bth_stream_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.stream,
+                                &read.error);
     return read;
 }
 
@@ -64,8 +64,8 @@ static int place_all(struct streamed *read)
         uint8_t count[8] = {0};
         if (at + 8 <= read->file.nbytes)
             memcpy(count, read->file.bytes + at, 8);
-        read->code = berth_stream_place(&read->stream, read->tree, i, count, at, read->file.nbytes,
-                                        &at, &read->error);
+        read->code = bth_stream_place(&read->stream, read->tree, i, count, at, read->file.nbytes,
+                                      &at, &read->error);
     }
     if (read->code == 0)
         cr_expect_eq(at, read->file.nbytes, "the last storage ends the file");
@@ -74,7 +74,7 @@ static int place_all(struct streamed *read)
 
 static uint64_t offset_of(const struct streamed *read, const char *key)
 {
-    return berth_tree_find_storage(read->tree, key, strlen(key))->offset;
+    return bth_tree_find_storage(read->tree, key, strlen(key))->offset;
 }
 
 /* ---- what is read ---- */
@@ -83,12 +83,12 @@ Test(stream_read, a_stream_is_told_by_its_magic_number)
 {
     struct pickle pickle = {0};
     assemble(&pickle, MAGIC);
-    cr_expect(berth_stream_is(pickle.bytes, pickle.nbytes));
-    cr_expect(berth_stream_is(pickle.bytes, 14));
-    cr_expect_not(berth_stream_is(pickle.bytes, 13));
+    cr_expect(bth_stream_is(pickle.bytes, pickle.nbytes));
+    cr_expect(bth_stream_is(pickle.bytes, 14));
+    cr_expect_not(bth_stream_is(pickle.bytes, 13));
     for (size_t i = 0; i < 14; i++) {
         pickle.bytes[i] ^= 1;
-        cr_expect_not(berth_stream_is(pickle.bytes, pickle.nbytes), "byte %zu", i);
+        cr_expect_not(bth_stream_is(pickle.bytes, pickle.nbytes), "byte %zu", i);
         pickle.bytes[i] ^= 1;
     }
     free(pickle.bytes);
@@ -206,12 +206,12 @@ Test(stream_read, more_bytes_are_asked_for_before_anything_is_built)
     assemble(&pickle, MAGIC PROTOCOL SYSTEM OBJECT KEYS);
     berth_tree *tree = berth_tree_new(NULL);
     for (size_t cut = 0; cut < pickle.nbytes; cut++) {
-        berth_stream stream;
+        bth_stream stream;
         berth_error error;
-        berth_error_clear(&error);
-        int code = berth_stream_read(pickle.bytes, cut, false, tree, &stream, &error);
+        bth_error_clear(&error);
+        int code = bth_stream_read(pickle.bytes, cut, false, tree, &stream, &error);
         cr_expect_eq(code, BERTH_E_TRUNCATED, "cut at %zu: %s", cut, error.message);
-        cr_expect_eq(berth_tree_n_ids(tree), 0);
+        cr_expect_eq(bth_tree_n_ids(tree), 0);
     }
     berth_tree_free(tree);
     free(pickle.bytes);
@@ -225,26 +225,26 @@ Test(stream_read, counts_that_differ_and_files_that_end_are_refused)
     char message[100];
     uint8_t count[8] = {3};
     cr_expect_eq(
-        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
         BERTH_E_TENSOR);
     snprintf(message, sizeof message,
              "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
              (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
-    berth_error_clear(&read.error);
+    bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\100", 8); /* x 4 wraps to 8 (T1) */
     cr_expect_eq(
-        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
         BERTH_E_TENSOR);
-    berth_error_clear(&read.error);
+    bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\0", 8);
     cr_expect_eq(
-        berth_stream_place(&read.stream, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
+        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
     cr_expect_eq(next, at + 16);
     for (uint64_t file_nbytes = at - 1; file_nbytes < at + 16; file_nbytes++) {
-        berth_error_clear(&read.error);
-        cr_expect_eq(berth_stream_place(&read.stream, read.tree, 0, count, at, file_nbytes, &next,
-                                        &read.error),
+        bth_error_clear(&read.error);
+        cr_expect_eq(bth_stream_place(&read.stream, read.tree, 0, count, at, file_nbytes, &next,
+                                      &read.error),
                      BERTH_E_TRUNCATED);
     }
     snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",
@@ -261,10 +261,10 @@ static void read_file(struct streamed *read, const char *name)
     *read = (struct streamed){.tree = berth_tree_new(NULL)};
     read->file.bytes = test_read_file(path, &read->file.nbytes);
     free(path);
-    berth_error_clear(&read->error);
-    cr_assert(berth_stream_is(read->file.bytes, read->file.nbytes));
-    read->code = berth_stream_read(read->file.bytes, read->file.nbytes, false, read->tree,
-                                   &read->stream, &read->error);
+    bth_error_clear(&read->error);
+    cr_assert(bth_stream_is(read->file.bytes, read->file.nbytes));
+    read->code = bth_stream_read(read->file.bytes, read->file.nbytes, false, read->tree,
+                                 &read->stream, &read->error);
 }
 
 Test(stream_read, files_of_pytorch_are_read_to_their_last_byte)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T1, T2 and T4: bounds of tensors, and of those that are made of several. */
-#include "format/tensor.h"
+#include "format/values/tensor.h"
 
 #include "config/error.h"
-#include "format/value.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const uint8_t data[4096];
 
 static void set_up(void)
 {
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     tree = berth_tree_new(NULL);
 }
 
@@ -27,15 +27,15 @@ TestSuite(tensor, .init = set_up, .fini = tear_down);
 
 static void expect_bad(const berth_tensor *tensor, const char *message)
 {
-    berth_error_clear(&error);
-    cr_assert_eq(berth_tensor_check(tensor, &error), BERTH_E_TENSOR, "%s", message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_tensor_check(tensor, &error), BERTH_E_TENSOR, "%s", message);
     cr_assert_str_eq(error.message, message);
 }
 
 static void expect_good(const berth_tensor *tensor)
 {
-    berth_error_clear(&error);
-    cr_assert_eq(berth_tensor_check(tensor, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_tensor_check(tensor, &error), 0, "%s", error.message);
 }
 
 static berth_storage *storage(berth_dtype dtype, uint64_t nbytes)
@@ -71,7 +71,7 @@ Test(tensor, names_the_storage_of_a_file)
 {
     berth_tensor tensor = {.dtype = BERTH_INT64,
                            .storage =
-                               berth_tree_meet_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
+                               bth_tree_meet_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
     expect_bad(&tensor, "a tensor of int64, shape [], stride [] and storage offset 0 ends at byte "
                         "8 of storage 17, which has 0");
 }
@@ -197,10 +197,10 @@ Test(tensor, numel_of_an_empty_shape_never_overflows)
     static const int64_t shapes[2][3] = {{INT64_MAX, 0, INT64_MAX}, {INT64_MAX, INT64_MAX, 0}};
     int64_t numel = -1;
     for (int i = 0; i < 2; i++) {
-        cr_assert(berth_shape_numel(shapes[i], 3, &numel));
+        cr_assert(bth_shape_numel(shapes[i], 3, &numel));
         cr_assert_eq(numel, 0);
     }
-    cr_assert(berth_shape_numel(NULL, 0, &numel));
+    cr_assert(bth_shape_numel(NULL, 0, &numel));
     cr_assert_eq(numel, 1);
 }
 

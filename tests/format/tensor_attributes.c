@@ -4,7 +4,7 @@
  * another thing than an attribute, are neither read nor written. tests/peers/attributes.py has all
  * names of the installed PyTorch.
  */
-#include "format/value.h"
+#include "format/values/value.h"
 #include "tests/format/pickle_assembler.h"
 
 #define PARAMETER(state)                                                                           \
@@ -145,19 +145,19 @@ Test(tensor_attributes, a_parameter_is_neither_around_nor_within_them)
 static int save_with(berth_value *state, bool of_parameter, bool is_slots, berth_error *error)
 {
     static const float number;
-    berth_tree *tree = berth_value_tree(state);
-    berth_pickled pickled;
+    berth_tree *tree = bth_value_tree(state);
+    bth_pickled pickled;
     berth_value *pair[] = {berth_none(tree), state};
     berth_value *tensor =
         berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .data = &number});
     if (of_parameter)
         tensor = berth_parameter(tree, tensor, true);
-    berth_error_clear(error);
-    int code = berth_pickle_write(
+    bth_error_clear(error);
+    int code = bth_pickle_write(
         berth_subclass(tree, tensor, is_slots ? berth_tuple(tree, pair, 2) : state), false,
         &pickled, error);
     if (code == 0)
-        berth_pickled_free(&pickled);
+        bth_pickled_free(&pickled);
     return code;
 }
 

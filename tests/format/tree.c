@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The memory of a tree (P3), its failure, its storages (T3). */
-#include "format/node.h"
-#include "format/value.h"
+#include "format/values/node.h"
+#include "format/values/value.h"
 #include "tests/support/support.h"
 
 #include <criterion/criterion.h>
@@ -78,8 +78,8 @@ Test(tree, values_of_another_tree_are_refused)
     cr_assert_lt(berth_list_append(list, foreign), 0);
     expect_error(tree, BERTH_E_ARGUMENT, "an item of a list is of another tree");
     cr_assert_null(berth_tuple(tree, &foreign, 1));
-    cr_assert_eq(berth_value_tree(list), tree);
-    cr_assert_eq(berth_value_tree(foreign), other);
+    cr_assert_eq(bth_value_tree(list), tree);
+    cr_assert_eq(bth_value_tree(foreign), other);
     berth_tree_free(other);
     berth_tree_free(tree);
 }
@@ -90,7 +90,7 @@ Test(tree, large_values_know_their_tree)
     char *text = calloc(1, 100000);
     memset(text, 'a', 99999);
     berth_value *value = berth_str(tree, text, 99999);
-    cr_assert_eq(berth_value_tree(value), tree);
+    cr_assert_eq(bth_value_tree(value), tree);
     cr_assert_str_eq(berth_value_text(value, NULL), text);
     free(text);
     berth_tree_free(tree);
@@ -101,7 +101,7 @@ Test(tree, the_newest_block_is_given_back_too)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     uint64_t nbytes = test_memory_seen().live_nbytes;
-    berth_tree_discard(tree, berth_tree_allocate(tree, 2000), 2000);
+    bth_tree_discard(tree, bth_tree_allocate(tree, 2000), 2000);
     cr_expect_eq(test_memory_seen().live_nbytes, nbytes);
     cr_expect_not_null(berth_list(tree));
     berth_tree_free(tree);
@@ -114,7 +114,7 @@ Test(tree, as_many_bytes_as_there_are_addresses_are_refused)
     berth_tree *tree = berth_tree_new(NULL);
     char message[80];
     (void)snprintf(message, sizeof(message), "out of memory: %zu bytes for values", SIZE_MAX);
-    cr_expect_null(berth_tree_allocate(tree, SIZE_MAX));
+    cr_expect_null(bth_tree_allocate(tree, SIZE_MAX));
     expect_error(tree, BERTH_E_MEMORY, message);
     berth_tree_free(tree);
 }
@@ -122,16 +122,16 @@ Test(tree, as_many_bytes_as_there_are_addresses_are_refused)
 Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    cr_assert_eq(berth_value_id(berth_none(tree)), SIZE_MAX);
-    cr_assert_eq(berth_value_id(berth_bool(tree, true)), SIZE_MAX);
-    cr_assert_eq(berth_value_id(berth_int(tree, 1)), SIZE_MAX);
-    cr_assert_eq(berth_value_id(berth_float(tree, 1)), SIZE_MAX);
-    cr_assert_eq(berth_value_id(berth_tuple(tree, NULL, 0)), SIZE_MAX);
-    cr_assert_eq(berth_value_id(berth_list(tree)), 0);
-    cr_assert_eq(berth_value_id(berth_str(tree, "a", 1)), 1);
-    cr_assert_eq(berth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
-    cr_assert_eq(berth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
-    cr_assert_eq(berth_tree_n_ids(tree), 3);
+    cr_assert_eq(bth_value_id(berth_none(tree)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_bool(tree, true)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_int(tree, 1)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_float(tree, 1)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_tuple(tree, NULL, 0)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_list(tree)), 0);
+    cr_assert_eq(bth_value_id(berth_str(tree, "a", 1)), 1);
+    cr_assert_eq(bth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_tree_n_ids(tree), 3);
     berth_tree_free(tree);
 }
 
@@ -162,7 +162,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     _Alignas(8) static char given[GIVEN_NBYTES];
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
-    berth_tree_give(tree, given, sizeof given);
+    bth_tree_give(tree, given, sizeof given);
     berth_value *dict = berth_dict(tree);
     fill_dict(tree, dict, 0, FEW);
     cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
@@ -170,7 +170,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     fill_dict(tree, dict, FEW, LOTS);
     cr_expect_gt(test_memory_seen().n_allocations, 1);
     for (int64_t i = 0; i < LOTS; i++)
-        cr_assert_eq(berth_dict_find_int(dict, i), (size_t)i);
+        cr_assert_eq(bth_dict_find_int(dict, i), (size_t)i);
     cr_expect_eq(berth_tree_error(tree, NULL), 0);
     berth_tree_free(tree);
     cr_expect_eq(test_memory_seen().live_nbytes, 0);
@@ -181,7 +181,7 @@ Test(tree, what_is_too_little_for_a_block_is_not_used)
 {
     _Alignas(8) static char given[20];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_tree_give(tree, given, sizeof given);
+    bth_tree_give(tree, given, sizeof given);
     char text[2000];
     memset(text, 'a', sizeof text);
     cr_expect(berth_str(tree, text, sizeof text));
@@ -218,7 +218,7 @@ Test(tree, a_list_of_empty_lists_stays_within_the_bound)
     berth_value **items = malloc(MANY * sizeof(*items));
     for (int i = 0; i < MANY; i++)
         items[i] = berth_list(tree); /* ] is one byte */
-    berth_list_extend(berth_list(tree), items, MANY);
+    bth_list_extend(berth_list(tree), items, MANY);
     free(items);
     expect_within(tree, MANY * (64 - 16));
 }
@@ -266,7 +266,7 @@ Test(tree, sets_and_bytes_made_by_reduce_stay_within_the_bound)
     memset(text, 'a', MANY - 1);
     berth_value *string = berth_str(tree, text, MANY - 1);
     for (int i = 0; i < MANY; i++) /* h.h.R: five bytes each, never a copy */
-        berth_bytearray_from(tree, berth_bytes_from_latin1(tree, string));
+        bth_bytearray_from(tree, bth_bytes_from_latin1(tree, string));
     free(text);
     expect_within(tree, (uint64_t)MANY * 2 + (uint64_t)MANY * 10 * 48);
 }
@@ -279,7 +279,7 @@ Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 60)
         items[i] = berth_int(tree, i);
     berth_value *tuple = berth_tuple(tree, items, MANY);
     for (int i = 0; i < MANY; i++)
-        cr_assert_not_null(berth_size_from(tree, tuple));
+        cr_assert_not_null(bth_size_from(tree, tuple));
     free(items);
     expect_within(tree, (uint64_t)MANY * (5 + 3) * 48);
 }
@@ -297,13 +297,13 @@ static berth_value *build(berth_tree *tree)
         snprintf(name, sizeof(name), "%d", i);
         berth_value *items[2] = {berth_str(tree, text, (size_t)i * 5), berth_int(tree, i)};
         berth_dict_set_value(dict, berth_tuple(tree, items, 2), list);
-        berth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
+        bth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
         berth_list_append(list, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
                                                                          .rank = 1,
                                                                          .shape = shape,
                                                                          .data = data}));
     }
-    berth_value_set_state(dict, berth_set_from(tree, berth_list(tree)));
+    berth_value_set_state(dict, bth_set_from(tree, berth_list(tree)));
     return dict;
 }
 
@@ -343,12 +343,12 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
         berth_value *dict = berth_dict(tree), *items[2000];
         for (int i = 0; i < 2000; i++)
             items[i] = berth_int(tree, i);
-        cr_assert_eq(berth_dict_extend(dict, items, 10), 0);
+        cr_assert_eq(bth_dict_extend(dict, items, 10), 0);
         test_memory_refuse(nth, false);
-        berth_dict_extend(dict, items, 1000);
+        bth_dict_extend(dict, items, 1000);
         for (int i = 0; i < 1000; i++)
             berth_dict_set_value(dict, items[i], items[i]);
-        cr_assert_eq(berth_dict_find_int(dict, -1), SIZE_MAX);
+        cr_assert_eq(bth_dict_find_int(dict, -1), SIZE_MAX);
         berth_tree_free(tree);
         test_memory_unwatch();
     }
@@ -358,7 +358,7 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
 
 static berth_storage *meet(berth_tree *tree, const char *key, berth_dtype dtype, uint64_t nbytes)
 {
-    return berth_tree_meet_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
+    return bth_tree_meet_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
 }
 
 Test(tree, storages_are_met_by_key_in_order)
@@ -370,18 +370,18 @@ Test(tree, storages_are_met_by_key_in_order)
         berth_storage *storage = meet(tree, key, BERTH_FLOAT32, 4);
         cr_assert_eq(storage->index, (size_t)i);
         cr_assert_eq(meet(tree, key, BERTH_FLOAT32, 4), storage);
-        cr_assert_eq(berth_tree_storage(tree, (size_t)i), storage);
-        cr_assert_eq(berth_tree_find_storage(tree, key, strlen(key)), storage);
+        cr_assert_eq(bth_tree_storage(tree, (size_t)i), storage);
+        cr_assert_eq(bth_tree_find_storage(tree, key, strlen(key)), storage);
         cr_assert_str_eq(berth_storage_key(storage), key);
         cr_assert_str_eq(berth_storage_location(storage), "cuda:0");
         cr_assert_eq(berth_storage_nbytes(storage), 4);
         cr_assert_eq(berth_storage_dtype(storage), BERTH_FLOAT32);
     }
-    cr_assert_eq(berth_tree_n_storages(tree), 1000);
-    cr_assert_null(berth_tree_storage(tree, 1000));
-    cr_assert_null(berth_tree_find_storage(tree, "x", 1));
+    cr_assert_eq(bth_tree_n_storages(tree), 1000);
+    cr_assert_null(bth_tree_storage(tree, 1000));
+    cr_assert_null(bth_tree_find_storage(tree, "x", 1));
     static const char long_key[1025] = {'7'};
-    cr_assert_null(berth_tree_find_storage(tree, long_key, sizeof(long_key)));
+    cr_assert_null(bth_tree_find_storage(tree, long_key, sizeof(long_key)));
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     berth_tree_free(tree);
 }
@@ -398,24 +398,23 @@ Test(tree, keys_that_are_positions_and_others_are_told_apart)
     for (size_t i = 0; i < n; i++) {
         storages[i] = meet(tree, keys[i], BERTH_FLOAT32, 4);
         for (size_t j = 0; j < n; j++)
-            cr_expect_eq(berth_tree_find_storage(tree, keys[j], strlen(keys[j])),
+            cr_expect_eq(bth_tree_find_storage(tree, keys[j], strlen(keys[j])),
                          j <= i ? storages[j] : NULL, "%s after %s", keys[j], keys[i]);
         for (size_t j = 0; j < sizeof(never) / sizeof(*never); j++)
-            cr_expect_null(berth_tree_find_storage(tree, never[j], strlen(never[j])), "%s",
-                           never[j]);
+            cr_expect_null(bth_tree_find_storage(tree, never[j], strlen(never[j])), "%s", never[j]);
     }
     for (size_t i = 0; i < n; i++)
         cr_expect_eq(meet(tree, keys[i], BERTH_FLOAT32, 4), storages[i], "%s", keys[i]);
-    cr_expect_eq(berth_tree_n_storages(tree), n);
+    cr_expect_eq(bth_tree_n_storages(tree), n);
     berth_tree_free(tree);
     /* A storage that the caller made has no key, and is at no position. */
     tree = berth_tree_new(NULL);
     berth_storage_new(tree, BERTH_UINT8, "a", 1, NULL);
-    cr_expect_null(berth_tree_find_storage(tree, "0", 1));
+    cr_expect_null(bth_tree_find_storage(tree, "0", 1));
     berth_storage *first = meet(tree, "0", BERTH_FLOAT32, 4);
     cr_expect_eq(first->index, 1);
-    cr_expect_eq(berth_tree_find_storage(tree, "0", 1), first);
-    cr_expect_null(berth_tree_find_storage(tree, "1", 1));
+    cr_expect_eq(bth_tree_find_storage(tree, "0", 1), first);
+    cr_expect_null(bth_tree_find_storage(tree, "1", 1));
     berth_tree_free(tree);
 }
 
@@ -448,7 +447,7 @@ Test(tree, storages_whose_keys_have_the_same_hash_are_told_apart, .timeout = 60)
     cr_assert_not_null(all);
     for (uint32_t i = 0; i < N; i++) {
         make_key(keys[0], i);
-        all[i] = (struct hashed){berth_hash_bytes(tree, keys[0], strlen(keys[0])), i};
+        all[i] = (struct hashed){bth_hash_bytes(tree, keys[0], strlen(keys[0])), i};
     }
     qsort(all, N, sizeof(*all), by_hash);
     for (size_t i = 1; i < N; i++) {
@@ -505,17 +504,17 @@ Test(tree, storage_keys_and_locations_are_bounded)
     char text[2000];
     memset(text, 'k', sizeof(text));
     berth_tree *tree = berth_tree_new(NULL);
-    cr_assert_null(berth_tree_meet_storage(tree, text, 1025, BERTH_UINT8, 1, "cpu", 3));
+    cr_assert_null(bth_tree_meet_storage(tree, text, 1025, BERTH_UINT8, 1, "cpu", 3));
     expect_error(tree, BERTH_E_UNSUPPORTED, "a storage key of 1025 bytes (1 to 1024, without NUL)");
     berth_tree_free(tree);
     tree = berth_tree_new(NULL);
-    cr_assert_not_null(berth_tree_meet_storage(tree, text, 1024, BERTH_UINT8, 1, text, 255));
-    cr_assert_null(berth_tree_meet_storage(tree, "1", 1, BERTH_UINT8, 1, text, 256));
+    cr_assert_not_null(bth_tree_meet_storage(tree, text, 1024, BERTH_UINT8, 1, text, 255));
+    cr_assert_null(bth_tree_meet_storage(tree, "1", 1, BERTH_UINT8, 1, text, 256));
     expect_error(tree, BERTH_E_UNSUPPORTED,
                  "a storage's location of 256 bytes (at most 255, without NUL)");
     berth_tree_free(tree);
     tree = berth_tree_new(NULL);
-    cr_assert_not_null(berth_tree_meet_storage(tree, "0", 1, BERTH_UINT8, 1, "metal", 5));
+    cr_assert_not_null(bth_tree_meet_storage(tree, "0", 1, BERTH_UINT8, 1, "metal", 5));
     cr_assert_null(berth_storage_new(tree, BERTH_UINT8, text, 1, "meta"));
     expect_error(tree, BERTH_E_UNSUPPORTED,
                  "a storage whose location is meta: PyTorch would read none of its bytes");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Each kind of value: what was made is what is asked. */
-#include "format/value.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -166,20 +166,20 @@ Test(value, bytes_from_latin1_text)
 {
     berth_value *string = text("a\xc2\x80\xc3\xbfz");
     size_t nbytes;
-    berth_value *first = berth_bytes_from_latin1(tree, string);
-    berth_value *second = berth_bytes_from_latin1(tree, string);
+    berth_value *first = bth_bytes_from_latin1(tree, string);
+    berth_value *second = bth_bytes_from_latin1(tree, string);
     cr_assert_arr_eq(berth_value_bytes(first, &nbytes), "a\x80\xffz", 5);
     cr_assert_eq(nbytes, 4);
     cr_assert_neq(first, second);
     cr_assert_eq(berth_value_bytes(second, &nbytes), berth_value_bytes(first, NULL));
     cr_assert_eq(nbytes, 4);
-    berth_value *array = berth_bytearray_from(tree, second);
+    berth_value *array = bth_bytearray_from(tree, second);
     cr_assert_eq(berth_value_bytes(array, &nbytes), berth_value_bytes(first, NULL));
-    cr_assert_not_null(berth_value_bytes(berth_bytearray_from(tree, NULL), &nbytes));
+    cr_assert_not_null(berth_value_bytes(bth_bytearray_from(tree, NULL), &nbytes));
     cr_assert_eq(nbytes, 0);
-    expect_failure(berth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
+    expect_failure(bth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
                    "latin1 text with a character above 255");
-    expect_failure(berth_bytes_from_latin1(tree, berth_none(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_bytes_from_latin1(tree, berth_none(tree)), BERTH_E_PICKLE,
                    "bytes made from None, not a str");
 }
 
@@ -190,7 +190,7 @@ Test(value, lists_and_tuples_keep_their_items)
         items[i] = berth_int(tree, i);
         cr_assert_eq(berth_list_append(list, items[i]), 0);
     }
-    cr_assert_eq(berth_list_extend(list, items, 100), 0);
+    cr_assert_eq(bth_list_extend(list, items, 100), 0);
     cr_assert_eq(berth_value_count(list), 200);
     berth_value *tuple = berth_tuple(tree, items, 100);
     for (size_t i = 0; i < 100; i++) {
@@ -211,42 +211,42 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
     berth_dict_set(dict, "k", berth_int(tree, 3));
     berth_value *pair[2] = {text("x"), berth_none(tree)};
     berth_list_append(pairs, berth_tuple(tree, pair, 2));
-    berth_value *set = berth_set_from(tree, list);
+    berth_value *set = bth_set_from(tree, list);
     cr_assert_eq(berth_value_count(set), 1);
     cr_assert_eq(berth_value_count(list), 2); /* keeps its items */
-    berth_value *counter = berth_counter_from(tree, dict);
+    berth_value *counter = bth_counter_from(tree, dict);
     expect_int(berth_dict_get(counter, "k"), 3);
     cr_assert_eq(berth_value_kind(counter), BERTH_KIND_COUNTER);
-    berth_value *ordered = berth_ordered_dict_from(tree, pairs);
+    berth_value *ordered = bth_ordered_dict_from(tree, pairs);
     cr_assert_eq(berth_dict_get(ordered, "x"), berth_none(tree));
-    cr_assert_eq(berth_value_count(berth_set_from(tree, NULL)), 0);
-    cr_assert_eq(berth_value_count(berth_counter_from(tree, NULL)), 0);
-    cr_assert_eq(berth_value_count(berth_ordered_dict_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_set_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_counter_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_ordered_dict_from(tree, NULL)), 0);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
-    expect_failure(berth_set_from(tree, list), BERTH_E_PICKLE,
+    expect_failure(bth_set_from(tree, list), BERTH_E_PICKLE,
                    "a list that something was built from is used again by set");
 }
 
 Test(value, an_argument_is_used_once)
 {
     berth_value *dict = berth_dict(tree), *list = berth_list(tree);
-    berth_counter_from(tree, dict);
-    expect_failure(berth_counter_from(tree, dict), BERTH_E_PICKLE,
+    bth_counter_from(tree, dict);
+    expect_failure(bth_counter_from(tree, dict), BERTH_E_PICKLE,
                    "a dict that something was built from is used again by Counter");
     list = berth_list(tree);
-    berth_ordered_dict_from(tree, list);
-    expect_failure(berth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+    bth_ordered_dict_from(tree, list);
+    expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
                    "a list that something was built from is used again by OrderedDict");
     list = berth_list(tree);
-    berth_set_from(tree, list);
+    bth_set_from(tree, list);
     cr_assert_lt(berth_list_append(list, berth_none(tree)), 0);
     expect_failure(NULL, BERTH_E_UNSUPPORTED,
                    "a list that something was built from grows afterwards");
-    expect_failure(berth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
                    "a set made from a dict, not a list");
     list = berth_list(tree);
     berth_list_append(list, berth_none(tree));
-    expect_failure(berth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+    expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
                    "an OrderedDict made from what is no pair");
 }
 
@@ -255,7 +255,7 @@ Test(value, dicts_of_every_kind)
     berth_value *dicts[3] = {berth_dict(tree), berth_ordered_dict(tree), berth_counter(tree)};
     for (int i = 0; i < 3; i++) {
         berth_value *items[4] = {text("b"), berth_int(tree, 1), text("a"), berth_int(tree, 2)};
-        cr_assert_eq(berth_dict_extend(dicts[i], items, 2), 0);
+        cr_assert_eq(bth_dict_extend(dicts[i], items, 2), 0);
         cr_assert_eq(berth_value_count(dicts[i]), 2);
         cr_assert_eq(berth_value_key(dicts[i], 1), items[2]);
         cr_assert_eq(berth_value_item(dicts[i], 1), items[3]);
@@ -293,16 +293,16 @@ Test(value, sizes_are_shapes)
     cr_assert_eq(rank, 0);
     const int64_t *first, *second;
     berth_value *item = berth_int(tree, 5), *tuple = berth_tuple(tree, &item, 1);
-    cr_assert(berth_value_as_shape(tuple, &first, &rank));
-    cr_assert(berth_value_as_shape(berth_size_from(tree, tuple), &second, &rank));
+    cr_assert(bth_value_as_shape(tuple, &first, &rank));
+    cr_assert(bth_value_as_shape(bth_size_from(tree, tuple), &second, &rank));
     cr_assert_eq(first, second); /* P3: made once, shared */
     cr_assert_eq(rank, 1);
     cr_assert_eq(*first, 5);
     berth_value *list = berth_list(tree);
     berth_list_append(list, item);
-    cr_assert(berth_value_as_shape(list, &first, &rank) && rank == 1);
+    cr_assert(bth_value_as_shape(list, &first, &rank) && rank == 1);
     berth_list_append(list, item);
-    cr_assert(berth_value_as_shape(list, &first, &rank) && rank == 2 && first[1] == 5);
+    cr_assert(bth_value_as_shape(list, &first, &rank) && rank == 2 && first[1] == 5);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
 }
 
@@ -314,17 +314,17 @@ Test(value, shapes_that_are_none_are_refused)
     int32_t rank;
     for (int i = 0; i < 65; i++)
         items[i] = berth_int(tree, 1);
-    cr_assert_not(berth_value_as_shape(berth_tuple(tree, items, 65), &shape, &rank));
+    cr_assert_not(bth_value_as_shape(berth_tuple(tree, items, 65), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "a shape of 65 items (at most 64)");
     berth_value *item = berth_float(tree, 1);
-    cr_assert_not(berth_value_as_shape(berth_tuple(tree, &item, 1), &shape, &rank));
+    cr_assert_not(bth_value_as_shape(berth_tuple(tree, &item, 1), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
     item = berth_bigint(tree, big, 9);
-    expect_failure(berth_size_from(tree, berth_tuple(tree, &item, 1)), BERTH_E_TENSOR,
+    expect_failure(bth_size_from(tree, berth_tuple(tree, &item, 1)), BERTH_E_TENSOR,
                    "item 0 of a shape is beyond 64 bits");
-    cr_assert_not(berth_value_as_shape(berth_none(tree), &shape, &rank));
+    cr_assert_not(bth_value_as_shape(berth_none(tree), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");
-    expect_failure(berth_size_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_size_from(tree, berth_list(tree)), BERTH_E_PICKLE,
                    "a torch.Size made from a list, not a tuple");
 }
 
@@ -333,13 +333,13 @@ Test(value, devices)
     int64_t index;
     berth_value *device = berth_device(tree, "cuda", 1);
     cr_assert_str_eq(berth_value_text(device, NULL), "cuda:1");
-    cr_assert_str_eq(berth_value_device(device, &index), "cuda");
+    cr_assert_str_eq(bth_value_device(device, &index), "cuda");
     cr_assert_eq(index, 1);
     device = berth_device(tree, "meta", -5);
     cr_assert_str_eq(berth_value_text(device, NULL), "meta");
-    berth_value_device(device, &index);
+    bth_value_device(device, &index);
     cr_assert_eq(index, -1);
-    cr_assert_null(berth_value_device(berth_none(tree), &index));
+    cr_assert_null(bth_value_device(berth_none(tree), &index));
     expect_failure(berth_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
                    "\"cuda:1\" is no device type");
     expect_failure(berth_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
@@ -351,23 +351,23 @@ Test(value, globals_and_calls)
 {
     const char *module, *name;
     size_t nbytes;
-    berth_value *global = berth_global(tree, "a.b", 3, "Class", 5), *item = berth_int(tree, 1);
+    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5), *item = berth_int(tree, 1);
     cr_assert_str_eq(berth_value_text(global, &nbytes), "a.b Class");
     cr_assert_eq(nbytes, 9);
-    berth_value_global(global, &module, &name);
+    bth_value_global(global, &module, &name);
     cr_assert_str_eq(module, "a.b");
     cr_assert_str_eq(name, "Class");
     berth_value *arguments = berth_tuple(tree, &item, 1), *state = berth_dict(tree);
-    berth_value *call = berth_call_value(tree, global, arguments, true);
-    cr_assert(berth_value_is_new_object(call));
-    cr_assert_not(berth_value_is_new_object(berth_call_value(tree, global, arguments, false)));
+    berth_value *call = bth_call_value(tree, global, arguments, true);
+    cr_assert(bth_value_is_new_object(call));
+    cr_assert_not(bth_value_is_new_object(bth_call_value(tree, global, arguments, false)));
     cr_assert_eq(berth_value_inner(call), global);
-    cr_assert_eq(berth_value_arguments(call), arguments);
+    cr_assert_eq(bth_value_arguments(call), arguments);
     cr_assert_eq(berth_value_count(call), 1);
     cr_assert_eq(berth_value_item(call, 0), item);
     cr_assert_eq(berth_value_set_state(call, state), 0);
     cr_assert_eq(berth_value_state(call), state);
-    expect_failure(berth_call_value(tree, global, item, false), BERTH_E_ARGUMENT,
+    expect_failure(bth_call_value(tree, global, item, false), BERTH_E_ARGUMENT,
                    "the arguments are an int, not a tuple");
 }
 
@@ -402,8 +402,8 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_eq(berth_value_qscheme(values[i]), BERTH_NOT_QUANTIZED);
         cr_assert_eq((int)berth_value_layout(values[i]), 0);
         cr_assert_null(berth_value_storage(values[i]));
-        cr_assert_eq(berth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
-        cr_assert_null(berth_value_arguments(values[i]));
+        cr_assert_eq(bth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
+        cr_assert_null(bth_value_arguments(values[i]));
         cr_assert_null(berth_value_tensor(values[i]));
         cr_assert_null(berth_value_shape(values[i], &rank));
         cr_assert_null(berth_value_inner(values[i]));
@@ -420,8 +420,8 @@ Test(value, askers_of_other_kinds_give_nothing)
     berth_value *parameter = berth_parameter(tree, berth_tensor_value(tree, &tensor), true);
     cr_assert(berth_value_requires_grad(parameter));
     cr_assert_not(berth_value_bool(parameter));
-    cr_assert_not(berth_value_is_new_object(parameter));
-    cr_assert_not(berth_value_is_new_object(berth_bool(tree, true)));
+    cr_assert_not(bth_value_is_new_object(parameter));
+    cr_assert_not(bth_value_is_new_object(berth_bool(tree, true)));
     cr_assert_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
     cr_assert_str_eq(berth_kind_name(BERTH_KIND_ORDERED_DICT), "OrderedDict");
 }

@@ -15,10 +15,10 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
-#include "format/inflate.h"
-#include "format/zip_fields.h"
-#include "format/zip_read.h"
-#include "format/zip_write.h"
+#include "format/zip/inflate.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_read.h"
+#include "format/zip/zip_write.h"
 
 #define TEST_ZIP_MAX_RECORDS 12
 
@@ -84,7 +84,7 @@ enum {
 
 static inline void test_zip_put(test_zip *zip, size_t at, uint64_t value, size_t width)
 {
-    berth_put_integer(zip->bytes + at, value, width);
+    bth_put_integer(zip->bytes + at, value, width);
 }
 
 static inline void test_zip_put_text(test_zip *zip, size_t at, const char *text)
@@ -147,25 +147,25 @@ static inline void test_zip_grow(test_zip *zip, size_t n)
 static inline void test_zip_add_end(test_zip *zip, size_t n_entries)
 {
     zip->end64_at = zip->nbytes;
-    zip->locator_at = zip->end64_at + BERTH_ZIP_END64_RECORD_NBYTES;
-    zip->end_at = zip->locator_at + BERTH_ZIP_LOCATOR_NBYTES;
-    test_zip_grow(zip, BERTH_ZIP_END_NBYTES);
-    berth_zip_write_end(n_entries, zip->directory_at, zip->nbytes - zip->directory_at,
-                        zip->bytes + zip->nbytes);
-    zip->nbytes += BERTH_ZIP_END_NBYTES;
+    zip->locator_at = zip->end64_at + BTH_ZIP_END64_RECORD_NBYTES;
+    zip->end_at = zip->locator_at + BTH_ZIP_LOCATOR_NBYTES;
+    test_zip_grow(zip, BTH_ZIP_END_NBYTES);
+    bth_zip_write_end(n_entries, zip->directory_at, zip->nbytes - zip->directory_at,
+                      zip->bytes + zip->nbytes);
+    zip->nbytes += BTH_ZIP_END_NBYTES;
 }
 
 /* As PyTorch writes it, by the layout. */
 static inline test_zip test_zip_new(const test_record *records, size_t n, uint32_t alignment)
 {
     test_zip zip = {.n_records = n};
-    berth_place places[TEST_ZIP_MAX_RECORDS];
+    bth_place places[TEST_ZIP_MAX_RECORDS];
     uint64_t cursor = 0;
 
     for (size_t i = 0; i < n; i++) {
         const test_record *record = &records[i];
-        berth_place *place = &places[i];
-        if (berth_layout_place(cursor, strlen(record->name), record->nbytes, alignment, place) < 0)
+        bth_place *place = &places[i];
+        if (bth_layout_place(cursor, strlen(record->name), record->nbytes, alignment, place) < 0)
             abort();
         cursor = place->next_offset;
         test_zip_grow(&zip, place->next_offset - place->header_offset);
@@ -174,19 +174,19 @@ static inline test_zip test_zip_new(const test_record *records, size_t n, uint32
         zip.extra_at[i] = place->header_offset + LOCAL_NAME + place->name_nbytes;
         zip.data_at[i] = place->data_offset;
         zip.descriptor_at[i] = place->data_offset + place->nbytes;
-        berth_zip_write_local(place, record->name, zip.bytes + zip.header_at[i]);
+        bth_zip_write_local(place, record->name, zip.bytes + zip.header_at[i]);
         memcpy(zip.bytes + zip.data_at[i], record->data, record->nbytes);
-        berth_zip_write_descriptor(place, berth_crc32(0, record->data, record->nbytes),
-                                   zip.bytes + zip.descriptor_at[i]);
+        bth_zip_write_descriptor(place, bth_crc32(0, record->data, record->nbytes),
+                                 zip.bytes + zip.descriptor_at[i]);
     }
     zip.directory_at = zip.nbytes;
     for (size_t i = 0; i < n; i++) {
-        size_t nbytes = berth_layout_central_nbytes(&places[i]);
+        size_t nbytes = bth_layout_central_nbytes(&places[i]);
         zip.central_at[i] = zip.nbytes;
         test_zip_grow(&zip, nbytes);
-        berth_zip_write_central(&places[i], records[i].name,
-                                berth_crc32(0, records[i].data, records[i].nbytes),
-                                zip.bytes + zip.nbytes);
+        bth_zip_write_central(&places[i], records[i].name,
+                              bth_crc32(0, records[i].data, records[i].nbytes),
+                              zip.bytes + zip.nbytes);
         zip.nbytes += nbytes;
     }
     test_zip_add_end(&zip, n);
@@ -233,14 +233,14 @@ static inline void test_zip_add(test_zip *zip, const void *bytes, size_t n)
 
 static inline void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
 {
-    uint8_t fixed[BERTH_ZIP_LOCAL_NBYTES] = "PK\3\4";
-    berth_put_u16(fixed + LOCAL_FLAGS, entry->flags);
-    berth_put_u16(fixed + LOCAL_METHOD, entry->method);
-    berth_put_u32(fixed + LOCAL_CRC, entry->local_crc32);
-    berth_put_u32(fixed + LOCAL_COMPRESSED, entry->local_compressed);
-    berth_put_u32(fixed + LOCAL_SIZE, entry->local_size);
-    berth_put_u16(fixed + LOCAL_NAME_NBYTES, strlen(entry->name));
-    berth_put_u16(fixed + LOCAL_EXTRA_NBYTES, entry->local_extra_nbytes);
+    uint8_t fixed[BTH_ZIP_LOCAL_NBYTES] = "PK\3\4";
+    bth_put_u16(fixed + LOCAL_FLAGS, entry->flags);
+    bth_put_u16(fixed + LOCAL_METHOD, entry->method);
+    bth_put_u32(fixed + LOCAL_CRC, entry->local_crc32);
+    bth_put_u32(fixed + LOCAL_COMPRESSED, entry->local_compressed);
+    bth_put_u32(fixed + LOCAL_SIZE, entry->local_size);
+    bth_put_u16(fixed + LOCAL_NAME_NBYTES, strlen(entry->name));
+    bth_put_u16(fixed + LOCAL_EXTRA_NBYTES, entry->local_extra_nbytes);
     zip->header_at[i] = zip->nbytes;
     test_zip_add(zip, fixed, sizeof fixed);
     test_zip_add(zip, entry->name, strlen(entry->name));
@@ -254,17 +254,17 @@ static inline void test_zip_add_local(test_zip *zip, size_t i, const test_entry 
 
 static inline void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entry)
 {
-    uint8_t fixed[BERTH_ZIP_CENTRAL_NBYTES] = "PK\1\2";
+    uint8_t fixed[BTH_ZIP_CENTRAL_NBYTES] = "PK\1\2";
     const char *comment = entry->comment ? entry->comment : "";
-    berth_put_u16(fixed + CENTRAL_FLAGS, entry->flags);
-    berth_put_u16(fixed + CENTRAL_METHOD, entry->method);
-    berth_put_u32(fixed + CENTRAL_CRC, entry->crc32);
-    berth_put_u32(fixed + CENTRAL_COMPRESSED, entry->compressed);
-    berth_put_u32(fixed + CENTRAL_SIZE, entry->size);
-    berth_put_u16(fixed + CENTRAL_NAME_NBYTES, strlen(entry->name));
-    berth_put_u16(fixed + CENTRAL_EXTRA_NBYTES, entry->extra_nbytes);
-    berth_put_u16(fixed + CENTRAL_COMMENT_NBYTES, strlen(comment));
-    berth_put_u32(fixed + CENTRAL_HEADER_OFFSET, zip->header_at[i]);
+    bth_put_u16(fixed + CENTRAL_FLAGS, entry->flags);
+    bth_put_u16(fixed + CENTRAL_METHOD, entry->method);
+    bth_put_u32(fixed + CENTRAL_CRC, entry->crc32);
+    bth_put_u32(fixed + CENTRAL_COMPRESSED, entry->compressed);
+    bth_put_u32(fixed + CENTRAL_SIZE, entry->size);
+    bth_put_u16(fixed + CENTRAL_NAME_NBYTES, strlen(entry->name));
+    bth_put_u16(fixed + CENTRAL_EXTRA_NBYTES, entry->extra_nbytes);
+    bth_put_u16(fixed + CENTRAL_COMMENT_NBYTES, strlen(comment));
+    bth_put_u32(fixed + CENTRAL_HEADER_OFFSET, zip->header_at[i]);
     zip->central_at[i] = zip->nbytes;
     test_zip_add(zip, fixed, sizeof fixed);
     test_zip_add(zip, entry->name, strlen(entry->name));
@@ -283,7 +283,7 @@ static inline test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
     for (size_t i = 0; i < n; i++)
         test_zip_add_central(&zip, i, &entries[i]);
     test_zip_add_end(&zip, n);
-    test_zip_remove(&zip, zip.end64_at, BERTH_ZIP_END64_RECORD_NBYTES + BERTH_ZIP_LOCATOR_NBYTES);
+    test_zip_remove(&zip, zip.end64_at, BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES);
     zip.locator_at = zip.end_at = zip.end64_at;
     return zip;
 }
@@ -291,7 +291,7 @@ static inline test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
 /* A plain stored entry: sizes and CRC in both headers, no descriptor. */
 static inline test_entry test_stored(const char *name, const char *data, size_t nbytes)
 {
-    uint32_t crc32 = berth_crc32(0, data, nbytes);
+    uint32_t crc32 = bth_crc32(0, data, nbytes);
     uint32_t size = (uint32_t)nbytes;
     return (test_entry){.name = name,
                         .data = data,
@@ -306,15 +306,15 @@ static inline test_entry test_stored(const char *name, const char *data, size_t 
 
 /* ---- reading it whole, as the strictest load does ---- */
 
-static inline int test_zip_check_entry(const test_zip *zip, berth_zip_entry *entry,
+static inline int test_zip_check_entry(const test_zip *zip, bth_zip_entry *entry,
                                        berth_error *error)
 {
-    berth_zip_local local;
+    bth_zip_local local;
     const uint8_t *header = zip->bytes + entry->header_offset;
 
-    if (berth_zip_read_local(header, zip->nbytes - entry->header_offset, entry->header_offset,
-                             &local, error) < 0 ||
-        berth_zip_check_local(&local, entry, error) < 0)
+    if (bth_zip_read_local(header, zip->nbytes - entry->header_offset, entry->header_offset, &local,
+                           error) < 0 ||
+        bth_zip_check_local(&local, entry, error) < 0)
         return error->code;
     uint64_t at = entry->data_offset + entry->compressed_nbytes;
     size_t room = at < zip->nbytes ? zip->nbytes - at : 0;
@@ -322,58 +322,58 @@ static inline int test_zip_check_entry(const test_zip *zip, berth_zip_entry *ent
     /* A copy of its own: the sanitizer then sees every step beyond. */
     uint8_t *descriptor = malloc(room + 1);
     memcpy(descriptor, room ? zip->bytes + at : zip->bytes, room);
-    berth_zip_check_descriptor(descriptor, room, entry->next_offset, entry, error);
+    bth_zip_check_descriptor(descriptor, room, entry->next_offset, entry, error);
     free(descriptor);
-    if (error->code == BERTH_OK && berth_zip_before_descriptor(entry) > 0)
-        berth_zip_check_before_descriptor(zip->bytes + at - 4, entry, error);
+    if (error->code == BERTH_OK && bth_zip_before_descriptor(entry) > 0)
+        bth_zip_check_before_descriptor(zip->bytes + at - 4, entry, error);
     return error->code;
 }
 
-static inline int test_zip_check_data(const test_zip *zip, const berth_zip_entry *entry,
+static inline int test_zip_check_data(const test_zip *zip, const bth_zip_entry *entry,
                                       berth_error *error)
 {
     const uint8_t *data = zip->bytes + entry->data_offset;
     uint8_t *inflated = NULL;
     bool present;
 
-    if (entry->method == BERTH_ZIP_DEFLATED) {
-        if (berth_inflate_check(entry, error) < 0)
+    if (entry->method == BTH_ZIP_DEFLATED) {
+        if (bth_inflate_check(entry, error) < 0)
             return error->code;
         inflated = malloc(entry->nbytes + 1);
-        if (berth_inflate(entry, data, inflated, error) == 0)
+        if (bth_inflate(entry, data, inflated, error) == 0)
             data = inflated;
     }
     if (error->code == BERTH_OK)
-        berth_zip_check_crc(entry, berth_crc32(0, data, entry->nbytes), &present, error);
+        bth_zip_check_crc(entry, bth_crc32(0, data, entry->nbytes), &present, error);
     free(inflated);
     return error->code;
 }
 
 /* All checks; on success the caller frees the directory. */
 static inline int test_zip_read(const test_zip *zip, uint64_t base_offset,
-                                berth_zip_directory *directory, berth_error *error)
+                                bth_zip_directory *directory, berth_error *error)
 {
-    size_t tail = zip->nbytes < BERTH_ZIP_TAIL_NBYTES ? zip->nbytes : BERTH_ZIP_TAIL_NBYTES;
-    berth_zip_end end;
+    size_t tail = zip->nbytes < BTH_ZIP_TAIL_NBYTES ? zip->nbytes : BTH_ZIP_TAIL_NBYTES;
+    bth_zip_end end;
 
-    berth_error_clear(error);
-    *directory = (berth_zip_directory){0};
-    if (berth_zip_find_end(zip->bytes + zip->nbytes - tail, tail, zip->nbytes, &end, error) < 0)
+    bth_error_clear(error);
+    *directory = (bth_zip_directory){0};
+    if (bth_zip_find_end(zip->bytes + zip->nbytes - tail, tail, zip->nbytes, &end, error) < 0)
         return error->code;
     /* Copies of their own here, too. */
     uint8_t *bytes = malloc(end.directory_nbytes + 1);
     memcpy(bytes, zip->bytes + end.directory_offset, end.directory_nbytes);
-    berth_zip_read_directory(bytes, &end, directory, error);
+    bth_zip_read_directory(bytes, &end, directory, error);
     free(bytes);
     size_t n = error->code == BERTH_OK ? directory->n_entries + directory->n_folders : 0;
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_entry(zip, &directory->entries[i], error);
     if (error->code == BERTH_OK)
-        berth_zip_check_ranges(directory, &end, 0, base_offset, error);
+        bth_zip_check_ranges(directory, &end, 0, base_offset, error);
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_data(zip, &directory->entries[i], error);
     if (error->code != BERTH_OK)
-        berth_zip_free_directory(directory);
+        bth_zip_free_directory(directory);
     return error->code;
 }
 

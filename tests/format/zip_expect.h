@@ -10,7 +10,7 @@
 /* It is refused with this status and exactly this sentence. */
 static inline void expect_refused(test_zip zip, int code, const char *sentence)
 {
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     int result = test_zip_read(&zip, 0, &directory, &error);
 
@@ -18,20 +18,20 @@ static inline void expect_refused(test_zip zip, int code, const char *sentence)
                  berth_status_name(code));
     cr_expect_str_eq(error.message, sentence, "says\n  %s\ninstead of\n  %s", error.message,
                      sentence);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 
 /* It is read, with so many records. */
 static inline void expect_read(test_zip zip, size_t n_entries)
 {
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     int result = test_zip_read(&zip, 0, &directory, &error);
 
     cr_expect_eq(result, 0, "%s", error.message);
     cr_expect_eq(directory.n_entries, n_entries, "%zu records", directory.n_entries);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 

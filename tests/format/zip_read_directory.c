@@ -18,14 +18,14 @@ static void refuse_field(size_t i, size_t field, uint64_t value, size_t width, i
 static void accept_field(size_t i, size_t field, uint64_t value, size_t width)
 {
     test_zip zip = test_zip_small();
-    berth_zip_end end = {402, 276, 5};
-    berth_zip_directory directory;
+    bth_zip_end end = {402, 276, 5};
+    bth_zip_directory directory;
     berth_error error = {0};
 
     test_zip_put(&zip, zip.central_at[i] + field, value, width);
-    cr_assert_eq(berth_zip_read_directory(zip.bytes + 402, &end, &directory, &error), 0, "%s",
+    cr_assert_eq(bth_zip_read_directory(zip.bytes + 402, &end, &directory, &error), 0, "%s",
                  error.message);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 
@@ -42,18 +42,18 @@ static void set_count(test_zip *zip, uint64_t n_entries)
 Test(zip_directory, entries_are_read_with_all_their_facts)
 {
     test_zip zip = test_zip_small();
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0);
     cr_expect_str_eq(directory.archive, "m");
     cr_expect_eq(directory.archive_nbytes, 1);
-    const berth_zip_entry *entry = &directory.entries[2];
+    const bth_zip_entry *entry = &directory.entries[2];
     cr_expect_str_eq(entry->name, "m/data/0");
     cr_expect_str_eq(entry->record, "data/0");
     cr_expect_eq(entry->name_nbytes, 8);
     cr_expect_eq(entry->flags, 0x0808);
     cr_expect_eq(entry->method, 0);
-    cr_expect_eq(entry->crc32, berth_crc32(0, "\1\2\3\4\5", 5));
+    cr_expect_eq(entry->crc32, bth_crc32(0, "\1\2\3\4\5", 5));
     cr_expect_eq(entry->compressed_nbytes, 5);
     cr_expect_eq(entry->nbytes, 5);
     cr_expect_eq(entry->header_offset, 214);
@@ -62,7 +62,7 @@ Test(zip_directory, entries_are_read_with_all_their_facts)
     cr_expect_eq(entry->next_offset, 277);
     cr_expect_eq(directory.entries[4].next_offset, 402,
                  "the last one is followed by the directory");
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     cr_expect_null(directory.entries, "freeing leaves zeros");
     test_zip_free(&zip);
 }
@@ -71,19 +71,19 @@ Test(zip_directory, entries_are_read_with_all_their_facts)
 Test(zip_directory, zip64_fields_give_what_32_bits_cannot_hold)
 {
     uint8_t bytes[46 + 8 + 28];
-    berth_place place;
-    berth_zip_directory directory;
+    bth_place place;
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_layout_place(0x100000007, 8, 0x200000009, 64, &place), 0);
-    cr_assert_eq(berth_layout_central_nbytes(&place), sizeof bytes);
-    berth_zip_write_central(&place, "m/data/0", 0, bytes);
-    const berth_zip_end end = {place.next_offset, sizeof bytes, 1};
-    cr_assert_eq(berth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_layout_place(0x100000007, 8, 0x200000009, 64, &place), 0);
+    cr_assert_eq(bth_layout_central_nbytes(&place), sizeof bytes);
+    bth_zip_write_central(&place, "m/data/0", 0, bytes);
+    const bth_zip_end end = {place.next_offset, sizeof bytes, 1};
+    cr_assert_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
     cr_expect_eq(directory.entries[0].header_offset, 0x100000007);
     cr_expect_eq(directory.entries[0].nbytes, 0x200000009);
     cr_expect_eq(directory.entries[0].compressed_nbytes, 0x200000009);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
 }
 
 Test(zip_directory, comments_of_entries_are_skipped)
@@ -144,18 +144,18 @@ Test(zip_directory, a_count_that_is_right_modulo_65536_is_refused)
 {
     const size_t n = 65537, entry_nbytes = 46 + 7;
     uint8_t *bytes = calloc(n, entry_nbytes);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     for (size_t i = 0; i < n; i++) {
-        berth_put_u32(bytes + i * entry_nbytes, BERTH_ZIP_CENTRAL_SIGNATURE);
-        berth_put_u16(bytes + i * entry_nbytes + CENTRAL_NAME_NBYTES, 7);
+        bth_put_u32(bytes + i * entry_nbytes, BTH_ZIP_CENTRAL_SIGNATURE);
+        bth_put_u16(bytes + i * entry_nbytes + CENTRAL_NAME_NBYTES, 7);
         char name[24];
         snprintf(name, sizeof name, "m/%05zx", i);
         memcpy(bytes + i * entry_nbytes + CENTRAL_NAME, name, 7);
     }
-    const berth_zip_end end = {1000, n * entry_nbytes, 1};
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_read_directory(bytes, &end, &directory, &error), BERTH_E_ARCHIVE);
+    const bth_zip_end end = {1000, n * entry_nbytes, 1};
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_read_directory(bytes, &end, &directory, &error), BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message,
                      "at byte 1053: 3473408 bytes of the directory follow its 1 entries");
     free(bytes);
@@ -307,7 +307,7 @@ Test(zip_directory, a_folder_with_data_is_refused)
                    "data/ at byte 140: a folder with 1 bytes of data, 1 in the file");
     /* Nothing, deflated. */
     entries[1] = test_stored("m/data/", "\3\0", 2);
-    entries[1].method = BERTH_ZIP_DEFLATED;
+    entries[1].method = BTH_ZIP_DEFLATED;
     entries[1].size = entries[1].local_size = entries[1].crc32 = entries[1].local_crc32 = 0;
     expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
                    "data/ at byte 141: a folder with 0 bytes of data, 2 in the file");
@@ -366,24 +366,24 @@ Test(zip_directory, any_allocation_that_fails_gives_a_clean_error)
 {
     /* Out of order, so that sorting needs its memory too. */
     test_zip zip = test_zip_small();
-    berth_zip_end end = {402, 276, 5};
+    bth_zip_end end = {402, 276, 5};
     test_zip_put(&zip, zip.central_at[0] + CENTRAL_HEADER_OFFSET, 86, 4);
     test_zip_put(&zip, zip.central_at[1] + CENTRAL_HEADER_OFFSET, 0, 4);
     size_t n_failed = 0;
     int result = -1;
     while (result < 0) {
-        berth_zip_directory directory;
+        bth_zip_directory directory;
         berth_error error;
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         test_memory_watch();
         test_memory_refuse(n_failed + 1, false);
-        result = berth_zip_read_directory(zip.bytes + 402, &end, &directory, &error);
+        result = bth_zip_read_directory(zip.bytes + 402, &end, &directory, &error);
         if (result < 0) {
             cr_assert_eq(result, BERTH_E_MEMORY, "%s", error.message);
             cr_expect_null(directory.entries);
             n_failed++;
         }
-        berth_zip_free_directory(&directory);
+        bth_zip_free_directory(&directory);
         cr_expect_eq(test_memory_seen().live_nbytes, 0);
         test_memory_unwatch();
     }
@@ -392,74 +392,74 @@ Test(zip_directory, any_allocation_that_fails_gives_a_clean_error)
 }
 
 /* n entries "m/x00000000" of one byte each, in any order of their headers. */
-static uint8_t *many(size_t n, bool backwards, berth_zip_end *end)
+static uint8_t *many(size_t n, bool backwards, bth_zip_end *end)
 {
     const size_t entry_nbytes = 46 + 11, step = 30 + 11 + 1;
     uint8_t *bytes = calloc(n, entry_nbytes);
     for (size_t i = 0; i < n; i++) {
         uint8_t *entry = bytes + i * entry_nbytes;
-        berth_put_u32(entry, BERTH_ZIP_CENTRAL_SIGNATURE);
-        berth_put_u32(entry + CENTRAL_COMPRESSED, 1);
-        berth_put_u32(entry + CENTRAL_SIZE, 1);
-        berth_put_u16(entry + CENTRAL_NAME_NBYTES, 11);
-        berth_put_u32(entry + CENTRAL_HEADER_OFFSET, (backwards ? n - 1 - i : i) * step);
+        bth_put_u32(entry, BTH_ZIP_CENTRAL_SIGNATURE);
+        bth_put_u32(entry + CENTRAL_COMPRESSED, 1);
+        bth_put_u32(entry + CENTRAL_SIZE, 1);
+        bth_put_u16(entry + CENTRAL_NAME_NBYTES, 11);
+        bth_put_u32(entry + CENTRAL_HEADER_OFFSET, (backwards ? n - 1 - i : i) * step);
         char name[24];
         snprintf(name, sizeof name, "m/x%08zu", i);
         memcpy(entry + CENTRAL_NAME, name, 11);
     }
-    *end = (berth_zip_end){n * step, n * entry_nbytes, n};
+    *end = (bth_zip_end){n * step, n * entry_nbytes, n};
     return bytes;
 }
 
 Test(zip_directory, memory_is_in_proportion_to_the_directory)
 {
-    berth_zip_end end;
+    bth_zip_end end;
     uint8_t *bytes = many(20000, true, &end);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     test_memory_watch();
-    cr_expect_eq(berth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
+    cr_expect_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
     cr_expect_lt(test_memory_seen().peak_nbytes, 8 * end.directory_nbytes);
     cr_expect_lt(test_memory_seen().largest_nbytes, 3 * end.directory_nbytes);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     test_memory_unwatch();
     free(bytes);
 }
 
 Test(zip_directory, entries_in_any_order_are_put_in_the_files_order)
 {
-    berth_zip_end end;
+    bth_zip_end end;
     uint8_t *bytes = many(1001, true, &end);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
     for (size_t i = 0; i < 1001; i++) {
-        const berth_zip_entry *entry = &directory.entries[directory.by_offset[i]];
+        const bth_zip_entry *entry = &directory.entries[directory.by_offset[i]];
         cr_assert_eq(entry->header_offset, i * 42);
         cr_assert_eq(entry->next_offset, (i + 1) * 42);
     }
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     free(bytes);
 }
 
 Test(zip_directory, each_of_many_names_is_found)
 {
     const size_t n = 100000;
-    berth_zip_end end;
+    bth_zip_end end;
     uint8_t *bytes = many(n, false, &end);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
     for (size_t i = 0; i < n; i++) {
         char name[24];
         snprintf(name, sizeof name, "x%08zu", i);
-        cr_assert_eq(berth_zip_find(&directory, name, 9), &directory.entries[i]);
+        cr_assert_eq(bth_zip_find(&directory, name, 9), &directory.entries[i]);
     }
-    cr_expect_null(berth_zip_find(&directory, "x00100000", 9));
-    berth_zip_free_directory(&directory);
+    cr_expect_null(bth_zip_find(&directory, "x00100000", 9));
+    bth_zip_free_directory(&directory);
     free(bytes);
 }
 
@@ -477,23 +477,23 @@ static void *refuse_too_much(void *context, void *pointer, size_t nbytes)
 /* In 32 bits the size of so many entries, as a number, would be small. */
 Test(zip_directory, of_more_entries_than_memory_has_is_refused_before_it_is_looked_at)
 {
-    uint64_t n = SIZE_MAX / sizeof(berth_zip_entry) + 1;
-    berth_zip_end end = {.directory_nbytes = n * BERTH_ZIP_CENTRAL_NBYTES, .n_entries = n};
-    berth_zip_directory directory;
+    uint64_t n = SIZE_MAX / sizeof(bth_zip_entry) + 1;
+    bth_zip_end end = {.directory_nbytes = n * BTH_ZIP_CENTRAL_NBYTES, .n_entries = n};
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     berth_set_allocator(&(berth_allocator){.reallocate = refuse_too_much});
-    cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
     berth_set_allocator(NULL);
 }
 
 Test(zip_directory, of_more_names_than_memory_has_is_refused_before_it_is_looked_at)
 {
-    berth_zip_end end = {.directory_nbytes = SIZE_MAX / 2, .n_entries = 1};
-    berth_zip_directory directory;
+    bth_zip_end end = {.directory_nbytes = SIZE_MAX / 2, .n_entries = 1};
+    bth_zip_directory directory;
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_read_directory(NULL, &end, &directory, &error), BERTH_E_MEMORY);
     cr_expect_null(directory.entries);
 }
 

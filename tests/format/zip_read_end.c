@@ -54,7 +54,7 @@ Test(zip_end, a_comment_cut_off_is_refused)
 
 Test(zip_end, a_second_end_record_in_the_comment_is_refused)
 {
-    uint8_t second[BERTH_ZIP_END_RECORD_NBYTES];
+    uint8_t second[BTH_ZIP_END_RECORD_NBYTES];
     test_zip zip = test_zip_small();
     memcpy(second, zip.bytes + zip.end_at, sizeof second);
     test_zip_put(&zip, zip.end_at + END_COMMENT_NBYTES, sizeof second, 2);
@@ -66,7 +66,7 @@ Test(zip_end, a_second_end_record_in_the_comment_is_refused)
 /* Readers that search backwards take this one, whatever its comment's length says. */
 Test(zip_end, an_end_record_in_the_comment_that_does_not_parse_is_refused)
 {
-    uint8_t second[BERTH_ZIP_END_RECORD_NBYTES + 1] = "PK\5\6";
+    uint8_t second[BTH_ZIP_END_RECORD_NBYTES + 1] = "PK\5\6";
     test_zip zip = test_zip_small();
     test_zip_put(&zip, zip.end_at + END_COMMENT_NBYTES, sizeof second, 2);
     test_zip_append(&zip, second, sizeof second);
@@ -106,9 +106,9 @@ Test(zip_end, a_tail_that_is_too_short_is_asked_for_again)
 {
     test_zip zip = test_zip_small();
     berth_error error;
-    berth_zip_end end;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_find_end(zip.bytes + zip.end64_at, 98, zip.nbytes, &end, &error),
+    bth_zip_end end;
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_find_end(zip.bytes + zip.end64_at, 98, zip.nbytes, &end, &error),
                  BERTH_E_TRUNCATED);
     cr_expect_str_eq(error.message, "the last 98 bytes do not suffice to find the end record");
     test_zip_free(&zip);
@@ -117,14 +117,14 @@ Test(zip_end, a_tail_that_is_too_short_is_asked_for_again)
 /* A directory at byte 0x06054b50: its offset, within the end record, spells the signature. */
 Test(zip_end, a_signature_among_the_end_records_own_fields_is_no_end_record)
 {
-    static uint8_t tail[BERTH_ZIP_TAIL_NBYTES];
-    const uint64_t directory_at = BERTH_ZIP_END_SIGNATURE;
-    uint64_t file_nbytes = directory_at + 46 + BERTH_ZIP_END_NBYTES;
+    static uint8_t tail[BTH_ZIP_TAIL_NBYTES];
+    const uint64_t directory_at = BTH_ZIP_END_SIGNATURE;
+    uint64_t file_nbytes = directory_at + 46 + BTH_ZIP_END_NBYTES;
     berth_error error;
-    berth_zip_end end;
-    berth_error_clear(&error);
-    berth_zip_write_end(1, directory_at, 46, tail + sizeof tail - BERTH_ZIP_END_NBYTES);
-    cr_expect_eq(berth_zip_find_end(tail, sizeof tail, file_nbytes, &end, &error), 0, "%s",
+    bth_zip_end end;
+    bth_error_clear(&error);
+    bth_zip_write_end(1, directory_at, 46, tail + sizeof tail - BTH_ZIP_END_NBYTES);
+    cr_expect_eq(bth_zip_find_end(tail, sizeof tail, file_nbytes, &end, &error), 0, "%s",
                  error.message);
     cr_expect_eq(end.directory_offset, directory_at);
     cr_expect_eq(end.directory_nbytes, 46);
@@ -165,7 +165,7 @@ Test(zip_end, a_locator_that_points_elsewhere_is_refused)
 Test(zip_end, the_shortest_end_record_without_a_locator_is_refused)
 {
     test_zip zip = test_zip_small();
-    test_zip_remove(&zip, zip.locator_at, BERTH_ZIP_LOCATOR_NBYTES);
+    test_zip_remove(&zip, zip.locator_at, BTH_ZIP_LOCATOR_NBYTES);
     test_zip_remove(&zip, 0, zip.end64_at);
     expect_refused(zip, BERTH_E_ARCHIVE, "at byte 0: a ZIP64 end record without a locator");
 }
@@ -184,7 +184,7 @@ Test(zip_end, a_zip64_end_record_without_a_locator_is_refused)
 {
     refuse_field(LOCATOR_AT, 0, 0, 4, "at byte 678: a ZIP64 end record without a locator");
     test_zip zip = test_zip_small();
-    test_zip_remove(&zip, zip.locator_at, BERTH_ZIP_LOCATOR_NBYTES);
+    test_zip_remove(&zip, zip.locator_at, BTH_ZIP_LOCATOR_NBYTES);
     expect_refused(zip, BERTH_E_ARCHIVE, "at byte 678: a ZIP64 end record without a locator");
 }
 

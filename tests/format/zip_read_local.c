@@ -18,10 +18,10 @@ static void refuse_field(size_t field, uint64_t value, size_t width, const char 
 Test(zip_local, a_header_tells_its_facts)
 {
     test_zip zip = test_zip_small();
-    berth_zip_local local;
+    bth_zip_local local;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_zip_read_local(zip.bytes + 214, zip.nbytes - 214, 214, &local, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_zip_read_local(zip.bytes + 214, zip.nbytes - 214, 214, &local, &error), 0);
     cr_expect_eq(local.name_nbytes, 8);
     cr_expect_eq(memcmp(local.name, "m/data/0", 8), 0);
     cr_expect_eq(local.flags, 0x0808);
@@ -38,14 +38,14 @@ Test(zip_local, a_header_tells_its_facts)
 Test(zip_local, a_header_tells_the_size_in_its_zip64_field)
 {
     uint8_t bytes[128];
-    berth_place place;
-    berth_zip_local local;
+    bth_place place;
+    bth_zip_local local;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_layout_place(0x100000007, 8, 0x100000005, 64, &place), 0);
-    berth_zip_write_local(&place, "m/data/0", bytes);
-    cr_assert_eq(berth_zip_read_local(bytes, place.data_offset - place.header_offset,
-                                      place.header_offset, &local, &error),
+    bth_error_clear(&error);
+    cr_assert_eq(bth_layout_place(0x100000007, 8, 0x100000005, 64, &place), 0);
+    bth_zip_write_local(&place, "m/data/0", bytes);
+    cr_assert_eq(bth_zip_read_local(bytes, place.data_offset - place.header_offset,
+                                    place.header_offset, &local, &error),
                  0, "%s", error.message);
     cr_expect(local.has_zip64);
     cr_expect_eq(local.nbytes, 0x100000005);
@@ -58,10 +58,10 @@ Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
 {
     const char bytes[] = "PK\3\4\0\0\0\0\0\0\0\0\0\0\1\2\3\4\xff\xff\xff\xff\5\0\0\0\0\0\x14\0"
                          "\1\0\x10\0\5\0\0\0\0\0\0\0\4\0\0\0\0\0\0";
-    berth_zip_local local;
+    bth_zip_local local;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_zip_read_local((const uint8_t *)bytes, sizeof bytes, 0, &local, &error), 0,
+    bth_error_clear(&error);
+    cr_assert_eq(bth_zip_read_local((const uint8_t *)bytes, sizeof bytes, 0, &local, &error), 0,
                  "%s", error.message);
     cr_expect_eq(local.compressed_nbytes, 4);
     cr_expect_eq(local.nbytes, 5);
@@ -70,14 +70,14 @@ Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
 /* Without bit 3 a size of 0 is one. */
 Test(zip_local, a_header_of_an_empty_record_has_no_other_size)
 {
-    berth_place place;
+    bth_place place;
     uint8_t bytes[64];
-    berth_zip_local local;
+    bth_zip_local local;
     berth_error error;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_layout_place(0x100000000, 8, 0, 1, &place), 0);
-    berth_zip_write_local(&place, "m/data/0", bytes);
-    cr_assert_eq(berth_zip_read_local(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_layout_place(0x100000000, 8, 0, 1, &place), 0);
+    bth_zip_write_local(&place, "m/data/0", bytes);
+    cr_assert_eq(bth_zip_read_local(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
     cr_expect_eq(local.nbytes, 0);
     cr_expect_eq(local.n_zip64, 1);
     cr_expect_eq(local.zip64[0], 0x100000000);
@@ -88,12 +88,12 @@ Test(zip_local, a_header_cut_off_anywhere_asks_for_more)
     test_zip zip = test_zip_small();
     for (size_t n = 0; n < 256 - 214; n++) {
         uint8_t *part = malloc(n + 1);
-        berth_zip_local local;
+        bth_zip_local local;
         berth_error error;
         char sentence[96];
         memcpy(part, zip.bytes + 214, n);
-        berth_error_clear(&error);
-        cr_expect_eq(berth_zip_read_local(part, n, 214, &local, &error), BERTH_E_TRUNCATED);
+        bth_error_clear(&error);
+        cr_expect_eq(bth_zip_read_local(part, n, 214, &local, &error), BERTH_E_TRUNCATED);
         snprintf(sentence, sizeof sentence,
                  "at byte 214: a local header does not end within %zu bytes", n);
         cr_expect_str_eq(error.message, sentence);
@@ -120,7 +120,7 @@ Test(zip_local, malformed_extra_fields_are_refused)
 Test(zip_local, a_unicode_path_is_refused)
 {
     test_zip zip = test_zip_small();
-    test_zip_put(&zip, zip.extra_at[2], BERTH_ZIP_EXTRA_UNICODE_PATH, 2);
+    test_zip_put(&zip, zip.extra_at[2], BTH_ZIP_EXTRA_UNICODE_PATH, 2);
     expect_refused(zip, BERTH_E_ARCHIVE,
                    "at byte 214: a Unicode path extra field, which gives the entry a second name");
 }
@@ -214,17 +214,17 @@ Test(zip_local, without_bit_3_crc_and_sizes_must_be_there)
 static test_zip with_zip64(uint32_t size, size_t n, uint64_t a, uint64_t b, uint64_t c, bool bit_3)
 {
     uint8_t extra[4 + 24];
-    uint8_t *out = berth_put_u16(extra, BERTH_ZIP_EXTRA_ZIP64);
-    out = berth_put_u16(out, 8 * n);
-    out = berth_put_u64(out, a);
-    out = berth_put_u64(out, b);
-    berth_put_u64(out, c);
+    uint8_t *out = bth_put_u16(extra, BTH_ZIP_EXTRA_ZIP64);
+    out = bth_put_u16(out, 8 * n);
+    out = bth_put_u64(out, a);
+    out = bth_put_u64(out, b);
+    bth_put_u64(out, c);
     test_entry entry = test_stored("m/data.pkl", "pickle", 6);
     entry.local_size = entry.local_compressed = size;
     entry.local_extra = (const char *)extra;
     entry.local_extra_nbytes = 4 + 8 * n;
     if (bit_3) {
-        entry.flags = BERTH_ZIP_FLAG_DESCRIPTOR;
+        entry.flags = BTH_ZIP_FLAG_DESCRIPTOR;
         entry.local_crc32 = 0;
         entry.descriptor = "PK\7\x8\x0e\x74\x43\xb7\6\0\0\0\0\0\0\0\6\0\0\0\0\0\0\0";
         entry.descriptor_nbytes = 24;
@@ -301,7 +301,7 @@ Test(zip_local, a_second_zip64_field_is_refused)
 static test_zip with_descriptor(const char *descriptor, size_t nbytes)
 {
     test_entry entry = test_stored("m/data.pkl", "pickle", 6);
-    entry.flags = BERTH_ZIP_FLAG_DESCRIPTOR;
+    entry.flags = BTH_ZIP_FLAG_DESCRIPTOR;
     entry.local_crc32 = entry.local_size = entry.local_compressed = 0;
     entry.descriptor = descriptor;
     entry.descriptor_nbytes = nbytes;
@@ -368,14 +368,14 @@ Test(zip_local, a_descriptor_without_signature_behind_one_is_refused)
 
 Test(zip_local, a_descriptor_cut_off_asks_for_more)
 {
-    berth_zip_entry entry = {.record = "data/0",
-                             .flags = BERTH_ZIP_FLAG_DESCRIPTOR,
-                             .nbytes = 6,
-                             .compressed_nbytes = 6,
-                             .data_offset = 40};
+    bth_zip_entry entry = {.record = "data/0",
+                           .flags = BTH_ZIP_FLAG_DESCRIPTOR,
+                           .nbytes = 6,
+                           .compressed_nbytes = 6,
+                           .data_offset = 40};
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_check_descriptor(NULL, 0, 62, &entry, &error), BERTH_E_TRUNCATED);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_check_descriptor(NULL, 0, 62, &entry, &error), BERTH_E_TRUNCATED);
     cr_expect_str_eq(error.message,
                      "data/0 at byte 46: a descriptor of 16 bytes does not end within 0 bytes");
     cr_expect_eq(entry.end_offset, 0);
@@ -383,10 +383,10 @@ Test(zip_local, a_descriptor_cut_off_asks_for_more)
 
 Test(zip_local, without_bit_3_no_descriptor_is_looked_at)
 {
-    berth_zip_entry entry = {.compressed_nbytes = 6, .data_offset = 40};
+    bth_zip_entry entry = {.compressed_nbytes = 6, .data_offset = 40};
     berth_error error;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_check_descriptor(NULL, 0, 46, &entry, &error), 0);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_check_descriptor(NULL, 0, 46, &entry, &error), 0);
     cr_expect_eq(entry.end_offset, 46);
 }
 
@@ -404,25 +404,25 @@ Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
 
 Test(zip_local, a_crc_of_zero_is_not_computed_and_accepted)
 {
-    berth_zip_entry entry = {.record = "data/0", .nbytes = 6, .crc32 = 0};
+    bth_zip_entry entry = {.record = "data/0", .nbytes = 6, .crc32 = 0};
     berth_error error;
     bool present = true;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_check_crc(&entry, 0xb743740e, &present, &error), 0);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_check_crc(&entry, 0xb743740e, &present, &error), 0);
     cr_expect_not(present);
 }
 
 Test(zip_local, a_crc_that_matches_is_present)
 {
-    berth_zip_entry entry = {.record = "data/0", .nbytes = 6, .crc32 = 0xb743740e};
+    bth_zip_entry entry = {.record = "data/0", .nbytes = 6, .crc32 = 0xb743740e};
     berth_error error;
     bool present = false;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_check_crc(&entry, 0xb743740e, &present, &error), 0);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_check_crc(&entry, 0xb743740e, &present, &error), 0);
     cr_expect(present);
-    entry = (berth_zip_entry){.record = "data/1"};
+    entry = (bth_zip_entry){.record = "data/1"};
     present = false;
-    cr_expect_eq(berth_zip_check_crc(&entry, 0, &present, &error), 0);
+    cr_expect_eq(bth_zip_check_crc(&entry, 0, &present, &error), 0);
     cr_expect(present, "that of an empty record is 0");
 }
 
@@ -433,11 +433,11 @@ Test(zip_local, a_crc_that_does_not_match_names_the_record)
     expect_refused(zip, BERTH_E_CHECKSUM,
                    "data/0 at byte 256: its bytes have CRC 0x7a6bb044, the directory says "
                    "0x470b99f4");
-    berth_zip_entry entry = {.record = "data/1", .crc32 = 1, .data_offset = 7};
+    bth_zip_entry entry = {.record = "data/1", .crc32 = 1, .data_offset = 7};
     berth_error error;
     bool present;
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_check_crc(&entry, 0, &present, &error), BERTH_E_CHECKSUM);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_check_crc(&entry, 0, &present, &error), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.message, "data/1 at byte 7: its bytes have CRC 0x00000000, the "
                                     "directory says 0x00000001");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z8: names, the top folder, duplicates, and finding by name. */
-#include "format/hash.h"
+#include "format/values/hash.h"
 #include "tests/format/zip_expect.h"
 
 /* An archive of data.pkl and of one record of this name, at byte 41; its central entry at 140. */
@@ -158,7 +158,7 @@ Test(zip_names, empty_entries_of_folders_are_no_records)
                                   test_stored("m/data.pkl", "pickle", 6),
                                   test_stored("m/data/", "", 0), test_stored("m/data/0", "12", 2)};
     test_zip zip = test_zip_new_foreign(entries, 5);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0, "%s", error.message);
     cr_expect_eq(directory.n_entries, 2);
@@ -166,8 +166,8 @@ Test(zip_names, empty_entries_of_folders_are_no_records)
     cr_expect_str_eq(directory.archive, "m");
     cr_expect_str_eq(directory.entries[0].record, "data.pkl");
     cr_expect_str_eq(directory.entries[1].record, "data/0");
-    cr_expect_null(berth_zip_find(&directory, "data/", 5));
-    berth_zip_free_directory(&directory);
+    cr_expect_null(bth_zip_find(&directory, "data/", 5));
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 
@@ -252,22 +252,22 @@ Test(zip_names, nothing_but_letters_has_another_case)
 Test(zip_names, many_names_that_are_nearly_equal_take_no_longer, .timeout = 20)
 {
     enum { N_NAMES = 1 << 16, NAME_NBYTES = 18 };
-    static uint8_t bytes[N_NAMES * (BERTH_ZIP_CENTRAL_NBYTES + NAME_NBYTES)];
+    static uint8_t bytes[N_NAMES * (BTH_ZIP_CENTRAL_NBYTES + NAME_NBYTES)];
     char name[NAME_NBYTES + 1] = "m/";
-    berth_zip_directory directory;
-    berth_place place = {0};
+    bth_zip_directory directory;
+    bth_place place = {0};
     berth_error error;
     for (size_t i = 0; i < N_NAMES; i++) {
         for (size_t bit = 0; bit < 16; bit++)
             name[2 + bit] = "@`"[i >> bit & 1];
-        cr_assert_eq(berth_layout_place(place.next_offset, NAME_NBYTES, 1, 1, &place), 0);
-        berth_zip_write_central(&place, name, 0, bytes + i * (sizeof bytes / N_NAMES));
+        cr_assert_eq(bth_layout_place(place.next_offset, NAME_NBYTES, 1, 1, &place), 0);
+        bth_zip_write_central(&place, name, 0, bytes + i * (sizeof bytes / N_NAMES));
     }
-    const berth_zip_end end = {place.next_offset, sizeof bytes, N_NAMES};
-    berth_error_clear(&error);
-    cr_expect_eq(berth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
+    const bth_zip_end end = {place.next_offset, sizeof bytes, N_NAMES};
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);
     cr_expect_eq(directory.n_entries, N_NAMES);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
 }
 
 /* ---- finding ---- */
@@ -275,19 +275,19 @@ Test(zip_names, many_names_that_are_nearly_equal_take_no_longer, .timeout = 20)
 Test(zip_names, records_are_found_by_their_own_whole_name)
 {
     test_zip zip = test_zip_small();
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     cr_assert_eq(test_zip_read(&zip, 0, &directory, &error), 0);
-    cr_expect_eq(berth_zip_find(&directory, "data/1", 6), &directory.entries[3]);
-    cr_expect_eq(berth_zip_find(&directory, "version and more", 7), &directory.entries[4]);
-    cr_expect_null(berth_zip_find(&directory, "m/data/1", 8));
-    cr_expect_null(berth_zip_find(&directory, "data/", 5));
-    cr_expect_null(berth_zip_find(&directory, "data/11", 7));
-    cr_expect_null(berth_zip_find(&directory, "", 0));
-    cr_expect_null(berth_zip_find(&directory, "Data/1", 6));
-    cr_expect_eq(berth_zip_find_any_case(&directory, "Data/1", 6), &directory.entries[3]);
-    cr_expect_null(berth_zip_find_any_case(&directory, "Data/11", 7));
-    berth_zip_free_directory(&directory);
+    cr_expect_eq(bth_zip_find(&directory, "data/1", 6), &directory.entries[3]);
+    cr_expect_eq(bth_zip_find(&directory, "version and more", 7), &directory.entries[4]);
+    cr_expect_null(bth_zip_find(&directory, "m/data/1", 8));
+    cr_expect_null(bth_zip_find(&directory, "data/", 5));
+    cr_expect_null(bth_zip_find(&directory, "data/11", 7));
+    cr_expect_null(bth_zip_find(&directory, "", 0));
+    cr_expect_null(bth_zip_find(&directory, "Data/1", 6));
+    cr_expect_eq(bth_zip_find_any_case(&directory, "Data/1", 6), &directory.entries[3]);
+    cr_expect_null(bth_zip_find_any_case(&directory, "Data/11", 7));
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 
@@ -295,7 +295,7 @@ Test(zip_names, records_are_found_by_their_own_whole_name)
 Test(zip_names, names_of_one_hash_are_told_apart)
 {
     test_zip zip = test_zip_small();
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     uint64_t seed;
     char name[32];
@@ -304,16 +304,16 @@ Test(zip_names, names_of_one_hash_are_told_apart)
     for (unsigned i = 0; i < 1000; i++) {
         size_t n = (size_t)snprintf(name, sizeof name, "%0*u", 6 + (int)(i % 4), i);
         for (size_t k = 0; k < directory.n_entries; k++)
-            directory.entries[k].name_hash = berth_hash_any_case(seed, name, n);
-        cr_expect_null(berth_zip_find_any_case(&directory, name, n), "%s", name);
+            directory.entries[k].name_hash = bth_hash_any_case(seed, name, n);
+        cr_expect_null(bth_zip_find_any_case(&directory, name, n), "%s", name);
     }
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
 
 Test(zip_names, nothing_is_found_in_a_directory_that_was_not_read)
 {
-    const berth_zip_directory directory = {0};
-    cr_expect_null(berth_zip_find(&directory, "data.pkl", 8));
-    cr_expect_null(berth_zip_find_any_case(&directory, "data.pkl", 8));
+    const bth_zip_directory directory = {0};
+    cr_expect_null(bth_zip_find(&directory, "data.pkl", 8));
+    cr_expect_null(bth_zip_find_any_case(&directory, "data.pkl", 8));
 }

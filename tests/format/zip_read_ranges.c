@@ -104,10 +104,10 @@ Test(zip_ranges, bytes_before_the_first_entry_need_a_base_offset)
     expect_refused(with_gap(0, 7), BERTH_E_ARCHIVE,
                    "data.pkl at byte 7: the first entry, but the archive begins at byte 0");
     test_zip zip = with_gap(0, 7);
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
     cr_expect_eq(test_zip_read(&zip, 7, &directory, &error), 0, "%s", error.message);
-    berth_zip_free_directory(&directory);
+    bth_zip_free_directory(&directory);
     cr_expect_eq(test_zip_read(&zip, 8, &directory, &error), BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message,
                      "data.pkl at byte 7: the first entry, but the archive begins at byte 8");

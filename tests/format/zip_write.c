@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "format/zip_write.h"
+#include "format/zip/zip_write.h"
 
 struct record {
     const char *name;
@@ -97,19 +97,19 @@ Test(zip_write, headers_have_pytorchs_bytes)
 {
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         const struct record *record = &records[i];
-        berth_place place;
+        bth_place place;
         uint8_t bytes[512];
-        cr_assert_eq(berth_layout_place(record->header_offset, strlen(record->name), record->nbytes,
-                                        64, &place),
+        cr_assert_eq(bth_layout_place(record->header_offset, strlen(record->name), record->nbytes,
+                                      64, &place),
                      0);
-        berth_zip_write_local(&place, record->name, bytes);
+        bth_zip_write_local(&place, record->name, bytes);
         expect_bytes(bytes, place.data_offset - place.header_offset, record->local, "local header",
                      record->name);
-        berth_zip_write_descriptor(&place, record->crc32, bytes);
+        bth_zip_write_descriptor(&place, record->crc32, bytes);
         expect_bytes(bytes, place.descriptor_nbytes, record->descriptor, "descriptor",
                      record->name);
-        berth_zip_write_central(&place, record->name, record->crc32, bytes);
-        expect_bytes(bytes, berth_layout_central_nbytes(&place), record->central, "central entry",
+        bth_zip_write_central(&place, record->name, record->crc32, bytes);
+        expect_bytes(bytes, bth_layout_central_nbytes(&place), record->central, "central entry",
                      record->name);
     }
 }
@@ -117,9 +117,9 @@ Test(zip_write, headers_have_pytorchs_bytes)
 Test(zip_write, end_records_have_pytorchs_bytes)
 {
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        uint8_t bytes[BERTH_ZIP_END_NBYTES];
-        berth_zip_write_end(ends[i].n_entries, ends[i].directory_offset, ends[i].directory_nbytes,
-                            bytes);
+        uint8_t bytes[BTH_ZIP_END_NBYTES];
+        bth_zip_write_end(ends[i].n_entries, ends[i].directory_offset, ends[i].directory_nbytes,
+                          bytes);
         expect_bytes(bytes, sizeof bytes, ends[i].bytes, "end records", "the file");
     }
 }
@@ -127,8 +127,8 @@ Test(zip_write, end_records_have_pytorchs_bytes)
 /* Classic fields from 0xFFFF entries and 0xFFFFFFFF bytes on are saturated. */
 Test(zip_write, end_records_saturate_what_their_classic_fields_cannot_hold)
 {
-    uint8_t bytes[BERTH_ZIP_END_NBYTES];
-    berth_zip_write_end(0x12345, 0x100000007, 0x200000008, bytes);
+    uint8_t bytes[BTH_ZIP_END_NBYTES];
+    bth_zip_write_end(0x12345, 0x100000007, 0x200000008, bytes);
     expect_bytes(bytes + 24, 32,
                  "4523010000000000"
                  "4523010000000000"
@@ -149,10 +149,10 @@ Test(zip_write, end_records_saturate_what_their_classic_fields_cannot_hold)
 /* A header at 0xFFFFFFFF is the first whose offset goes to the zip64 field. */
 Test(zip_write, the_first_saturated_offset_is_written_in_full)
 {
-    berth_place place;
+    bth_place place;
     uint8_t bytes[128];
-    cr_assert_eq(berth_layout_place(0xFFFFFFFF, 1, 0, 1, &place), 0);
-    berth_zip_write_central(&place, "a", 0, bytes);
+    cr_assert_eq(bth_layout_place(0xFFFFFFFF, 1, 0, 1, &place), 0);
+    bth_zip_write_central(&place, "a", 0, bytes);
     expect_bytes(bytes + 42, 17,
                  "ffffffff"
                  "61"
@@ -163,10 +163,10 @@ Test(zip_write, the_first_saturated_offset_is_written_in_full)
 
 Test(zip_write, an_empty_name_reads_nothing_of_its_pointer)
 {
-    berth_place place;
+    bth_place place;
     uint8_t bytes[64];
-    cr_assert_eq(berth_layout_place(0, 0, 1, 1, &place), 0);
-    berth_zip_write_local(&place, NULL, bytes);
+    cr_assert_eq(bth_layout_place(0, 0, 1, 1, &place), 0);
+    bth_zip_write_local(&place, NULL, bytes);
     expect_bytes(bytes + 26, 8,
                  "00000400"
                  "46420000",

@@ -65,7 +65,7 @@ static inline uint32_t sum_of(const struct part *part, const struct style *style
 {
     if (!style->has_sums)
         return 0;
-    return part->method == 0 ? berth_crc32(0, part->data, part->nbytes) : part->crc32;
+    return part->method == 0 ? bth_crc32(0, part->data, part->nbytes) : part->crc32;
 }
 
 static inline uint32_t flags_of(const struct part *part, const struct style *style)
@@ -345,10 +345,10 @@ static inline void mend_sums(uint8_t *bytes, size_t nbytes)
         uint64_t data = header + 30 + u16_at(bytes + header + 26) + u16_at(bytes + header + 28);
         if (data + size + 16 > nbytes || u32_at(bytes + at + 16) == 0)
             continue;
-        uint32_t crc = berth_crc32(0, bytes + data, size);
-        berth_put_u32(bytes + at + 16, crc);
+        uint32_t crc = bth_crc32(0, bytes + data, size);
+        bth_put_u32(bytes + at + 16, crc);
         if (memcmp(bytes + data + size, "PK\7\10", 4) == 0)
-            berth_put_u32(bytes + data + size + 4, crc);
+            bth_put_u32(bytes + data + size + 4, crc);
     }
 }
 

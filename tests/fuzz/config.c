@@ -20,32 +20,31 @@ static void check_result(int result, const berth_error *error)
 }
 
 /* Every value that was taken is one that its row allows, and its text is that value again. */
-static void check_layer(const berth_layer *layer)
+static void check_layer(const bth_layer *layer)
 {
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
-        const berth_option_row *row = berth_option_at(i);
-        int64_t value = berth_option_value(&layer->values, row), again;
-        char text[BERTH_OPTION_TEXT_NBYTES];
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        int64_t value = bth_option_value(&layer->values, row), again;
+        char text[BTH_OPTION_TEXT_NBYTES];
         berth_error error = {0};
 
         if (!layer->is_set[i])
             continue;
-        MUST(berth_option_check(row, value, "by a test", &error) == 0, "%s", error.message);
-        berth_option_print(row, value, text);
+        MUST(bth_option_check(row, value, "by a test", &error) == 0, "%s", error.message);
+        bth_option_print(row, value, text);
         MUST(strlen(text) < sizeof text &&
-                 berth_option_parse(row, text, strlen(text), "by a test", &again, &error) == 0 &&
+                 bth_option_parse(row, text, strlen(text), "by a test", &again, &error) == 0 &&
                  again == value,
              "%s=%s is not taken again: %s", row->name, text, error.message);
     }
 }
 
-static bool is_same_layer(const berth_layer *a, const berth_layer *b)
+static bool is_same_layer(const bth_layer *a, const bth_layer *b)
 {
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
-        const berth_option_row *row = berth_option_at(i);
-        if (a->is_set[i] != b->is_set[i] ||
-            (a->is_set[i] &&
-             berth_option_value(&a->values, row) != berth_option_value(&b->values, row)))
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (a->is_set[i] != b->is_set[i] || (a->is_set[i] && bth_option_value(&a->values, row) !=
+                                                                 bth_option_value(&b->values, row)))
             return false;
     }
     return true;
@@ -55,36 +54,36 @@ static bool is_same_layer(const berth_layer *a, const berth_layer *b)
 static void check_environment(char *text, size_t nbytes)
 {
     char *variables[MOST_VARIABLES + 1];
-    static berth_environment environment;
+    static bth_environment environment;
     size_t n = 0;
     berth_error error = {0};
 
     for (size_t at = 0; at < nbytes && n < MOST_VARIABLES; at += strlen(text + at) + 1)
         variables[n++] = text + at;
     variables[n] = NULL;
-    int result = berth_environment_read(variables, &environment, &error);
+    int result = bth_environment_read(variables, &environment, &error);
     check_result(result, &error);
     if (result < 0)
         return;
     check_layer(&environment.plain);
     check_layer(&environment.force);
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         MUST(environment.plain.is_set[i] == (environment.plain_source[i][0] != 0) &&
                  environment.force.is_set[i] == (environment.force_source[i][0] != 0),
-             "%s is set by nothing", berth_option_at(i)->name);
+             "%s is set by nothing", bth_option_at(i)->name);
         MUST(is_clean_text(environment.plain_source[i]) &&
                  is_clean_text(environment.force_source[i]),
-             "%s", berth_option_at(i)->name);
+             "%s", bth_option_at(i)->name);
     }
 }
 
 /* Text as lines and as words; one is the other where nothing but the space between differs. */
 static void check_text(const char *text)
 {
-    berth_layer lines = {0}, words = {0};
+    bth_layer lines = {0}, words = {0};
     berth_error error = {0}, words_error = {0};
-    int result = berth_layer_parse_lines(&lines, text, &error);
-    int words_result = berth_layer_parse_words(&words, text, "in a patch", &words_error);
+    int result = bth_layer_parse_lines(&lines, text, &error);
+    int words_result = bth_layer_parse_words(&words, text, "in a patch", &words_error);
 
     check_result(result, &error);
     check_result(words_result, &words_error);
@@ -224,7 +223,7 @@ static size_t insert(uint8_t *bytes, size_t nbytes, size_t most, const char *wor
 /* "BERTH_SAVE_METHOD=": the name of an option as a variable has it, or as it is. */
 static size_t insert_name(uint8_t *bytes, size_t nbytes, size_t most)
 {
-    const berth_option_row *row = berth_option_at(random_below(BERTH_N_OPTIONS));
+    const bth_option_row *row = bth_option_at(random_below(BTH_N_OPTIONS));
     bool is_variable = random_below(2) > 0;
     char name[100];
 
@@ -258,11 +257,11 @@ static void make_seeds(void)
         "BERTH_SAVE_METHOD=direct\0BERTH_FORCE_LOAD_CHECK=data\0PATH=/bin";
     static const char text_of_all[] = "# all\nload.check=data # now\n\nsave.compute_crc32=off\n";
 
-    for (size_t i = 0; i < BERTH_N_OPTIONS; i++) {
-        const berth_option_row *row = berth_option_at(i);
-        char value[BERTH_OPTION_TEXT_NBYTES], text[200];
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        char value[BTH_OPTION_TEXT_NBYTES], text[200];
 
-        berth_option_print(row, row->initial, value);
+        bth_option_print(row, row->initial, value);
         int n = snprintf(text, sizeof text, "%s=%s\n", row->name, value);
         seed(row->name, text, (size_t)n);
     }
@@ -280,6 +279,6 @@ static void make_seeds(void)
 
 Test(configurations, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(200), BERTH_N_OPTIONS + 2);
+    cr_assert_geq(replay_seeds(200), BTH_N_OPTIONS + 2);
 }
 #endif

@@ -3,7 +3,7 @@
 #ifndef TESTS_FUZZ_OPCODES_H
 #define TESTS_FUZZ_OPCODES_H
 
-#include "format/pickle_machine.h"
+#include "format/pickle/pickle_machine.h"
 #include "tests/fuzz/target.h"
 
 #define MOST_OPCODES 4096
@@ -63,24 +63,23 @@ static inline void say_int(struct fragment *out, size_t number)
 /* Bytes of the opcode at bytes, its argument too; nbytes where it is cut, or none. */
 static inline size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
 {
-    static const size_t fixed[] = {
-        [BERTH_FORM_U1] = 1, [BERTH_FORM_U2] = 2, [BERTH_FORM_U4] = 4,
-        [BERTH_FORM_I4] = 4, [BERTH_FORM_F8] = 8, [BERTH_FORM_LINES] = 0};
-    berth_argument argument;
+    static const size_t fixed[] = {[BTH_FORM_U1] = 1, [BTH_FORM_U2] = 2, [BTH_FORM_U4] = 4,
+                                   [BTH_FORM_I4] = 4, [BTH_FORM_F8] = 8, [BTH_FORM_LINES] = 0};
+    bth_argument argument;
     size_t used, left = nbytes - 1;
 
-    switch (berth_opcodes[bytes[0]].form) {
-    case BERTH_FORM_TEXT1:
-        used = berth_scan_TEXT1(bytes + 1, left, &argument);
+    switch (bth_opcodes[bytes[0]].form) {
+    case BTH_FORM_TEXT1:
+        used = bth_scan_TEXT1(bytes + 1, left, &argument);
         break;
-    case BERTH_FORM_TEXT4:
-        used = berth_scan_TEXT4(bytes + 1, left, &argument);
+    case BTH_FORM_TEXT4:
+        used = bth_scan_TEXT4(bytes + 1, left, &argument);
         break;
-    case BERTH_FORM_LINES:
-        used = berth_scan_LINES(bytes + 1, left, &argument);
+    case BTH_FORM_LINES:
+        used = bth_scan_LINES(bytes + 1, left, &argument);
         break;
     default:
-        used = fixed[berth_opcodes[bytes[0]].form];
+        used = fixed[bth_opcodes[bytes[0]].form];
     }
     return used > left ? nbytes : 1 + used;
 }

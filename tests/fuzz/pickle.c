@@ -10,10 +10,10 @@
 
 static void check_same_storages(const berth_tree *a, const berth_tree *b)
 {
-    MUST(berth_tree_n_storages(a) == berth_tree_n_storages(b), "%zu storages and %zu",
-         berth_tree_n_storages(a), berth_tree_n_storages(b));
-    for (size_t i = 0; i < berth_tree_n_storages(a); i++) {
-        const berth_storage *x = berth_tree_storage(a, i), *y = berth_tree_storage(b, i);
+    MUST(bth_tree_n_storages(a) == bth_tree_n_storages(b), "%zu storages and %zu",
+         bth_tree_n_storages(a), bth_tree_n_storages(b));
+    for (size_t i = 0; i < bth_tree_n_storages(a); i++) {
+        const berth_storage *x = bth_tree_storage(a, i), *y = bth_tree_storage(b, i);
         MUST(strcmp(x->key, y->key) == 0 && strcmp(x->location, y->location) == 0 &&
                  x->dtype == y->dtype && x->element == y->element && x->nbytes == y->nbytes,
              "one by one %s is another storage", x->key);
@@ -23,21 +23,21 @@ static void check_same_storages(const berth_tree *a, const berth_tree *b)
 /* The sum of what two values are when they are written again: the same. */
 static uint32_t check_same_values(const berth_value *a, const berth_value *b)
 {
-    berth_pickled x = {0}, y = {0};
+    bth_pickled x = {0}, y = {0};
     berth_error error, other;
 
-    berth_error_clear(&error);
-    berth_error_clear(&other);
-    int written = berth_pickle_write(a, false, &x, &error);
-    MUST(written == berth_pickle_write(b, false, &y, &other) &&
+    bth_error_clear(&error);
+    bth_error_clear(&other);
+    int written = bth_pickle_write(a, false, &x, &error);
+    MUST(written == bth_pickle_write(b, false, &y, &other) &&
              strcmp(error.message, other.message) == 0,
          "written again: %s; one by one: %s", error.message, other.message);
     MUST(x.nbytes == y.nbytes && x.n_storages == y.n_storages &&
              (written < 0 || memcmp(x.bytes, y.bytes, x.nbytes) == 0),
          "one by one it is another value");
-    uint32_t sum = written < 0 ? 0 : berth_crc32(0, x.bytes, x.nbytes);
-    berth_pickled_free(&x);
-    berth_pickled_free(&y);
+    uint32_t sum = written < 0 ? 0 : bth_crc32(0, x.bytes, x.nbytes);
+    bth_pickled_free(&x);
+    bth_pickled_free(&y);
     return sum;
 }
 
@@ -47,24 +47,24 @@ struct reading {
 };
 
 /* The same pickle without short cuts: the same refusal, or the same value. */
-static uint32_t check_one_by_one(const uint8_t *bytes, size_t nbytes, berth_pickle_rules rules,
+static uint32_t check_one_by_one(const uint8_t *bytes, size_t nbytes, bth_pickle_rules rules,
                                  const berth_tree *tree, const berth_value *root,
                                  const berth_error *told)
 {
-    berth_pickle_survey survey = {0}, other_survey = {0};
+    bth_pickle_survey survey = {0}, other_survey = {0};
     berth_tree *other = berth_tree_new(NULL);
     berth_value *other_root = NULL;
     berth_error error, unasked;
     uint32_t sum = 0;
 
-    berth_error_clear(&unasked);
-    (void)berth_pickle_look(bytes, nbytes, &rules, &survey, &unasked);
+    bth_error_clear(&unasked);
+    (void)bth_pickle_look(bytes, nbytes, &rules, &survey, &unasked);
     rules.one_by_one = true;
-    (void)berth_pickle_look(bytes, nbytes, &rules, &other_survey, &unasked);
+    (void)bth_pickle_look(bytes, nbytes, &rules, &other_survey, &unasked);
     MUST(memcmp(&survey, &other_survey, sizeof survey) == 0, "one by one others are fetched");
     rules.survey = &other_survey;
-    berth_error_clear(&error);
-    int code = berth_pickle_read(bytes, nbytes, &rules, other, &other_root, &error);
+    bth_error_clear(&error);
+    int code = bth_pickle_read(bytes, nbytes, &rules, other, &other_root, &error);
     MUST(code == told->code && strcmp(error.message, told->message) == 0 &&
              error.offset == told->offset,
          "%s; one by one: %s", told->message, error.message);
@@ -80,7 +80,7 @@ static uint32_t check_one_by_one(const uint8_t *bytes, size_t nbytes, berth_pick
 
 static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool inert)
 {
-    berth_pickle_rules rules = {.inert = inert, .record = "data.pkl"};
+    bth_pickle_rules rules = {.inert = inert, .record = "data.pkl"};
     size_t before_nbytes;
     berth_value *root = NULL;
     berth_error error;
@@ -88,7 +88,7 @@ static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool iner
     count_memory_from_now();
     before_nbytes = live_nbytes;
     berth_tree *tree = berth_tree_new(&error);
-    int result = berth_pickle_read(bytes, nbytes, &rules, tree, &root, &error);
+    int result = bth_pickle_read(bytes, nbytes, &rules, tree, &root, &error);
     MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + 65536,
          "P3: %zu bytes of memory for a pickle of %zu", most_nbytes - before_nbytes, nbytes);
     MUST((result < 0) == (error.message[0] != 0) && (result < 0 || root), "%s", error.message);

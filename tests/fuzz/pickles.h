@@ -15,8 +15,8 @@ struct callable {
 };
 
 static const struct callable callables[] = {
-#define BERTH_CALLABLE(module, name, build, wanted, optional) {module, name, wanted, optional},
-#include "format/pickle_globals.def"
+#define BTH_CALLABLE(module, name, build, wanted, optional) {module, name, wanted, optional},
+#include "format/pickle/pickle_globals.def"
 };
 
 /* Of one key always the same class and size (T3), most of the time. */
@@ -197,9 +197,9 @@ static inline void say_anything(struct fragment *out)
     case 0:
         do
             opcode = random_below(256);
-        while (!berth_opcodes[opcode].name || !berth_opcodes[opcode].allowed);
+        while (!bth_opcodes[opcode].name || !bth_opcodes[opcode].allowed);
         say_byte(out, opcode);
-        if (berth_opcodes[opcode].form != BERTH_FORM_NOTHING)
+        if (bth_opcodes[opcode].form != BTH_FORM_NOTHING)
             say_byte(out, random_below(4));
         return;
     case 1: /* kept, and fetched again */
@@ -338,7 +338,7 @@ static inline void seed_written(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_ordered_dict(tree), *list = berth_list(tree);
     berth_value *pair[2] = {berth_int(tree, 300), berth_str(tree, "k", 1)};
-    berth_pickled pickled;
+    bth_pickled pickled;
     berth_error error = {0};
 
     berth_value *tensor = berth_tensor_value(
@@ -351,9 +351,9 @@ static inline void seed_written(void)
     berth_list_append(list, berth_size(tree, shape, 2));
     berth_list_append(list, berth_device(tree, "cuda", 1));
     berth_value_set_state(root, berth_dict(tree));
-    MUST(berth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
+    MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed("written", pickled.bytes, pickled.nbytes);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
     berth_tree_free(tree);
 }
 
@@ -362,12 +362,12 @@ static inline void seed_written(void)
 static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, size_t n_dtypes)
 {
     static const int64_t elements[6], shape[] = {2, 1, 1, 3};
-    static const char text[BERTH_USUAL_NBYTES];
+    static const char text[BTH_USUAL_NBYTES];
 
     count_memory_from_now();
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_list(tree);
-    berth_pickled pickled;
+    bth_pickled pickled;
     berth_error error = {0};
 
     for (size_t i = 0; i < 8; i++)
@@ -377,9 +377,9 @@ static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, si
                                                                    .shape = shape,
                                                                    .data = elements}));
     berth_list_append(root, berth_str(tree, text, sizeof text));
-    MUST(berth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
+    MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed(name, pickled.bytes, pickled.nbytes);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
     berth_tree_free(tree);
 }
 

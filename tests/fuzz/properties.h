@@ -35,7 +35,7 @@
 /* One of n kinds of checks, always the same for an input: a fuzzer has many inputs. */
 static inline unsigned kind_of(const uint8_t *bytes, size_t nbytes, unsigned n)
 {
-    return berth_crc32(0, bytes, nbytes) % n;
+    return bth_crc32(0, bytes, nbytes) % n;
 }
 
 /* A fuzzer makes the checks of one kind, a replay those of all. */

@@ -36,7 +36,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
     unsigned kind = kind_of(bytes, nbytes, COMPACT + 1);
-    berth_pickle_rules rules = {.inert = true, .record = "data.pkl"};
+    bth_pickle_rules rules = {.inert = true, .record = "data.pkl"};
     berth_value *root = NULL;
     berth_error error;
 
@@ -46,7 +46,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
     }
     count_memory_from_now();
     berth_tree *tree = berth_tree_new(&error);
-    bool wrapped = berth_pickle_read(bytes, nbytes, &rules, tree, &root, &error) == 0 &&
+    bool wrapped = bth_pickle_read(bytes, nbytes, &rules, tree, &root, &error) == 0 &&
                    wrap(bytes, nbytes, tree, &file);
     berth_tree_free(tree);
     if (wrapped)

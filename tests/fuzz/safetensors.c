@@ -268,7 +268,7 @@ static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
                                           "\"a\":",
                                           "\"__metadata__\":{}",
                                           "\"data_offsets\":[0,0]"};
-    uint64_t n = berth_little_u32(bytes);
+    uint64_t n = bth_little_u32(bytes);
 
     if (n > nbytes - 8)
         n = nbytes - 8;
@@ -284,7 +284,7 @@ static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
         changed = LLVMFuzzerMutate(header, (size_t)n, left);
     }
     nbytes = put_between(bytes, nbytes, most, 8, (size_t)n, header, changed);
-    berth_put_u64(bytes, changed);
+    bth_put_u64(bytes, changed);
     free(header);
     return nbytes;
 }
@@ -305,7 +305,7 @@ static void seed_text(const char *name, const char *header, size_t data_nbytes)
     uint8_t bytes[4096] = {0};
     size_t n = strlen(header);
 
-    berth_put_u64(bytes, n);
+    bth_put_u64(bytes, n);
     memcpy(bytes + 8, header, n);
     seed(name, bytes, 8 + n + data_nbytes);
 }

@@ -3,7 +3,7 @@
 #ifndef TESTS_FUZZ_SAVES_H
 #define TESTS_FUZZ_SAVES_H
 
-#include "format/pickle.h"
+#include "format/pickle/pickle.h"
 #include "tests/fuzz/properties.h"
 
 /* ---- saved again ---- */
@@ -45,18 +45,18 @@ static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
 /* The pickles of two readings: as identity is kept in them, equal bytes are equal values. */
 static inline void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, const char *how)
 {
-    berth_pickled ours, theirs;
+    bth_pickled ours, theirs;
     berth_error error = {0};
 
-    if (berth_pickle_write(berth_root(a), false, &ours, &error) < 0)
+    if (bth_pickle_write(berth_root(a), false, &ours, &error) < 0)
         return;
-    MUST(berth_pickle_write(berth_root(b), false, &theirs, &error) == 0, "%s: %s", how,
+    MUST(bth_pickle_write(berth_root(b), false, &theirs, &error) == 0, "%s: %s", how,
          error.message);
     MUST(ours.nbytes == theirs.nbytes && memcmp(ours.bytes, theirs.bytes, ours.nbytes) == 0 &&
              ours.n_storages == theirs.n_storages,
          "%s: other values", how);
-    berth_pickled_free(&ours);
-    berth_pickled_free(&theirs);
+    bth_pickled_free(&ours);
+    bth_pickled_free(&theirs);
 }
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The tensor that the reader has a short cut for (format/pickle_usual.c): said anew, of what the
- * pickle at hand has in its memo, and changed by single opcodes inside, as a short cut errs where
- * something stands between two things that it looks for.
+ * The tensor that the reader has a short cut for (format/pickle/pickle_usual.c): said anew, of what
+ * the pickle at hand has in its memo, and changed by single opcodes inside, as a short cut errs
+ * where something stands between two things that it looks for.
  */
 #ifndef TESTS_FUZZ_USUAL_H
 #define TESTS_FUZZ_USUAL_H
@@ -62,7 +62,7 @@ static inline enum sort sort_of(const uint8_t *bytes, size_t nbytes)
 
 static inline uint32_t index_of(const uint8_t *bytes, size_t nbytes)
 {
-    return nbytes == 5 ? berth_little_u32(bytes + 1) : nbytes == 2 ? bytes[1] : 0;
+    return nbytes == 5 ? bth_little_u32(bytes + 1) : nbytes == 2 ? bytes[1] : 0;
 }
 
 static inline bool is_put(uint8_t opcode)

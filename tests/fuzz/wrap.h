@@ -32,7 +32,7 @@ static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *t
     berth_new_record records[MOST_STORAGES + 1] = {
         {.name = "data.pkl", .nbytes = nbytes, .data = bytes}};
     berth_sink sink = {.write = write_to_memory, .context = file, .in_order = true};
-    size_t n = berth_tree_n_storages(tree);
+    size_t n = bth_tree_n_storages(tree);
     berth_error error;
 
     if (n > MOST_STORAGES || nbytes > sizeof file->bytes / 2)
@@ -40,7 +40,7 @@ static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *t
     for (size_t i = 0; i < sizeof payload && payload[1] == 0; i++)
         payload[i] = (uint8_t)(i * 31 + i / 256);
     for (size_t i = 0; i < n; i++) {
-        const berth_storage *storage = berth_tree_storage(tree, i);
+        const berth_storage *storage = bth_tree_storage(tree, i);
         if (storage->nbytes > MOST_STORAGE_NBYTES)
             return false;
         snprintf(names[i], sizeof names[i], "data/%s", storage->key);

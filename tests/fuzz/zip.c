@@ -12,12 +12,12 @@
 /* ---- the reader by itself ---- */
 
 /* Z7: header, data and descriptor of each entry lie in the file, before the directory, in order. */
-static void check_places(const berth_zip_directory *directory, uint64_t limit)
+static void check_places(const bth_zip_directory *directory, uint64_t limit)
 {
     uint64_t at = 0;
 
     for (size_t i = 0; i < directory->n_entries + directory->n_folders; i++) {
-        const berth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
+        const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         MUST(entry->header_offset >= at && entry->data_offset >= entry->header_offset + 30 &&
                  entry->data_offset <= limit &&
                  entry->compressed_nbytes <= limit - entry->data_offset &&
@@ -30,24 +30,24 @@ static void check_places(const berth_zip_directory *directory, uint64_t limit)
 }
 
 /* Z8: clean names under one top folder, each found by itself alone. */
-static void check_zip_names(const berth_zip_directory *directory)
+static void check_zip_names(const bth_zip_directory *directory)
 {
     for (size_t i = 0; i < directory->n_entries; i++) {
-        const berth_zip_entry *entry = &directory->entries[i];
+        const bth_zip_entry *entry = &directory->entries[i];
         size_t top = directory->archive_nbytes;
         MUST(is_clean_text(entry->name) && strlen(entry->name) == entry->name_nbytes, "%s",
              entry->name);
         MUST(memcmp(entry->name, directory->archive, top) == 0 && entry->name[top] == '/' &&
                  entry->record == entry->name + top + 1,
              "%s is not under %s", entry->name, directory->archive);
-        MUST(berth_zip_find(directory, entry->record, strlen(entry->record)) == entry,
+        MUST(bth_zip_find(directory, entry->record, strlen(entry->record)) == entry,
              "%s finds another", entry->name);
     }
 }
 
 /* Other readers' reading: the same names, sizes and places; and all that must be so by theirs. */
 static void check_against_others(const uint8_t *bytes, size_t nbytes,
-                                 const berth_zip_directory *directory)
+                                 const bth_zip_directory *directory)
 {
     static struct parts parts;
     size_t n = directory->n_entries + directory->n_folders;
@@ -62,7 +62,7 @@ static void check_against_others(const uint8_t *bytes, size_t nbytes,
         while (k < directory->n_entries && directory->entries[k].header_offset != part->header_at)
             k++;
         MUST(k < directory->n_entries, "others see %.*s", (int)part->name_nbytes, part->name);
-        const berth_zip_entry *entry = &directory->entries[k];
+        const bth_zip_entry *entry = &directory->entries[k];
         MUST(entry->name_nbytes == part->name_nbytes &&
                  memcmp(entry->name, part->name, part->name_nbytes) == 0 &&
                  entry->data_offset == part->at && entry->compressed_nbytes == part->nbytes &&
@@ -76,7 +76,7 @@ static void check_against_others(const uint8_t *bytes, size_t nbytes,
 static bool check_reader(uint8_t *bytes, size_t nbytes)
 {
     const test_zip zip = {.bytes = bytes, .nbytes = nbytes};
-    berth_zip_directory directory;
+    bth_zip_directory directory;
     berth_error error;
 
     count_memory_from_now();
@@ -92,7 +92,7 @@ static bool check_reader(uint8_t *bytes, size_t nbytes)
         check_places(&directory, nbytes);
         check_zip_names(&directory);
         check_against_others(bytes, nbytes, &directory);
-        berth_zip_free_directory(&directory);
+        bth_zip_free_directory(&directory);
     }
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
     return is_read;
@@ -225,7 +225,7 @@ static void seed_archives(void)
     test_zip_free(&zip);
     entries[0].local_extra = large;
     entries[0].local_extra_nbytes = sizeof large - 1;
-    entries[0].local_compressed = entries[0].local_size = BERTH_ZIP_SATURATED32;
+    entries[0].local_compressed = entries[0].local_size = BTH_ZIP_SATURATED32;
     zip = test_zip_new_foreign(entries, 2);
     seed("zip64", zip.bytes, zip.nbytes);
     test_zip_free(&zip);

@@ -168,7 +168,7 @@ static int sum_values(const struct subject *subject, const berth_call *call, uin
     if (berth_open_memory(subject->bytes, subject->nbytes, call, &checkpoint, error) < 0)
         return error->code;
     if (berth_save_memory(&saved, &nbytes, "m", berth_root(checkpoint), call, error) == 0)
-        *sum = berth_crc32(0, saved, nbytes);
+        *sum = bth_crc32(0, saved, nbytes);
     else
         cr_expect_not_null(strstr(error->message, ": its bytes have CRC "), "%s: opens, and: %s",
                            subject->name, error->message);
@@ -191,8 +191,8 @@ static int sum_records(const struct subject *subject, const berth_call *call, ui
         cr_assert_leq(record.nbytes, sizeof bytes);
         if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, error) < 0)
             continue;
-        *sum = berth_crc32(*sum, record.name, strlen(record.name) + 1);
-        *sum = berth_crc32(*sum, bytes, record.nbytes);
+        *sum = bth_crc32(*sum, record.name, strlen(record.name) + 1);
+        *sum = bth_crc32(*sum, bytes, record.nbytes);
     }
     berth_archive_close(archive);
     return error->code;

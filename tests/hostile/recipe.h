@@ -82,7 +82,7 @@ static inline struct truth truth_of(struct recipe *recipe, const struct piece *p
         .flags = (uint16_t)number_of(recipe, label, "flags", has_descriptor ? 0x808 : 0x800),
         .method = (uint16_t)number_of(recipe, label, "method", 0),
         .crc32 = (uint32_t)number_of(recipe, label, "crc",
-                                     berth_crc32(0, piece->data.bytes, piece->data.n)),
+                                     bth_crc32(0, piece->data.bytes, piece->data.n)),
         .compressed_nbytes = number_of(recipe, label, "compressed", piece->data.n),
         .nbytes = number_of(recipe, label, "size", piece->data.n)};
 }
@@ -107,12 +107,12 @@ static inline void add_local_extra(struct recipe *recipe, struct bytes *to, cons
                                    size_t name_nbytes)
 {
     size_t n = add_told(recipe, to, label, "local.extra", "", 0);
-    uint64_t begin = recipe->file.n + BERTH_ZIP_LOCAL_NBYTES + name_nbytes + n + 4;
+    uint64_t begin = recipe->file.n + BTH_ZIP_LOCAL_NBYTES + name_nbytes + n + 4;
     uint64_t padding = number_of(recipe, label, "padding", -begin & 63);
 
     if (recipe->is_foreign && !find_edit(recipe, label, "padding", NULL))
         return;
-    add_number(to, BERTH_ZIP_EXTRA_PADDING, 2);
+    add_number(to, BTH_ZIP_EXTRA_PADDING, 2);
     add_number(to, padding, 2);
     for (uint64_t i = 0; i < padding; i++)
         add_bytes(to, "Z", 1);
@@ -122,11 +122,11 @@ static inline void add_local(struct recipe *recipe, struct piece *piece, const s
 {
     struct bytes *file = &recipe->file, name = {0}, extra = {0};
     const char *label = piece->label;
-    bool later = (truth->flags & BERTH_ZIP_FLAG_DESCRIPTOR) != 0;
+    bool later = (truth->flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
 
     add_name(recipe, &name, label, label, "local.name");
     add_local_extra(recipe, &extra, label, name.n);
-    add_number(file, number_of(recipe, label, "local.signature", BERTH_ZIP_LOCAL_SIGNATURE), 4);
+    add_number(file, number_of(recipe, label, "local.signature", BTH_ZIP_LOCAL_SIGNATURE), 4);
     add_number(file, told(recipe, label, "local", "version", 0), 2);
     add_number(file, number_of(recipe, label, "local.flags", truth->flags), 2);
     add_number(file, number_of(recipe, label, "local.method", truth->method), 2);
@@ -149,13 +149,13 @@ static inline void add_descriptor(struct recipe *recipe, const char *label,
 {
     struct bytes *file = &recipe->file;
     size_t width = (size_t)number_of(recipe, label, "descriptor.width", 4);
-    bool there = (truth->flags & BERTH_ZIP_FLAG_DESCRIPTOR) != 0;
+    bool there = (truth->flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
 
     if (!number_of(recipe, label, "descriptor.there", there))
         return;
     if (number_of(recipe, label, "descriptor.signed", 1))
         add_number(file,
-                   number_of(recipe, label, "descriptor.signature", BERTH_ZIP_DESCRIPTOR_SIGNATURE),
+                   number_of(recipe, label, "descriptor.signature", BTH_ZIP_DESCRIPTOR_SIGNATURE),
                    4);
     add_number(file, number_of(recipe, label, "descriptor.crc", truth->crc32), 4);
     add_number(file, number_of(recipe, label, "descriptor.compressed", truth->compressed_nbytes),
@@ -187,8 +187,7 @@ static inline void add_central(struct recipe *recipe, struct piece *piece, const
     add_name(recipe, &name, target, piece->label, "central.name");
     add_told(recipe, &extra, target, "central.extra", "", 0);
     add_told(recipe, &comment, target, "central.comment", "", 0);
-    add_number(file, number_of(recipe, target, "central.signature", BERTH_ZIP_CENTRAL_SIGNATURE),
-               4);
+    add_number(file, number_of(recipe, target, "central.signature", BTH_ZIP_CENTRAL_SIGNATURE), 4);
     add_number(file, number_of(recipe, target, "central.made", 0), 2);
     add_number(file, told(recipe, target, "central", "version", 0), 2);
     add_number(file, number_of(recipe, target, "central.flags", truth.flags), 2);
@@ -245,7 +244,7 @@ static inline void add_end64(struct recipe *recipe, size_t which)
 
     add_told(recipe, &extra, target, "extra", "", 0);
     listing->end64_at = file->n;
-    add_number(file, number_of(recipe, target, "signature", BERTH_ZIP_END64_SIGNATURE), 4);
+    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_END64_SIGNATURE), 4);
     add_number(file, number_of(recipe, target, "size", 44 + extra.n), 8);
     add_number(file, number_of(recipe, target, "made", 0x31e), 2);
     add_number(file, number_of(recipe, target, "version", 45), 2);
@@ -265,7 +264,7 @@ static inline void add_locator(struct recipe *recipe, size_t which)
     char name[80];
     const char *target = target_of(name, which, "locator");
 
-    add_number(file, number_of(recipe, target, "signature", BERTH_ZIP_LOCATOR_SIGNATURE), 4);
+    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_LOCATOR_SIGNATURE), 4);
     add_number(file, number_of(recipe, target, "disk", 0), 4);
     add_number(file, number_of(recipe, target, "offset", recipe->listings[which].end64_at), 8);
     add_number(file, number_of(recipe, target, "disks", 1), 4);
@@ -278,7 +277,7 @@ static inline void add_end(struct recipe *recipe, size_t which)
     char name[80];
     const char *target = target_of(name, which, "end");
 
-    add_number(file, number_of(recipe, target, "signature", BERTH_ZIP_END_SIGNATURE), 4);
+    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_END_SIGNATURE), 4);
     add_number(file, number_of(recipe, target, "disk", 0), 2);
     add_number(file, number_of(recipe, target, "directory_disk", 0), 2);
     add_number(file, number_of(recipe, target, "here", listing->n_entries), 2);
@@ -288,7 +287,7 @@ static inline void add_end(struct recipe *recipe, size_t which)
     size_t length_at = file->n;
     add_number(file, 0, 2);
     size_t n = add_told(recipe, file, target, "comment", "", 0);
-    berth_put_u16(file->bytes + length_at, number_of(recipe, target, "comment_nbytes", n));
+    bth_put_u16(file->bytes + length_at, number_of(recipe, target, "comment_nbytes", n));
 }
 
 static inline void add_listing_item(struct recipe *recipe, const char *item, size_t n)

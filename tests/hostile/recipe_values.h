@@ -4,7 +4,7 @@
 #define TESTS_HOSTILE_RECIPE_VALUES_H
 
 #include "format/bytes.h"
-#include "format/zip_fields.h"
+#include "format/zip/zip_fields.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -69,7 +69,7 @@ static inline void add_number(struct bytes *to, uint64_t number, size_t width)
 {
     uint8_t little[8];
 
-    berth_put_u64(little, number);
+    bth_put_u64(little, number);
     add_bytes(to, little, width);
 }
 
@@ -171,7 +171,7 @@ static inline const char *add_item(struct recipe *recipe, struct bytes *to, cons
     if (is_word(text, n, "crc") || is_word(text, n, "deflate")) {
         rest = add_quoted(&quoted, rest);
         if (*text == 'c')
-            add_number(to, berth_crc32(0, quoted.bytes, quoted.n), 4);
+            add_number(to, bth_crc32(0, quoted.bytes, quoted.n), 4);
         else
             add_deflated(to, &quoted);
         free(quoted.bytes);

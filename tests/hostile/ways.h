@@ -171,7 +171,7 @@ static inline void open_pieces(said text, const uint8_t *bytes, size_t nbytes, c
 /* All that can be seen of an archive, as one sum. */
 static inline void tell_records(said text, berth_archive *archive)
 {
-    uint32_t sum = berth_crc32(0, berth_archive_name(archive), strlen(berth_archive_name(archive)));
+    uint32_t sum = bth_crc32(0, berth_archive_name(archive), strlen(berth_archive_name(archive)));
     uint8_t bytes[4096];
     berth_record record;
     berth_error error = {0};
@@ -182,8 +182,8 @@ static inline void tell_records(said text, berth_archive *archive)
             (void)snprintf(text, sizeof(said), "no record: %.700s", error.message);
             return;
         }
-        sum = berth_crc32(sum, record.name, strlen(record.name) + 1);
-        sum = berth_crc32(sum, bytes, record.nbytes);
+        sum = bth_crc32(sum, record.name, strlen(record.name) + 1);
+        sum = bth_crc32(sum, bytes, record.nbytes);
     }
     (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx",
                    berth_archive_count(archive), (unsigned long)sum);

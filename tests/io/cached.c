@@ -11,18 +11,18 @@
 #include "tests/io/small_file.h"
 
 static int fd;
-static berth_map map;
+static bth_map map;
 
 static void open_a_file(void)
 {
     make_a_file();
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    cr_assert_eq(berth_map_file(fd, 0, NBYTES, 0, &map, &error), 0);
+    cr_assert_eq(bth_map_file(fd, 0, NBYTES, 0, &map, &error), 0);
 }
 
 static void close_the_file(void)
 {
-    berth_map_free(&map);
+    bth_map_free(&map);
     (void)close(fd);
     remove_the_file();
 }
@@ -91,17 +91,17 @@ Test(cached, pages_of_a_map_are_counted_one_by_one)
 {
     uint64_t nbytes = 7;
 
-    berth_system.mincore = told_mincore;
+    bth_system.mincore = told_mincore;
     every_nth = 3;
-    cr_assert(berth_cached_nbytes(fd, &map, 0, 9 * PAGE, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, 0, 9 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 3 * PAGE);
-    cr_assert(berth_cached_nbytes(fd, &map, PAGE, 2 * PAGE, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, PAGE, 2 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 0);
     every_nth = 1;
-    cr_assert(berth_cached_nbytes(fd, &map, 2 * PAGE, 100, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 100, &nbytes));
     cr_expect_eq(nbytes, 100, "no more than asked for");
     n_asked_pages = 0;
-    cr_assert(berth_cached_nbytes(fd, &map, 0, 10001 * PAGE, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, 0, 10001 * PAGE, &nbytes));
     cr_expect_eq(n_asked_pages, 10001);
     cr_expect_eq(nbytes, 10001 * PAGE);
 }
@@ -111,27 +111,27 @@ Test(cached, mincore_is_not_believed_by_whom_it_tells_nothing)
 {
     uint64_t nbytes;
 
-    berth_system.mincore = told_mincore;
-    berth_system.fstat = another_owner;
-    berth_system.faccessat = refused_access;
-    berth_system.cachestat = told_cachestat;
+    bth_system.mincore = told_mincore;
+    bth_system.fstat = another_owner;
+    bth_system.faccessat = refused_access;
+    bth_system.cachestat = told_cachestat;
     every_nth = 1;
-    cr_assert(berth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
     cr_expect_eq(n_asked_pages, 0);
-    berth_system.cachestat = unknown_cachestat;
-    cr_expect_not(berth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    bth_system.cachestat = unknown_cachestat;
+    cr_expect_not(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
 }
 
 Test(cached, without_a_map_or_its_answer_the_file_is_asked)
 {
     uint64_t nbytes;
 
-    berth_system.cachestat = told_cachestat;
-    cr_assert(berth_cached_nbytes(fd, NULL, 2 * PAGE, 8 * PAGE, &nbytes));
+    bth_system.cachestat = told_cachestat;
+    cr_assert(bth_cached_nbytes(fd, NULL, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
-    berth_system.mincore = failing_mincore;
-    cr_assert(berth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    bth_system.mincore = failing_mincore;
+    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
 }
 
@@ -139,6 +139,6 @@ Test(cached, of_a_file_just_written_is_all)
 {
     uint64_t nbytes;
 
-    cr_assert(berth_cached_nbytes(fd, &map, 0, NBYTES, &nbytes));
+    cr_assert(bth_cached_nbytes(fd, &map, 0, NBYTES, &nbytes));
     cr_expect_eq(nbytes, NBYTES);
 }

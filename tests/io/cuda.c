@@ -17,9 +17,9 @@
 Test(cuda, is_left_out)
 {
     berth_error error = {0};
-    berth_device_handle *device;
+    bth_device_handle *device;
 
-    cr_expect_eq(berth_device_open("cuda:0", &device, &error), BERTH_E_UNAVAILABLE);
+    cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_UNAVAILABLE);
     cr_expect_null(device);
     cr_expect_str_eq(error.message,
                      "cuda:0: this library was built without its part for CUDA devices");
@@ -33,41 +33,41 @@ Test(cuda, is_left_out)
 
 static void use_all(void)
 {
-    berth_device_stream stream;
-    berth_device_event event;
-    berth_memory_place place;
+    bth_device_stream stream;
+    bth_device_event event;
+    bth_memory_place place;
     uintptr_t address;
     void *bytes;
     bool has_come;
 
-    expect_good(berth_device_allocate(device, 77, &address, &error));
+    expect_good(bth_device_allocate(device, 77, &address, &error));
     cr_expect(address == 0xD000 && last_nbytes == 77);
-    expect_good(berth_pinned_allocate(device, 78, &bytes, &error));
+    expect_good(bth_pinned_allocate(device, 78, &bytes, &error));
     cr_expect(bytes == &made && last_nbytes == 78 && last_flags == CU_MEMHOSTALLOC_PORTABLE);
-    expect_good(berth_pinned_register(device, bytes, 79, &error));
+    expect_good(bth_pinned_register(device, bytes, 79, &error));
     cr_expect(last_nbytes == 79 && last_flags == CU_MEMHOSTREGISTER_PORTABLE);
-    expect_good(berth_device_stream_open(device, &stream, &error));
+    expect_good(bth_device_stream_open(device, &stream, &error));
     cr_expect_eq(last_flags, CU_STREAM_NON_BLOCKING);
-    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
     cr_expect_eq(last_flags, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
-    expect_good(berth_device_copy_to_host(&stream, bytes, address, 80, &error));
+    expect_good(bth_device_copy_to_host(&stream, bytes, address, 80, &error));
     cr_expect(last_nbytes == 80 && last_stream == stream.native);
-    expect_good(berth_device_copy_to_device(&stream, address, bytes, 81, &error));
+    expect_good(bth_device_copy_to_device(&stream, address, bytes, 81, &error));
     cr_expect_eq(last_nbytes, 81);
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    expect_good(berth_device_stream_wait_for(&stream, &memory, &error));
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    expect_good(bth_device_stream_wait_for(&stream, &memory, &error));
     cr_expect_eq(last_event, &memory, "a program's own event");
-    expect_good(berth_device_event_wait(&event, &error));
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    expect_good(bth_device_event_wait(&event, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect(has_come);
-    expect_good(berth_device_stream_wait(&stream, &error));
-    expect_good(berth_device_find(device, address, &place, &error));
-    cr_expect(place.kind == BERTH_MEMORY_DEVICE && place.ordinal == 1);
-    berth_device_event_close(&event);
-    berth_device_stream_close(&stream);
-    berth_pinned_unregister(device, bytes);
-    berth_pinned_release(device, bytes);
-    berth_device_release(device, address);
+    expect_good(bth_device_stream_wait(&stream, &error));
+    expect_good(bth_device_find(device, address, &place, &error));
+    cr_expect(place.kind == BTH_MEMORY_DEVICE && place.ordinal == 1);
+    bth_device_event_close(&event);
+    bth_device_stream_close(&stream);
+    bth_pinned_unregister(device, bytes);
+    bth_pinned_release(device, bytes);
+    bth_device_release(device, address);
 }
 
 CUDA_TEST(calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
@@ -84,42 +84,42 @@ CUDA_TEST(calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
 
 CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
 {
-    berth_device_stream stream = {0};
+    bth_device_stream stream = {0};
     uintptr_t address;
     void *bytes;
 
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
     cr_expect_eq(address, 0);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:0: 5 bytes of device memory cannot be had, and the process must be "
                    "started again: a fake "
                    "(CUDA_ERROR_FAKE)");
-    cr_expect_eq(berth_device_stream_open(device, &stream, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_stream_open(device, &stream, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: no stream can be had, and the process must be started "
                                    "again: a fake (CUDA_ERROR_FAKE)");
     cr_expect_null(stream.native);
     next_result = CUDA_ERROR_OUT_OF_MEMORY;
-    cr_expect_eq(berth_pinned_allocate(device, 5, &bytes, &error), BERTH_E_MEMORY);
-    berth_error_clear(&error);
+    cr_expect_eq(bth_pinned_allocate(device, 5, &bytes, &error), BERTH_E_MEMORY);
+    bth_error_clear(&error);
     next_result = CUDA_ERROR_NOT_SUPPORTED;
-    cr_expect_eq(berth_pinned_register(device, &made, 5, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(bth_pinned_register(device, &made, 5, &error), BERTH_E_UNSUPPORTED);
     next_result = CUDA_SUCCESS;
 }
 
 CUDA_TEST(an_event_that_is_not_ready_is_no_error)
 {
-    berth_device_event event;
+    bth_device_event event;
     bool has_come = true;
 
     open_device("cuda:0", 0);
-    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
     next_result = CUDA_ERROR_NOT_READY;
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect_not(has_come);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(berth_device_event_query(&event, &has_come, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_event_query(&event, &has_come, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: copies did not end well, and the process must be "
                                    "started again: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
@@ -127,17 +127,17 @@ CUDA_TEST(an_event_that_is_not_ready_is_no_error)
 
 CUDA_TEST(memory_is_told_by_its_address)
 {
-    berth_memory_place place;
+    bth_memory_place place;
 
     open_device("cuda:0", 0);
-    expect_good(berth_device_find(device, 0xA000, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PINNED);
-    expect_good(berth_device_find(device, 0xB000, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
-    cr_expect_eq(berth_device_check(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
+    expect_good(bth_device_find(device, 0xA000, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, 0xB000, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    cr_expect_eq(bth_device_check(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
     expect_failure(BERTH_E_ARGUMENT, "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(berth_device_find(device, 0xD000, &place, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_find(device, 0xD000, &place, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: cannot tell whose memory 0xd000 is, and the process "
                                    "must be started again: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
@@ -154,15 +154,15 @@ CUDA_TEST(a_thread_that_captures_a_graph_itself_keeps_its_mode)
     open_device("cuda:0", 0);
     use_all();
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
-    cr_expect_eq(berth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
     next_result = CUDA_SUCCESS;
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 static void *use_from_a_thread(void *name)
 {
-    expect_good(berth_device_open(name, &device, &error));
+    expect_good(bth_device_open(name, &device, &error));
     use_all();
     cr_expect_eq(depth, 0);
     cr_expect_eq(mode, own_mode);
@@ -201,11 +201,11 @@ CUDA_TEST(a_driver_without_a_function_is_refused_by_its_name)
         missing = functions[i].name;
         snprintf(sentence, sizeof sentence,
                  "cuda:0: libcuda.so.1 has no %s: a driver for CUDA 6.5 is too old", missing);
-        cr_expect_eq(berth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
+        cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
         expect_failure(BERTH_E_DEVICE, sentence);
     }
     also_missing = "cuDriverGetVersion";
-    cr_expect_eq(berth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: libcuda.so.1 has no cuEventQuery: it is too old");
     missing = "";
     open_device("cuda:0", 0); /* and that one alone does not matter */
@@ -218,7 +218,7 @@ CUDA_TEST(a_driver_without_names_of_errors_tells_their_numbers)
     missing = "cuGetErrorName";
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: 5 bytes of device memory cannot be had, and the "
                                    "process must be started again: CUDA error 700");
     next_result = CUDA_SUCCESS;
@@ -228,19 +228,19 @@ CUDA_TEST(a_driver_that_cannot_register_says_so)
 {
     missing = "cuMemHostUnregister";
     open_device("cuda:0", 0);
-    cr_expect_eq(berth_pinned_register(device, &made, 5, &error), BERTH_E_UNSUPPORTED);
-    berth_pinned_unregister(device, &made);
+    cr_expect_eq(bth_pinned_register(device, &made, 5, &error), BERTH_E_UNSUPPORTED);
+    bth_pinned_unregister(device, &made);
     cr_expect_eq(n_calls, 2, "to try it out");
 }
 
 CUDA_TEST(a_driver_that_does_not_start_is_told_and_tried_again)
 {
     start_result = CUDA_ERROR_NO_DEVICE;
-    cr_expect_eq(berth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: the CUDA driver does not start: no CUDA-capable device "
                                    "is detected (CUDA_ERROR_NO_DEVICE)");
     missing = "cuGetErrorString";
-    cr_expect_eq(berth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: the CUDA driver does not start: CUDA error 100");
     start_result = CUDA_SUCCESS;
     open_device("cuda", 0);
@@ -248,14 +248,14 @@ CUDA_TEST(a_driver_that_does_not_start_is_told_and_tried_again)
 
 CUDA_TEST(devices_that_there_are_not_are_refused)
 {
-    cr_expect_eq(berth_device_open("cuda:2", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:2", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:2: there is no such device, the driver has 2");
     next_result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-    cr_expect_eq(berth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
     n_devices = 0;
-    cr_expect_eq(berth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: there is no such device, the driver has 0");
 }
 

@@ -35,14 +35,14 @@ static void *kill_from_elsewhere(void *argument)
 
 static void expect_opened_anew(int times)
 {
-    berth_device_handle *before = device;
+    bth_device_handle *before = device;
     uintptr_t address;
 
     open_device("cuda:1", 1);
     cr_expect_eq(device, before, "another handle");
     cr_expect_eq(n_retained[1], times);
-    expect_good(berth_device_allocate(device, 5, &address, &error));
-    berth_device_release(device, address);
+    expect_good(bth_device_allocate(device, 5, &address, &error));
+    bth_device_release(device, address);
 }
 
 /* ---- between two operations, and in one ---- */
@@ -55,7 +55,7 @@ CUDA_TEST(a_context_that_was_reset_is_opened_anew)
     open_device("cuda:1", 1);
     cr_assert_eq(pthread_create(&thread, NULL, kill_from_elsewhere, NULL), 0);
     pthread_join(thread, NULL);
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:1: 5 bytes of device memory cannot be had: " DESTROYED);
     expect_opened_anew(2);
     expect_opened_anew(2);
@@ -79,37 +79,36 @@ CUDA_TEST(without_numbers_of_contexts_a_reset_is_seen)
     expect_opened_anew(2);
 }
 
-static void expect_gone(berth_device_stream *stream, berth_device_event *event,
-                        const char *sentence)
+static void expect_gone(bth_device_stream *stream, bth_device_event *event, const char *sentence)
 {
     bool has_come;
 
-    (void)berth_device_copy_to_host(stream, &made, 0xD000, 4, &error);
+    (void)bth_device_copy_to_host(stream, &made, 0xD000, 4, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_copy_to_device(stream, 0xD000, &made, 4, &error);
+    (void)bth_device_copy_to_device(stream, 0xD000, &made, 4, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_stream_wait(stream, &error);
+    (void)bth_device_stream_wait(stream, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_stream_wait_for(stream, &memory, &error);
+    (void)bth_device_stream_wait_for(stream, &memory, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_event_record(event, stream, &error);
+    (void)bth_device_event_record(event, stream, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_event_wait(event, &error);
+    (void)bth_device_event_wait(event, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)berth_device_event_query(event, &has_come, &error);
+    (void)bth_device_event_query(event, &has_come, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
 }
 
 /* The stand-in fails the test where a stream or event of an old context is used in a new one. */
 CUDA_TEST(streams_and_events_of_a_dead_context_are_errors_and_never_used)
 {
-    berth_device_stream stream;
-    berth_device_event event;
+    bth_device_stream stream;
+    bth_device_event event;
 
     for (int round = 0; round < 3; round++) {
         open_device("cuda:1", 1);
-        expect_good(berth_device_stream_open(device, &stream, &error));
-        expect_good(berth_device_event_open(device, &event, &error));
+        expect_good(bth_device_stream_open(device, &stream, &error));
+        expect_good(bth_device_event_open(device, &event, &error));
         if (round == 2)
             reset_and_go_on(1);
         else
@@ -120,8 +119,8 @@ CUDA_TEST(streams_and_events_of_a_dead_context_are_errors_and_never_used)
             open_device("cuda:1", 1); /* as another thread may */
         if (round > 0)
             expect_gone(&stream, &event, GONE);
-        berth_device_event_close(&event);
-        berth_device_stream_close(&stream);
+        bth_device_event_close(&event);
+        bth_device_stream_close(&stream);
         cr_expect_eq(n_calls - n_before, round > 0 ? 2 : 0, "only the new context is tried out");
     }
 }
@@ -129,22 +128,22 @@ CUDA_TEST(streams_and_events_of_a_dead_context_are_errors_and_never_used)
 /* At the end of a process the driver may be gone already. */
 CUDA_TEST(a_driver_that_tells_no_state_is_asked_for_nothing_else)
 {
-    berth_device_stream stream;
+    bth_device_stream stream;
 
     open_device("cuda:1", 1);
-    expect_good(berth_device_stream_open(device, &stream, &error));
+    expect_good(bth_device_stream_open(device, &stream, &error));
     int n_before = n_calls;
     state_result = CUDA_ERROR_DEINITIALIZED;
-    (void)berth_device_stream_wait(&stream, &error);
+    (void)bth_device_stream_wait(&stream, &error);
     expect_failure(BERTH_E_DEVICE, "cuda:1: its context died: a fake (CUDA_ERROR_FAKE)");
-    berth_device_stream_close(&stream);
+    bth_device_stream_close(&stream);
     cr_expect_eq(n_calls, n_before);
 }
 
 CUDA_TEST(a_context_that_cannot_be_made_current_is_not_opened)
 {
     push_result = CUDA_ERROR_INVALID_CONTEXT;
-    cr_expect_eq(berth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
     push_result = CUDA_SUCCESS;
     open_device("cuda:1", 1);
@@ -159,20 +158,20 @@ CUDA_TEST(a_context_that_a_kernel_broke_is_told_until_it_is_reset)
 
     open_device("cuda:1", 1);
     contexts[1].sick = CUDA_ERROR_ECC_UNCORRECTABLE;
-    expect_good(berth_device_open("cuda:1", &device, &error)); /* nobody has noticed */
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    expect_good(bth_device_open("cuda:1", &device, &error)); /* nobody has noticed */
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:1: 5 bytes of device memory cannot be had: a fake (CUDA_ERROR_FAKE)");
     for (int round = 0; round < 2; round++) {
-        berth_device_handle *none;
-        cr_expect_eq(berth_device_open("cuda:1", &none, &error), BERTH_E_DEVICE);
+        bth_device_handle *none;
+        cr_expect_eq(bth_device_open("cuda:1", &none, &error), BERTH_E_DEVICE);
         expect_failure(BERTH_E_DEVICE, "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
         cr_expect_null(none);
     }
-    cr_expect_eq(berth_device_life(device), 1);
+    cr_expect_eq(bth_device_life(device), 1);
     kill_context(1);
     expect_opened_anew(4);
-    cr_expect_eq(berth_device_life(device), 2);
+    cr_expect_eq(bth_device_life(device), 2);
 }
 
 CUDA_TEST(a_failure_that_breaks_nothing_opens_nothing_anew)
@@ -181,8 +180,8 @@ CUDA_TEST(a_failure_that_breaks_nothing_opens_nothing_anew)
 
     open_device("cuda:1", 1);
     next_result = CUDA_ERROR_INVALID_VALUE;
-    cr_expect_eq(berth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
-    berth_error_clear(&error);
+    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    bth_error_clear(&error);
     next_result = CUDA_ERROR_OUT_OF_MEMORY; /* not even for the event that it is tried with */
     open_device("cuda:1", 1);
     next_result = CUDA_SUCCESS;
@@ -198,23 +197,23 @@ CUDA_TEST(what_only_another_process_helps_against_says_so)
     open_device("cuda:1", 1);
     for (size_t i = 0; i < sizeof final / sizeof *final; i++) {
         next_result = (CUresult) final[i];
-        (void)berth_device_allocate(device, 5, &address, &error);
+        (void)bth_device_allocate(device, 5, &address, &error);
         expect_failure(BERTH_E_DEVICE,
                        "cuda:1: 5 bytes of device memory cannot be had, and the process must be "
                        "started again: a fake (CUDA_ERROR_FAKE)");
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         next_result = (CUresult)others[i];
-        cr_expect_lt(berth_device_allocate(device, 5, &address, &error), 0);
+        cr_expect_lt(bth_device_allocate(device, 5, &address, &error), 0);
         cr_expect_null(strstr(error.message, "process"), "%d: %s", others[i], error.message);
-        berth_error_clear(&error);
+        bth_error_clear(&error);
     }
     next_result = CUDA_SUCCESS;
 }
 
 /* ---- pinned buffers that are kept ---- */
 
-static const berth_staging_need two = {.buffer_nbytes = 5, .n_buffers = 2, .is_pinned = true};
+static const bth_staging_need two = {.buffer_nbytes = 5, .n_buffers = 2, .is_pinned = true};
 
 static long n_mapped;
 
@@ -234,22 +233,22 @@ static int count_unmap(void *bytes, size_t nbytes)
 
 static void use_ring(bool dies_meanwhile)
 {
-    berth_staging ring;
+    bth_staging ring;
 
     open_device("cuda:1", 1);
-    expect_good(berth_staging_open(device, &two, &ring, &error));
+    expect_good(bth_staging_open(device, &two, &ring, &error));
     cr_expect_eq(ring.n_buffers, 2);
-    memset(berth_staging_take(&ring)->bytes, 1, ring.buffer_nbytes);
+    memset(bth_staging_take(&ring)->bytes, 1, ring.buffer_nbytes);
     if (dies_meanwhile)
         kill_context(1);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
 }
 
 /* The stand-in fails the test where what was pinned in an old context is unpinned in a new one. */
 static void check_buffers(void)
 {
     use_ring(false);
-    uint64_t kept_nbytes = berth_staging_kept_nbytes();
+    uint64_t kept_nbytes = bth_staging_kept_nbytes();
     long n_before = n_mapped;
     cr_expect_gt(kept_nbytes, 0);
     for (int round = 0; round < 20; round++) {
@@ -258,40 +257,40 @@ static void check_buffers(void)
         if (round % 3 == 1)
             reset_and_go_on(1);
         use_ring(round % 4 == 3);
-        cr_expect_eq(berth_staging_kept_nbytes(), round % 4 == 3 ? 0 : kept_nbytes);
+        cr_expect_eq(bth_staging_kept_nbytes(), round % 4 == 3 ? 0 : kept_nbytes);
         cr_expect_leq(n_mapped, n_before);
     }
     kill_context(1);
-    berth_staging_trim();
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
+    bth_staging_trim();
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
     cr_expect_eq(n_mapped, 0);
 }
 
 CUDA_TEST(buffers_that_were_pinned_in_a_dead_context_are_given_up)
 {
-    berth_system.mmap = count_map;
-    berth_system.munmap = count_unmap;
+    bth_system.mmap = count_map;
+    bth_system.munmap = count_unmap;
     check_buffers();
 }
 
 CUDA_TEST(buffers_that_a_dead_context_made_are_given_up)
 {
-    static const berth_staging_need one = {.buffer_nbytes = 5, .n_buffers = 1, .is_pinned = true};
-    berth_staging ring;
+    static const bth_staging_need one = {.buffer_nbytes = 5, .n_buffers = 1, .is_pinned = true};
+    bth_staging ring;
 
     missing = "cuMemHostRegister_v2";
     for (int round = 0; round < 3; round++) {
         open_device("cuda:1", 1);
-        expect_good(berth_staging_open(device, &one, &ring, &error));
-        berth_staging_close(&ring);
-        cr_expect_gt(berth_staging_kept_nbytes(), 0);
+        expect_good(bth_staging_open(device, &one, &ring, &error));
+        bth_staging_close(&ring);
+        cr_expect_gt(bth_staging_kept_nbytes(), 0);
         if (round > 0)
             reset_and_go_on(1);
         else
             kill_context(1);
     }
-    berth_staging_trim();
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
+    bth_staging_trim();
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
 }
 
 /* ---- loads ---- */
@@ -340,7 +339,7 @@ static void close_file(void)
 {
     berth_close(checkpoint);
     berth_free(file);
-    berth_staging_trim();
+    bth_staging_trim();
 }
 
 /* X17: the device waits for the caller's event, before the copy; the host ('H') does not. */
@@ -385,7 +384,7 @@ static void kill_in_loads(void)
         int status = error.code;
         n_failed += status < 0;
         cr_expect(status == 0 || strstr(error.message, "context "), "%d: %s", n, error.message);
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         kill_at = 0;
         if (status < 0)
             load_again();
@@ -420,7 +419,7 @@ static void expect_no_address(const char *sentence)
                                    &number, &error),
                  BERTH_E_DEVICE);
     cr_expect_not_null(strstr(error.message, sentence), "%s", error.message);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 /* The stand-in fails the test where memory of an old context is freed in a new one. */

@@ -16,7 +16,7 @@
 #define STACK_DEPTH 8
 
 static berth_error error;
-static berth_device_handle *device;
+static bth_device_handle *device;
 
 #define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
@@ -433,13 +433,13 @@ static void *find_function(void *library, const char *name)
 
 static void set_up(void)
 {
-    berth_system.dlopen = open_library;
-    berth_system.dlsym = find_function;
+    bth_system.dlopen = open_library;
+    bth_system.dlsym = find_function;
     make_context(N_DEVICES);
     stack[depth++] = needed = &contexts[N_DEVICES];
 }
 
-TestSuite(cuda, .timeout = 60, .init = set_up, .fini = berth_system_restore);
+TestSuite(cuda, .timeout = 60, .init = set_up, .fini = bth_system_restore);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 #define CUDA_TEST(name)                                                                            \
@@ -456,14 +456,14 @@ TestSuite(cuda, .timeout = 60, .init = set_up, .fini = berth_system_restore);
 static inline void open_device(const char *name, size_t ordinal)
 {
     needed = &contexts[ordinal];
-    expect_good(berth_device_open(name, &device, &error));
+    expect_good(bth_device_open(name, &device, &error));
 }
 
 static inline void expect_failure(int code, const char *sentence)
 {
     cr_expect_eq(error.code, code);
     cr_expect_str_eq(error.message, sentence);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 #endif

@@ -17,16 +17,16 @@
 #define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
 static berth_error error;
-static berth_device_handle *device;
+static bth_device_handle *device;
 
 static void on_simulated(void)
 {
-    expect_good(berth_device_open("simulated:0", &device, &error));
+    expect_good(bth_device_open("simulated:0", &device, &error));
 }
 
 static void on_cuda(void)
 {
-    if (berth_device_open("cuda:0", &device, &error) < 0)
+    if (bth_device_open("cuda:0", &device, &error) < 0)
         cr_skip_test("%s", error.message);
 }
 
@@ -56,7 +56,7 @@ static uint8_t *new_pinned(size_t nbytes)
 {
     void *bytes;
 
-    expect_good(berth_pinned_allocate(device, nbytes, &bytes, &error));
+    expect_good(bth_pinned_allocate(device, nbytes, &bytes, &error));
     return bytes;
 }
 
@@ -64,30 +64,30 @@ static uintptr_t new_memory(size_t nbytes)
 {
     uintptr_t address;
 
-    expect_good(berth_device_allocate(device, nbytes, &address, &error));
+    expect_good(bth_device_allocate(device, nbytes, &address, &error));
     return address;
 }
 
 /* There and back, through one stream, with an event behind. */
 static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nbytes)
 {
-    berth_device_stream stream;
-    berth_device_event event;
+    bth_device_stream stream;
+    bth_device_event event;
     bool has_come;
 
     fill(out, nbytes, 1);
     memset(in, 0, nbytes);
-    expect_good(berth_device_stream_open(device, &stream, &error));
-    expect_good(berth_device_event_open(device, &event, &error));
-    expect_good(berth_device_copy_to_device(&stream, at, out, nbytes, &error));
-    expect_good(berth_device_copy_to_host(&stream, in, at, nbytes, &error));
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    expect_good(berth_device_event_wait(&event, &error));
+    expect_good(bth_device_stream_open(device, &stream, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
+    expect_good(bth_device_copy_to_device(&stream, at, out, nbytes, &error));
+    expect_good(bth_device_copy_to_host(&stream, in, at, nbytes, &error));
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    expect_good(bth_device_event_wait(&event, &error));
     cr_expect(memcmp(out, in, nbytes) == 0, "%zu bytes", nbytes);
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect(has_come);
-    berth_device_event_close(&event);
-    berth_device_stream_close(&stream);
+    bth_device_event_close(&event);
+    bth_device_stream_close(&stream);
 }
 
 DEVICE_TEST(bytes_go_there_and_back_through_pinned_memory)
@@ -98,9 +98,9 @@ DEVICE_TEST(bytes_go_there_and_back_through_pinned_memory)
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         expect_round_trip(out + i, in + i, at + 13, sizes[i]);
-    berth_pinned_release(device, in);
-    berth_pinned_release(device, out);
-    berth_device_release(device, at);
+    bth_pinned_release(device, in);
+    bth_pinned_release(device, out);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(bytes_go_there_and_back_through_pageable_memory)
@@ -111,7 +111,7 @@ DEVICE_TEST(bytes_go_there_and_back_through_pageable_memory)
     expect_round_trip(out, in, at, NBYTES);
     free(in);
     free(out);
-    berth_device_release(device, at);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(memory_that_is_there_can_be_pinned)
@@ -120,41 +120,41 @@ DEVICE_TEST(memory_that_is_there_can_be_pinned)
     uint8_t *bytes =
         mmap(NULL, 2 * nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uintptr_t at = new_memory(nbytes);
-    berth_memory_place place;
+    bth_memory_place place;
 
-    if (berth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
+    if (bth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
         cr_skip_test("%s", error.message);
     expect_good(error.code);
-    expect_good(berth_device_find(device, (uintptr_t)bytes + nbytes, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, (uintptr_t)bytes + nbytes, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
     expect_round_trip(bytes, bytes + nbytes, at, nbytes);
-    berth_pinned_unregister(device, bytes);
-    expect_good(berth_device_find(device, (uintptr_t)bytes, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
+    bth_pinned_unregister(device, bytes);
+    expect_good(bth_device_find(device, (uintptr_t)bytes, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
     munmap(bytes, 2 * nbytes);
-    berth_device_release(device, at);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(an_address_tells_whose_memory_it_is)
 {
     uintptr_t at = new_memory(NBYTES);
     void *pinned = new_pinned(100);
-    berth_memory_place place;
+    bth_memory_place place;
     int here;
 
-    expect_good(berth_device_find(device, at, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_DEVICE);
+    expect_good(bth_device_find(device, at, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_DEVICE);
     cr_expect_eq(place.ordinal, 0);
-    expect_good(berth_device_find(device, at + NBYTES - 1, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_DEVICE);
-    expect_good(berth_device_find(device, (uintptr_t)pinned, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PINNED);
-    expect_good(berth_device_find(device, (uintptr_t)&here, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
-    expect_good(berth_device_find(device, 0, &place, &error));
-    cr_expect_eq(place.kind, BERTH_MEMORY_PAGEABLE);
-    berth_pinned_release(device, pinned);
-    berth_device_release(device, at);
+    expect_good(bth_device_find(device, at + NBYTES - 1, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_DEVICE);
+    expect_good(bth_device_find(device, (uintptr_t)pinned, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, (uintptr_t)&here, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    expect_good(bth_device_find(device, 0, &place, &error));
+    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    bth_pinned_release(device, pinned);
+    bth_device_release(device, at);
 }
 
 static void expect_refused(uintptr_t at, size_t nbytes)
@@ -163,11 +163,11 @@ static void expect_refused(uintptr_t at, size_t nbytes)
 
     snprintf(sentence, sizeof sentence,
              "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
-             berth_device_name(device), nbytes, (size_t)at);
-    berth_error_clear(&error);
-    cr_expect_eq(berth_device_check(device, at, nbytes, &error), BERTH_E_ARGUMENT);
+             bth_device_name(device), nbytes, (size_t)at);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_device_check(device, at, nbytes, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, sentence);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
@@ -177,19 +177,19 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
     void *pinned = new_pinned(100);
     int here;
 
-    expect_good(berth_device_check(device, at, nbytes, &error));
-    expect_good(berth_device_check(device, at + 5, 1, &error));
-    expect_good(berth_device_check(device, 0, 0, &error));
+    expect_good(bth_device_check(device, at, nbytes, &error));
+    expect_good(bth_device_check(device, at + 5, 1, &error));
+    expect_good(bth_device_check(device, 0, 0, &error));
     expect_refused((uintptr_t)pinned, 100);
     expect_refused((uintptr_t)&here, sizeof here);
-    berth_device_release(device, at);
+    bth_device_release(device, at);
     expect_refused(at, nbytes);
-    berth_pinned_release(device, pinned);
+    bth_pinned_release(device, pinned);
 }
 
 DEVICE_TEST(bytes_that_end_beyond_all_addresses_are_refused)
 {
-    cr_expect_eq(berth_device_check(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
     cr_expect(strstr(error.message, ": 12 bytes at 0xfffffffffffffff5 end beyond all addresses"));
 }
 
@@ -197,9 +197,9 @@ DEVICE_TEST(no_bytes_need_no_memory)
 {
     uintptr_t at = 1;
 
-    expect_good(berth_device_allocate(device, 0, &at, &error));
+    expect_good(bth_device_allocate(device, 0, &at, &error));
     cr_expect_eq(at, 0);
-    berth_device_release(device, at);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
@@ -208,8 +208,8 @@ DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
     char begin[100];
 
     snprintf(begin, sizeof begin, "%s: 1152921504606846976 bytes of device memory cannot be had: ",
-             berth_device_name(device));
-    cr_expect_eq(berth_device_allocate(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
+             bth_device_name(device));
+    cr_expect_eq(bth_device_allocate(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
     cr_expect_eq(at, 0);
     cr_expect(strncmp(error.message, begin, strlen(begin)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, "out of memory ("), "%s", error.message);
@@ -219,129 +219,129 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
 {
     uint8_t *out = new_pinned(NBYTES), *in = new_pinned(NBYTES);
     uintptr_t at = new_memory(NBYTES);
-    berth_device_stream first, second;
-    berth_device_event event;
+    bth_device_stream first, second;
+    bth_device_event event;
 
-    expect_good(berth_device_stream_open(device, &first, &error));
-    expect_good(berth_device_stream_open(device, &second, &error));
-    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(bth_device_stream_open(device, &first, &error));
+    expect_good(bth_device_stream_open(device, &second, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
     for (unsigned turn = 0; turn < 5; turn++) {
         fill(out, NBYTES, turn);
-        expect_good(berth_device_copy_to_device(&first, at, out, NBYTES, &error));
-        expect_good(berth_device_event_record(&event, &first, &error));
-        expect_good(berth_device_stream_wait_for(&second, event.native, &error));
-        expect_good(berth_device_copy_to_host(&second, in, at, NBYTES, &error));
-        expect_good(berth_device_stream_wait(&second, &error));
+        expect_good(bth_device_copy_to_device(&first, at, out, NBYTES, &error));
+        expect_good(bth_device_event_record(&event, &first, &error));
+        expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+        expect_good(bth_device_copy_to_host(&second, in, at, NBYTES, &error));
+        expect_good(bth_device_stream_wait(&second, &error));
         cr_expect(memcmp(out, in, NBYTES) == 0, "turn %u", turn);
     }
-    berth_device_event_close(&event);
-    berth_device_stream_close(&second);
-    berth_device_stream_close(&first);
-    berth_pinned_release(device, in);
-    berth_pinned_release(device, out);
-    berth_device_release(device, at);
+    bth_device_event_close(&event);
+    bth_device_stream_close(&second);
+    bth_device_stream_close(&first);
+    bth_pinned_release(device, in);
+    bth_pinned_release(device, out);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(an_event_that_was_never_recorded_has_come)
 {
-    berth_device_event event;
+    bth_device_event event;
     bool has_come = false;
 
-    expect_good(berth_device_event_open(device, &event, &error));
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect(has_come);
-    expect_good(berth_device_event_wait(&event, &error));
-    berth_device_event_close(&event);
+    expect_good(bth_device_event_wait(&event, &error));
+    bth_device_event_close(&event);
 }
 
 DEVICE_TEST(an_event_may_be_closed_before_it_comes)
 {
     uint8_t *bytes = new_pinned(NBYTES);
     uintptr_t at = new_memory(NBYTES);
-    berth_device_stream streams[2];
-    berth_device_event event;
+    bth_device_stream streams[2];
+    bth_device_event event;
 
     for (size_t i = 0; i < 2; i++)
-        expect_good(berth_device_stream_open(device, &streams[i], &error));
-    expect_good(berth_device_event_open(device, &event, &error));
-    expect_good(berth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
-    expect_good(berth_device_event_record(&event, &streams[0], &error));
-    expect_good(berth_device_stream_wait_for(&streams[1], event.native, &error));
-    berth_device_event_close(&event);
+        expect_good(bth_device_stream_open(device, &streams[i], &error));
+    expect_good(bth_device_event_open(device, &event, &error));
+    expect_good(bth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
+    expect_good(bth_device_event_record(&event, &streams[0], &error));
+    expect_good(bth_device_stream_wait_for(&streams[1], event.native, &error));
+    bth_device_event_close(&event);
     for (size_t i = 0; i < 2; i++) {
-        expect_good(berth_device_stream_wait(&streams[i], &error));
-        berth_device_stream_close(&streams[i]);
+        expect_good(bth_device_stream_wait(&streams[i], &error));
+        bth_device_stream_close(&streams[i]);
     }
-    berth_pinned_release(device, bytes);
-    berth_device_release(device, at);
+    bth_pinned_release(device, bytes);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(closing_a_stream_waits_for_its_copies)
 {
     uint8_t *out = new_pinned(NBYTES), *in = new_pinned(NBYTES);
     uintptr_t at = new_memory(NBYTES);
-    berth_device_stream stream;
+    bth_device_stream stream;
 
     fill(out, NBYTES, 3);
-    expect_good(berth_device_stream_open(device, &stream, &error));
-    expect_good(berth_device_copy_to_device(&stream, at, out, NBYTES, &error));
-    expect_good(berth_device_copy_to_host(&stream, in, at, NBYTES, &error));
-    berth_device_stream_close(&stream);
+    expect_good(bth_device_stream_open(device, &stream, &error));
+    expect_good(bth_device_copy_to_device(&stream, at, out, NBYTES, &error));
+    expect_good(bth_device_copy_to_host(&stream, in, at, NBYTES, &error));
+    bth_device_stream_close(&stream);
     cr_expect_null(stream.native);
     cr_expect(memcmp(out, in, NBYTES) == 0);
-    berth_device_stream_close(&stream);
-    berth_pinned_release(device, in);
-    berth_pinned_release(device, out);
-    berth_device_release(device, at);
+    bth_device_stream_close(&stream);
+    bth_pinned_release(device, in);
+    bth_pinned_release(device, out);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(many_streams_work_at_a_time)
 {
     uint8_t *out = new_pinned(N_STREAMS * NBYTES), *in = new_pinned(N_STREAMS * NBYTES);
     uintptr_t at = new_memory(N_STREAMS * NBYTES);
-    berth_device_stream streams[N_STREAMS];
+    bth_device_stream streams[N_STREAMS];
 
     fill(out, N_STREAMS * NBYTES, 9);
     for (size_t i = 0; i < N_STREAMS; i++)
-        expect_good(berth_device_stream_open(device, &streams[i], &error));
+        expect_good(bth_device_stream_open(device, &streams[i], &error));
     for (size_t part = 0; part < 7; part++)
         for (size_t i = 0; i < N_STREAMS; i++) {
             size_t from = i * NBYTES + part * (NBYTES / 7), n = NBYTES / 7;
-            expect_good(berth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
-            expect_good(berth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
+            expect_good(bth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
+            expect_good(bth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
         }
     for (size_t i = 0; i < N_STREAMS; i++) {
-        expect_good(berth_device_stream_wait(&streams[i], &error));
+        expect_good(bth_device_stream_wait(&streams[i], &error));
         cr_expect(memcmp(out + i * NBYTES, in + i * NBYTES, NBYTES / 7 * 7) == 0, "stream %zu", i);
-        berth_device_stream_close(&streams[i]);
+        bth_device_stream_close(&streams[i]);
     }
-    berth_pinned_release(device, in);
-    berth_pinned_release(device, out);
-    berth_device_release(device, at);
+    bth_pinned_release(device, in);
+    bth_pinned_release(device, out);
+    bth_device_release(device, at);
 }
 
 DEVICE_TEST(one_name_is_one_handle)
 {
-    berth_device_handle *again;
+    bth_device_handle *again;
     char kind[32];
 
-    expect_good(berth_device_open(berth_device_name(device), &again, &error));
+    expect_good(bth_device_open(bth_device_name(device), &again, &error));
     cr_expect_eq(again, device);
-    snprintf(kind, sizeof kind, "%s", berth_device_name(device));
+    snprintf(kind, sizeof kind, "%s", bth_device_name(device));
     *strchr(kind, ':') = '\0';
-    expect_good(berth_device_open(kind, &again, &error));
+    expect_good(bth_device_open(kind, &again, &error));
     cr_expect_eq(again, device);
-    cr_expect(berth_device_is_akin(again, device));
+    cr_expect(bth_device_is_akin(again, device));
 }
 
 /* ---- what names no device ---- */
 
 static void expect_sentence(const char *name, berth_status code, const char *sentence)
 {
-    berth_device_handle *none = device;
+    bth_device_handle *none = device;
 
-    berth_error_clear(&error);
-    cr_expect_eq(berth_device_open(name, &none, &error), code, "%s", name);
+    bth_error_clear(&error);
+    cr_expect_eq(bth_device_open(name, &none, &error), code, "%s", name);
     cr_expect_str_eq(error.message, sentence);
     cr_expect_null(none);
 }

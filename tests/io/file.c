@@ -43,7 +43,7 @@ static void open_a_file(void)
 
 static void close_the_file(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     (void)close(fd);
     free(path);
     test_folder_remove(folder);
@@ -118,11 +118,11 @@ static ssize_t pwrite_of_nothing(int file, const void *buffer, size_t nbytes, of
 
 static void inject(void)
 {
-    berth_system.pread = faulty_pread;
-    berth_system.pwrite = faulty_pwrite;
-    berth_system.pwritev = faulty_pwritev;
-    berth_system.write = faulty_write;
-    berth_system.poll = counting_poll;
+    bth_system.pread = faulty_pread;
+    bth_system.pwrite = faulty_pwrite;
+    bth_system.pwritev = faulty_pwritev;
+    bth_system.write = faulty_write;
+    bth_system.poll = counting_poll;
 }
 
 /* The four ways to move bytes, each ending with the file's bytes in `found`. */
@@ -131,12 +131,12 @@ typedef int (*transfer)(uint8_t *found);
 static int by_read(uint8_t *found)
 {
     cr_assert_eq(pwrite(fd, bytes, NBYTES, 0), NBYTES);
-    return berth_file_read(fd, found, NBYTES, 0, &error);
+    return bth_file_read(fd, found, NBYTES, 0, &error);
 }
 
 static int by_write(uint8_t *found)
 {
-    int status = berth_file_write(fd, bytes, NBYTES, 0, &error);
+    int status = bth_file_write(fd, bytes, NBYTES, 0, &error);
     cr_assert_geq(pread(fd, found, NBYTES, 0), 0);
     return status;
 }
@@ -144,7 +144,7 @@ static int by_write(uint8_t *found)
 static int by_append(uint8_t *found)
 {
     cr_assert_eq(lseek(fd, 0, SEEK_SET), 0);
-    int status = berth_file_append(fd, bytes, NBYTES, &error);
+    int status = bth_file_append(fd, bytes, NBYTES, &error);
     cr_assert_geq(pread(fd, found, NBYTES, 0), 0);
     return status;
 }
@@ -161,7 +161,7 @@ static int by_pieces(uint8_t *found)
         at += nbytes;
     }
     pieces[n++] = (struct iovec){.iov_base = bytes + at, .iov_len = NBYTES - at};
-    int status = berth_file_write_pieces(fd, pieces, n, 0, &error);
+    int status = bth_file_write_pieces(fd, pieces, n, 0, &error);
     cr_assert_geq(pread(fd, found, NBYTES, 0), 0);
     return status;
 }
@@ -262,8 +262,8 @@ Test(file, failed_writes_tell_where_and_what_is_missing_w1)
 
 Test(file, a_write_of_nothing_is_an_error_not_a_loop)
 {
-    berth_system.pwrite = pwrite_of_nothing;
-    cr_assert_eq(berth_file_write(fd, bytes, 5, 3, &error), BERTH_E_SYSTEM);
+    bth_system.pwrite = pwrite_of_nothing;
+    cr_assert_eq(bth_file_write(fd, bytes, 5, 3, &error), BERTH_E_SYSTEM);
     cr_assert_str_eq(error.message, "at byte 3: 5 bytes not written: Input/output error");
 }
 
@@ -272,7 +272,7 @@ Test(file, that_ends_too_early_tells_where_w9)
     uint8_t found[NBYTES];
 
     cr_assert_eq(pwrite(fd, bytes, 6000, 0), 6000);
-    cr_assert_eq(berth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
+    cr_assert_eq(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
     cr_assert_str_eq(error.message, "at byte 6000: the file ends here, 1000 bytes too early");
     cr_assert_eq(error.offset, 6000);
 }
@@ -281,11 +281,11 @@ Test(file, positions_beyond_the_kernel_s_are_refused)
 {
     struct iovec piece = {.iov_base = bytes, .iov_len = 10};
 
-    cr_assert_eq(berth_file_read(fd, bytes, 10, UINT64_MAX - 3, &error), BERTH_E_SYSTEM);
+    cr_assert_eq(bth_file_read(fd, bytes, 10, UINT64_MAX - 3, &error), BERTH_E_SYSTEM);
     error = (berth_error){0};
-    cr_assert_eq(berth_file_write(fd, bytes, 10, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
+    cr_assert_eq(bth_file_write(fd, bytes, 10, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
     error = (berth_error){0};
-    cr_assert_eq(berth_file_write_pieces(fd, &piece, 1, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
+    cr_assert_eq(bth_file_write_pieces(fd, &piece, 1, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
     cr_assert_str_eq(error.message,
                      "at byte 9223372036854775804: 10 bytes not written: File too large");
 }
@@ -295,10 +295,10 @@ Test(file, of_no_bytes_needs_no_call)
     struct iovec pieces[2] = {{.iov_base = bytes, .iov_len = 0}, {.iov_base = NULL, .iov_len = 0}};
 
     inject();
-    cr_assert_eq(berth_file_read(fd, NULL, 0, 0, &error), 0);
-    cr_assert_eq(berth_file_write(fd, NULL, 0, 0, &error), 0);
-    cr_assert_eq(berth_file_append(fd, NULL, 0, &error), 0);
-    cr_assert_eq(berth_file_write_pieces(fd, pieces, 2, 0, &error), 0);
+    cr_assert_eq(bth_file_read(fd, NULL, 0, 0, &error), 0);
+    cr_assert_eq(bth_file_write(fd, NULL, 0, 0, &error), 0);
+    cr_assert_eq(bth_file_append(fd, NULL, 0, &error), 0);
+    cr_assert_eq(bth_file_write_pieces(fd, pieces, 2, 0, &error), 0);
     cr_assert_eq(fault.n_calls, 0);
 }
 
@@ -310,12 +310,12 @@ Test(file, is_opened_once_and_closed_in_programs_that_are_started_f1)
     int opened;
 
     cr_assert_eq(pwrite(fd, bytes, 6000, 0), 6000);
-    cr_assert_eq(berth_file_open(path, &opened, &nbytes, &error), 0);
+    cr_assert_eq(bth_file_open(path, &opened, &nbytes, &error), 0);
     cr_assert_eq(nbytes, 6000);
     cr_assert(fcntl(opened, F_GETFD) & FD_CLOEXEC);
-    berth_file_close(opened);
+    bth_file_close(opened);
     cr_assert_eq(fcntl(opened, F_GETFD), -1);
-    berth_file_close(-1);
+    bth_file_close(-1);
 }
 
 static void expect_not_opened(const char *name, int code, const char *sentence)
@@ -324,7 +324,7 @@ static void expect_not_opened(const char *name, int code, const char *sentence)
     int opened = -1;
 
     error = (berth_error){0};
-    cr_assert_eq(berth_file_open(name, &opened, &nbytes, &error), code);
+    cr_assert_eq(bth_file_open(name, &opened, &nbytes, &error), code);
     cr_assert_str_eq(error.message, sentence);
     cr_assert_eq(opened, -1);
 }
@@ -369,9 +369,9 @@ static int counting_close(int file)
 
 Test(file, that_cannot_be_examined_is_closed_again_w6)
 {
-    berth_system.open = failing_open;
-    berth_system.fstat = failing_fstat;
-    berth_system.close = counting_close;
+    bth_system.open = failing_open;
+    bth_system.fstat = failing_fstat;
+    bth_system.close = counting_close;
     expect_not_opened(path, BERTH_E_SYSTEM, "cannot be examined: Input/output error");
     cr_assert_eq(n_open, 2, "EINTR is tried again");
     cr_assert_eq(n_closed, 1);

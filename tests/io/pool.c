@@ -20,7 +20,7 @@ static berth_error error;
 
 static void forget_faults(void)
 {
-    berth_system_restore();
+    bth_system_restore();
 }
 TestSuite(pool, .fini = forget_faults);
 
@@ -47,7 +47,7 @@ static int do_task(void *context, uint64_t task, unsigned worker, berth_error *o
     atomic_fetch_add(&tasks->done[task], 1);
     atomic_fetch_add(&tasks->n_done, 1);
     if (task == tasks->fail_at)
-        return berth_fail(own, BERTH_E_CHECKSUM, "data/3", 77, "task %d is bad", (int)task);
+        return bth_fail(own, BERTH_E_CHECKSUM, "data/3", 77, "task %d is bad", (int)task);
     return 0;
 }
 
@@ -75,13 +75,13 @@ Test(pool, does_every_task_once_with_any_number_of_workers)
 
     for (size_t i = 0; i < sizeof n_workers / sizeof *n_workers; i++) {
         begin(&tasks);
-        cr_assert_eq(berth_pool_run(n_workers[i], N_TASKS, do_task, watch, &tasks, &error), 0);
+        cr_assert_eq(bth_pool_run(n_workers[i], N_TASKS, do_task, watch, &tasks, &error), 0);
         for (size_t k = 0; k < N_TASKS; k++)
             cr_assert_eq(tasks.done[k], 1);
         cr_assert_lt(tasks.most_worker, n_workers[i] ? n_workers[i] : 1);
     }
     begin(&tasks);
-    cr_assert_eq(berth_pool_run(4, 0, do_task, watch, &tasks, &error), 0);
+    cr_assert_eq(bth_pool_run(4, 0, do_task, watch, &tasks, &error), 0);
     cr_assert_eq(tasks.n_done, 0);
 }
 
@@ -93,7 +93,7 @@ Test(pool, tells_the_first_failure_and_begins_nothing_after_it_w8)
         begin(&tasks);
         tasks.fail_at = 40;
         tasks.nanoseconds = 1000;
-        cr_assert_eq(berth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
+        cr_assert_eq(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
                      BERTH_E_CHECKSUM);
         cr_assert_str_eq(error.message, "data/3 at byte 77: task 40 is bad");
         cr_assert_str_eq(error.record, "data/3");
@@ -112,15 +112,14 @@ static int fail_silently(void *context, uint64_t task, unsigned worker, berth_er
 static int fail_each(void *context, uint64_t task, unsigned worker, berth_error *own)
 {
     (void)context, (void)worker;
-    return berth_fail(own, BERTH_E_CHECKSUM, NULL, task, "bad");
+    return bth_fail(own, BERTH_E_CHECKSUM, NULL, task, "bad");
 }
 
 Test(pool, failure_without_a_word_is_still_one)
 {
     for (unsigned n_workers = 0; n_workers <= 2; n_workers++) {
         error = (berth_error){0};
-        cr_assert_eq(berth_pool_run(n_workers, 3, fail_silently, NULL, NULL, &error),
-                     BERTH_E_SYSTEM);
+        cr_assert_eq(bth_pool_run(n_workers, 3, fail_silently, NULL, NULL, &error), BERTH_E_SYSTEM);
         cr_assert_str_eq(error.message, "a system call failed");
     }
 }
@@ -131,7 +130,7 @@ Test(pool, tells_one_failure_of_many_whole)
 
     for (int round = 0; round < 50; round++) {
         error = (berth_error){0};
-        cr_assert_eq(berth_pool_run(4, 100, fail_each, NULL, NULL, &error), BERTH_E_CHECKSUM);
+        cr_assert_eq(bth_pool_run(4, 100, fail_each, NULL, NULL, &error), BERTH_E_CHECKSUM);
         (void)snprintf(sentence, sizeof sentence, "at byte %d: bad", (int)error.offset);
         cr_assert_str_eq(error.message, sentence);
     }
@@ -144,12 +143,12 @@ Test(pool, is_watched_about_ten_times_a_second_and_at_the_start)
     for (unsigned n_workers = 0; n_workers <= 1; n_workers++) {
         begin(&tasks);
         tasks.nanoseconds = 10 * 1000 * 1000;
-        cr_assert_eq(berth_pool_run(n_workers, 50, do_task, watch, &tasks, &error), 0);
+        cr_assert_eq(bth_pool_run(n_workers, 50, do_task, watch, &tasks, &error), 0);
         cr_assert_geq(tasks.n_watches, 3);
         cr_assert_leq(tasks.n_watches, 40, "never after every task");
     }
     begin(&tasks);
-    cr_assert_eq(berth_pool_run(1, 50, do_task, NULL, &tasks, &error), 0);
+    cr_assert_eq(bth_pool_run(1, 50, do_task, NULL, &tasks, &error), 0);
 }
 
 Test(pool, can_be_cancelled_at_once_and_later)
@@ -161,7 +160,7 @@ Test(pool, can_be_cancelled_at_once_and_later)
             begin(&tasks);
             tasks.cancel_at = cancel_at;
             tasks.nanoseconds = 10 * 1000 * 1000;
-            cr_assert_eq(berth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
+            cr_assert_eq(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
                          BERTH_E_CANCELLED);
             cr_assert_str_eq(error.message, "cancelled");
             cr_assert_eq(tasks.n_watches, cancel_at, "asked no more");
@@ -171,7 +170,7 @@ Test(pool, can_be_cancelled_at_once_and_later)
     begin(&tasks);
     tasks.cancel_at = 2;
     tasks.nanoseconds = 400 * 1000 * 1000;
-    cr_assert_eq(berth_pool_run(1, 9, do_task, watch, &tasks, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(bth_pool_run(1, 9, do_task, watch, &tasks, &error), BERTH_E_CANCELLED);
     cr_assert_eq(tasks.n_watches, 2, "nor while the last task comes to its end");
     cr_assert_eq(tasks.n_done, 1);
 }
@@ -191,13 +190,13 @@ Test(pool, of_which_a_thread_cannot_start_stops_and_fails_w6)
     static record tasks;
     char sentence[120];
 
-    berth_system.pthread_create = failing_create;
+    bth_system.pthread_create = failing_create;
     for (fail_creation_at = 1; fail_creation_at <= 4; fail_creation_at++) {
         begin(&tasks);
         tasks.nanoseconds = 1000 * 1000;
         n_created = 0;
         test_memory_watch();
-        cr_assert_eq(berth_pool_run(4, N_TASKS, do_task, watch, &tasks, &error), BERTH_E_SYSTEM);
+        cr_assert_eq(bth_pool_run(4, N_TASKS, do_task, watch, &tasks, &error), BERTH_E_SYSTEM);
         (void)snprintf(sentence, sizeof sentence,
                        "worker thread %d of 4 cannot be started: Resource temporarily unavailable",
                        fail_creation_at);
@@ -216,7 +215,7 @@ Test(pool, that_finds_no_memory_says_so_w6)
     begin(&tasks);
     test_memory_watch();
     test_memory_refuse(1, true);
-    cr_assert_eq(berth_pool_run(4, N_TASKS, do_task, watch, &tasks, &error), BERTH_E_MEMORY);
+    cr_assert_eq(bth_pool_run(4, N_TASKS, do_task, watch, &tasks, &error), BERTH_E_MEMORY);
     cr_assert_eq(tasks.n_done, 0);
     test_memory_unwatch();
 }
@@ -234,7 +233,7 @@ Test(pool, leaves_the_program_s_signals_to_the_program)
     sigset_t before, in_worker, after;
 
     pthread_sigmask(SIG_SETMASK, NULL, &before);
-    cr_assert_eq(berth_pool_run(1, 1, look_at_signals, NULL, &in_worker, &error), 0);
+    cr_assert_eq(bth_pool_run(1, 1, look_at_signals, NULL, &in_worker, &error), 0);
     cr_assert(sigismember(&in_worker, SIGINT) && sigismember(&in_worker, SIGTERM));
     cr_assert_not(sigismember(&in_worker, SIGBUS) || sigismember(&in_worker, SIGSEGV));
     pthread_sigmask(SIG_SETMASK, NULL, &after);
@@ -255,14 +254,14 @@ static int pretend_affinity(pid_t process, size_t nbytes, cpu_set_t *cpus)
 
 Test(pool, measures_the_processors_that_it_may_use)
 {
-    berth_system.sched_getaffinity = pretend_affinity;
+    bth_system.sched_getaffinity = pretend_affinity;
     n_processors = 1;
-    cr_assert_eq(berth_pool_measure(), 1);
+    cr_assert_eq(bth_pool_measure(), 1);
     n_processors = 5;
-    cr_assert_eq(berth_pool_measure(), 5);
+    cr_assert_eq(bth_pool_measure(), 5);
     n_processors = 64;
-    cr_assert_eq(berth_pool_measure(), 8);
+    cr_assert_eq(bth_pool_measure(), 8);
     n_processors = 0; /* cannot be asked */
-    cr_assert_geq(berth_pool_measure(), 1);
-    cr_assert_leq(berth_pool_measure(), 8);
+    cr_assert_geq(bth_pool_measure(), 1);
+    cr_assert_leq(bth_pool_measure(), 8);
 }

@@ -19,7 +19,7 @@ static void set_up(void)
     error = (berth_error){0};
 }
 
-TestSuite(region, .init = set_up, .fini = berth_system_restore);
+TestSuite(region, .init = set_up, .fini = bth_system_restore);
 
 static int advised, n_unmapped;
 static size_t advised_nbytes;
@@ -40,20 +40,20 @@ static int noting_munmap(void *address, size_t nbytes)
 
 Test(region, of_any_size_is_aligned_and_can_be_written)
 {
-    static const uint64_t sizes[] = {1, 63, 4096, 100000, BERTH_LARGE_PAGE_NBYTES - 1};
+    static const uint64_t sizes[] = {1, 63, 4096, 100000, BTH_LARGE_PAGE_NBYTES - 1};
     static const size_t alignments[] = {64, 4096, 65536};
-    berth_region region;
+    bth_region region;
 
     test_memory_watch();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (size_t k = 0; k < 3; k++) {
-            cr_assert_eq(berth_region_new(sizes[i], alignments[k], false, &region, &error), 0);
+            cr_assert_eq(bth_region_new(sizes[i], alignments[k], false, &region, &error), 0);
             cr_expect_eq((uintptr_t)region.bytes % alignments[k], 0);
             cr_expect_eq(region.base_nbytes, 0, "small ones are the allocator's");
             memset(region.bytes, 0xee, sizes[i]);
-            berth_region_free(&region);
+            bth_region_free(&region);
             cr_expect_null(region.bytes);
-            berth_region_free(&region);
+            bth_region_free(&region);
         }
     cr_expect_eq(test_memory_seen().live_nbytes, 0);
     test_memory_unwatch();
@@ -61,34 +61,34 @@ Test(region, of_any_size_is_aligned_and_can_be_written)
 
 Test(region, of_a_large_page_and_more_is_mapped_in_large_pages)
 {
-    uint64_t nbytes = 2 * BERTH_LARGE_PAGE_NBYTES + 4097;
-    berth_region region;
+    uint64_t nbytes = 2 * BTH_LARGE_PAGE_NBYTES + 4097;
+    bth_region region;
 
-    berth_system.madvise = noting_madvise;
-    berth_system.munmap = noting_munmap;
-    cr_assert_eq(berth_region_new(nbytes, 64, false, &region, &error), 0);
-    cr_expect_eq((uintptr_t)region.bytes % BERTH_LARGE_PAGE_NBYTES, 0);
+    bth_system.madvise = noting_madvise;
+    bth_system.munmap = noting_munmap;
+    cr_assert_eq(bth_region_new(nbytes, 64, false, &region, &error), 0);
+    cr_expect_eq((uintptr_t)region.bytes % BTH_LARGE_PAGE_NBYTES, 0);
     cr_expect_eq(advised, MADV_HUGEPAGE);
-    cr_expect_eq(advised_nbytes, 2 * BERTH_LARGE_PAGE_NBYTES);
+    cr_expect_eq(advised_nbytes, 2 * BTH_LARGE_PAGE_NBYTES);
     memset(region.bytes, 0xee, nbytes);
-    berth_region_free(&region);
+    bth_region_free(&region);
     cr_expect_eq(n_unmapped, 1);
 }
 
 Test(region, that_cannot_be_had_is_an_error_w6)
 {
-    berth_region region;
+    bth_region region;
 
-    berth_system.mmap = refused_mmap;
-    cr_expect_eq(berth_region_new(5000000, 64, false, &region, &error), BERTH_E_MEMORY);
+    bth_system.mmap = refused_mmap;
+    cr_expect_eq(bth_region_new(5000000, 64, false, &region, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "5000000 bytes of memory: Cannot allocate memory");
     cr_expect_null(region.base);
     error = (berth_error){0};
-    cr_expect_eq(berth_region_new(UINT64_MAX, 64, false, &region, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_region_new(UINT64_MAX, 64, false, &region, &error), BERTH_E_MEMORY);
     test_memory_watch();
     test_memory_refuse(1, false);
     error = (berth_error){0};
-    cr_expect_eq(berth_region_new(5000, 64, false, &region, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_region_new(5000, 64, false, &region, &error), BERTH_E_MEMORY);
     test_memory_unwatch();
 }
 
@@ -131,15 +131,15 @@ static void keep_log(void *context, const char *message)
 
 Test(region, is_spread_over_all_allowed_nodes_only_if_asked)
 {
-    berth_region region;
+    bth_region region;
 
-    berth_system.get_mempolicy = some_nodes;
-    berth_system.mbind = noting_mbind;
-    cr_assert_eq(berth_region_new(5000000, 64, false, &region, &error), 0);
-    berth_region_free(&region);
+    bth_system.get_mempolicy = some_nodes;
+    bth_system.mbind = noting_mbind;
+    cr_assert_eq(bth_region_new(5000000, 64, false, &region, &error), 0);
+    bth_region_free(&region);
     cr_expect_eq(n_bound, 0);
-    cr_assert_eq(berth_region_new(5000000, 64, true, &region, &error), 0);
-    berth_region_free(&region);
+    cr_assert_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
+    bth_region_free(&region);
     cr_expect_eq(n_bound, 1);
     cr_expect_eq(bound_mode, MPOL_INTERLEAVE);
     cr_expect_eq(bound_nodes, 5);
@@ -148,30 +148,30 @@ Test(region, is_spread_over_all_allowed_nodes_only_if_asked)
 
 Test(region, that_cannot_be_spread_is_told_and_used)
 {
-    berth_region region;
+    bth_region region;
 
-    berth_system.get_mempolicy = some_nodes;
-    berth_system.mbind = noting_mbind;
+    bth_system.get_mempolicy = some_nodes;
+    bth_system.mbind = noting_mbind;
     result = -1;
     berth_set_log(keep_log, NULL);
-    cr_expect_eq(berth_region_new(5000000, 64, true, &region, &error), 0);
+    cr_expect_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
     cr_expect_str_eq(logged, "memory is not spread over nodes (io.numa=interleave): Function not "
                              "implemented");
     memset(region.bytes, 1, 5000000);
-    berth_region_free(&region);
+    bth_region_free(&region);
     berth_set_log(NULL, NULL);
 }
 
 /* The kernel takes what is asked of it, where it knows nodes at all. */
 Test(region, is_really_spread)
 {
-    berth_region region;
+    bth_region region;
 
     berth_set_log(keep_log, NULL);
-    cr_assert_eq(berth_region_new(5000000, 64, true, &region, &error), 0);
+    cr_assert_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
     cr_expect(logged[0] == '\0' || strstr(logged, "not implemented") ||
                   strstr(logged, "not permitted"),
               "%s", logged);
-    berth_region_free(&region);
+    bth_region_free(&region);
     berth_set_log(NULL, NULL);
 }

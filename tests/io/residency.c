@@ -59,31 +59,31 @@ static void set_pages(size_t first, size_t end, bool value)
 
 Test(residency, is_of_nine_tenths_or_more)
 {
-    berth_system.preadv2 = told_preadv2;
+    bth_system.preadv2 = told_preadv2;
     set_pages(0, N_PAGES, true);
-    cr_expect_eq(berth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BERTH_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_RESIDENT);
     cr_expect_eq(n_asked, 64);
     set_pages(100, 160, false); /* 4 samples or 5 */
-    cr_expect_eq(berth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BERTH_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_RESIDENT);
     set_pages(100, 300, false);
-    cr_expect_eq(berth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BERTH_NOT_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_NOT_RESIDENT);
     /* A range is not its neighbours. */
-    cr_expect_eq(berth_residency_of(fd, (uint64_t)(300 * PAGE), (uint64_t)(200 * PAGE)),
-                 BERTH_RESIDENT);
-    cr_expect_eq(berth_residency_of(fd, (uint64_t)(200 * PAGE), 1), BERTH_NOT_RESIDENT);
-    cr_expect_eq(berth_residency_of(fd, (uint64_t)(299 * PAGE), (uint64_t)PAGE + 1),
-                 BERTH_NOT_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, (uint64_t)(300 * PAGE), (uint64_t)(200 * PAGE)),
+                 BTH_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, (uint64_t)(200 * PAGE), 1), BTH_NOT_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, (uint64_t)(299 * PAGE), (uint64_t)PAGE + 1),
+                 BTH_NOT_RESIDENT);
 }
 
 Test(residency, asks_little_of_what_is_not_there_and_never_at_the_same_pages)
 {
     unsigned most = 0;
 
-    berth_system.preadv2 = told_preadv2;
-    cr_expect_eq(berth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BERTH_NOT_RESIDENT);
+    bth_system.preadv2 = told_preadv2;
+    cr_expect_eq(bth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_NOT_RESIDENT);
     cr_expect_eq(n_asked, 7);
     for (int i = 0; i < 20; i++)
-        (void)berth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE));
+        (void)bth_residency_of(fd, 0, (uint64_t)(N_PAGES * PAGE));
     for (size_t i = 0; i < N_PAGES; i++)
         most = n_times[i] > most ? n_times[i] : most;
     cr_expect_lt(most, 15, "what asking has brought would be taken for resident");
@@ -101,9 +101,9 @@ static int noting_fadvise(int of, off_t offset, off_t nbytes, int advice)
 
 Test(residency, asks_by_a_description_that_does_not_read_ahead)
 {
-    berth_system.preadv2 = told_preadv2;
-    berth_system.posix_fadvise = noting_fadvise;
-    (void)berth_residency_of(fd, 0, NBYTES);
+    bth_system.preadv2 = told_preadv2;
+    bth_system.posix_fadvise = noting_fadvise;
+    (void)bth_residency_of(fd, 0, NBYTES);
     cr_expect_eq(advised, POSIX_FADV_RANDOM);
     cr_expect_neq(asked_fd, fd);
     cr_expect_eq(fcntl(asked_fd, F_GETFD), -1, "it is closed again");
@@ -118,10 +118,10 @@ static int refused_open(const char *what, int flags, mode_t mode)
 
 Test(residency, is_asked_of_the_file_itself_where_it_cannot_be_opened_again)
 {
-    berth_system.preadv2 = told_preadv2;
-    berth_system.open = refused_open;
+    bth_system.preadv2 = told_preadv2;
+    bth_system.open = refused_open;
     set_pages(0, N_PAGES, true);
-    cr_expect_eq(berth_residency_of(fd, 0, NBYTES), BERTH_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, NBYTES), BTH_RESIDENT);
     cr_expect_eq(asked_fd, fd);
 }
 
@@ -134,23 +134,23 @@ static ssize_t unable_preadv2(int from, const struct iovec *pieces, int n, off_t
 
 Test(residency, is_unknown_where_nobody_tells)
 {
-    berth_system.preadv2 = unable_preadv2;
-    cr_expect_eq(berth_residency_of(fd, 0, NBYTES), BERTH_RESIDENCY_UNKNOWN);
+    bth_system.preadv2 = unable_preadv2;
+    cr_expect_eq(bth_residency_of(fd, 0, NBYTES), BTH_RESIDENCY_UNKNOWN);
 }
 
 /* ---- for real ---- */
 
 Test(residency, of_a_file_that_was_just_written_and_of_one_that_was_sent_away)
 {
-    if (berth_file_system_of(fd) != BERTH_ON_DISK)
+    if (bth_file_system_of(fd) != BTH_ON_DISK)
         cr_skip_test("no disk here");
     free(test_read_file(path, &(size_t){0}));
-    cr_expect_eq(berth_residency_of(fd, 0, NBYTES), BERTH_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, NBYTES), BTH_RESIDENT);
     int writing = open(path, O_RDWR | O_CLOEXEC);
     cr_assert_eq(fsync(writing), 0);
     cr_assert_eq(posix_fadvise(writing, 0, 0, POSIX_FADV_DONTNEED), 0);
     (void)close(writing);
-    cr_expect_eq(berth_residency_of(fd, 0, NBYTES), BERTH_NOT_RESIDENT);
+    cr_expect_eq(bth_residency_of(fd, 0, NBYTES), BTH_NOT_RESIDENT);
 }
 
 Test(residency, kinds_of_file_systems_are_told_apart)
@@ -158,9 +158,9 @@ Test(residency, kinds_of_file_systems_are_told_apart)
     int shared = open("/dev/shm", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
 
     if (shared >= 0) {
-        berth_file_system found = berth_file_system_of(shared);
-        cr_expect(found == BERTH_IN_MEMORY || found == BERTH_ELSEWHERE);
+        bth_file_system found = bth_file_system_of(shared);
+        cr_expect(found == BTH_IN_MEMORY || found == BTH_ELSEWHERE);
     }
     (void)close(shared);
-    cr_expect_eq(berth_file_system_of(-1), BERTH_ELSEWHERE);
+    cr_expect_eq(bth_file_system_of(-1), BTH_ELSEWHERE);
 }

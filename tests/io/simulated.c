@@ -15,8 +15,8 @@
 #define LOST "an illegal memory access was encountered (SIMULATED_ILLEGAL_ADDRESS)"
 
 static berth_error error;
-static berth_device_handle *device, *other;
-static berth_device_stream stream;
+static bth_device_handle *device, *other;
+static bth_device_stream stream;
 static uintptr_t memory;
 static uint8_t *pinned;
 
@@ -25,30 +25,30 @@ static uint8_t *pinned;
 static void set_up(void)
 {
     test_memory_watch();
-    expect_good(berth_device_open("simulated:0", &device, &error));
-    expect_good(berth_device_open("simulated:1", &other, &error));
-    expect_good(berth_device_stream_open(device, &stream, &error));
-    expect_good(berth_device_allocate(device, NBYTES, &memory, &error));
+    expect_good(bth_device_open("simulated:0", &device, &error));
+    expect_good(bth_device_open("simulated:1", &other, &error));
+    expect_good(bth_device_stream_open(device, &stream, &error));
+    expect_good(bth_device_allocate(device, NBYTES, &memory, &error));
     void *bytes;
-    expect_good(berth_pinned_allocate(device, NBYTES, &bytes, &error));
+    expect_good(bth_pinned_allocate(device, NBYTES, &bytes, &error));
     pinned = bytes;
 }
 
 static void tear_down(void)
 {
-    berth_system_restore();
-    berth_device_stream_close(&stream);
-    berth_device_release(device, memory);
-    berth_pinned_release(device, pinned);
+    bth_system_restore();
+    bth_device_stream_close(&stream);
+    bth_device_release(device, memory);
+    bth_pinned_release(device, pinned);
     test_memory_unwatch();
 }
 
 TestSuite(simulated, .init = set_up, .fini = tear_down);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
-static void expect_no_more(berth_simulated_live before)
+static void expect_no_more(bth_simulated_live before)
 {
-    berth_simulated_live live = berth_simulated_seen();
+    bth_simulated_live live = bth_simulated_seen();
 
     cr_expect_eq(live.memory_nbytes, before.memory_nbytes);
     cr_expect_eq(live.pinned_nbytes, before.pinned_nbytes);
@@ -60,13 +60,13 @@ static void expect_no_more(berth_simulated_live before)
     static void name(void);                                                                        \
     Test(simulated, name)                                                                          \
     {                                                                                              \
-        berth_simulated_live before = berth_simulated_seen();                                      \
+        bth_simulated_live before = bth_simulated_seen();                                          \
         uint64_t live_nbytes = test_memory_seen().live_nbytes;                                     \
         name();                                                                                    \
-        berth_system_restore();                                                                    \
-        berth_simulated_set(NULL);                                                                 \
-        berth_simulated_hold(&stream, false);                                                      \
-        expect_good(berth_device_stream_wait(&stream, &error));                                    \
+        bth_system_restore();                                                                      \
+        bth_simulated_set(NULL);                                                                   \
+        bth_simulated_hold(&stream, false);                                                        \
+        expect_good(bth_device_stream_wait(&stream, &error));                                      \
         expect_no_more(before);                                                                    \
         cr_expect_eq(test_memory_seen().live_nbytes, live_nbytes);                                 \
     }                                                                                              \
@@ -76,7 +76,7 @@ static void expect_failure(int code, const char *sentence)
 {
     cr_expect_eq(error.code, code);
     cr_expect_str_eq(error.message, sentence);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 /* The kernel tells what a touch would do. */
@@ -100,103 +100,102 @@ SIMULATED_TEST(memory_cannot_be_touched_by_the_host)
 
 SIMULATED_TEST(copies_come_late)
 {
-    berth_device_event event;
+    bth_device_event event;
     bool has_come;
 
-    expect_good(berth_device_event_open(device, &event, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
     memset(pinned, 1, NBYTES);
-    expect_good(berth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
-    expect_good(berth_device_stream_wait(&stream, &error));
+    expect_good(bth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
+    expect_good(bth_device_stream_wait(&stream, &error));
     memset(pinned, 2, NBYTES);
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect_not(has_come);
     cr_expect_eq(pinned[5], 2);
-    berth_simulated_hold(&stream, false);
-    expect_good(berth_device_event_wait(&event, &error));
+    bth_simulated_hold(&stream, false);
+    expect_good(bth_device_event_wait(&event, &error));
     cr_expect_eq(pinned[5], 1);
-    expect_good(berth_device_event_query(&event, &has_come, &error));
+    expect_good(bth_device_event_query(&event, &has_come, &error));
     cr_expect(has_come);
-    berth_device_event_close(&event);
+    bth_device_event_close(&event);
 }
 
 SIMULATED_TEST(what_changes_before_its_copy_is_made_is_copied_changed)
 {
-    berth_simulated_hold(&stream, true);
+    bth_simulated_hold(&stream, true);
     memset(pinned, 1, NBYTES);
-    expect_good(berth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
+    expect_good(bth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
     memset(pinned, 2, NBYTES);
-    berth_simulated_hold(&stream, false);
-    expect_good(berth_device_stream_wait(&stream, &error));
+    bth_simulated_hold(&stream, false);
+    expect_good(bth_device_stream_wait(&stream, &error));
     memset(pinned, 3, NBYTES);
-    expect_good(berth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
-    expect_good(berth_device_stream_wait(&stream, &error));
+    expect_good(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    expect_good(bth_device_stream_wait(&stream, &error));
     cr_expect_eq(pinned[0], 2);
 }
 
 SIMULATED_TEST(streams_do_not_keep_each_others_order)
 {
-    berth_device_stream second;
+    bth_device_stream second;
 
-    expect_good(berth_device_stream_open(device, &second, &error));
+    expect_good(bth_device_stream_open(device, &second, &error));
     memset(pinned, 1, NBYTES);
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_copy_to_device(&stream, memory, pinned, NBYTES / 2, &error));
-    expect_good(berth_device_copy_to_device(&second, memory, pinned, NBYTES, &error));
-    expect_good(berth_device_copy_to_host(&second, pinned, memory, NBYTES, &error));
-    expect_good(berth_device_stream_wait(&second, &error)); /* the first has not begun */
-    berth_simulated_hold(&stream, false);
-    expect_good(berth_device_stream_wait(&stream, &error));
-    berth_device_stream_close(&second);
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_copy_to_device(&stream, memory, pinned, NBYTES / 2, &error));
+    expect_good(bth_device_copy_to_device(&second, memory, pinned, NBYTES, &error));
+    expect_good(bth_device_copy_to_host(&second, pinned, memory, NBYTES, &error));
+    expect_good(bth_device_stream_wait(&second, &error)); /* the first has not begun */
+    bth_simulated_hold(&stream, false);
+    expect_good(bth_device_stream_wait(&stream, &error));
+    bth_device_stream_close(&second);
 }
 
 SIMULATED_TEST(a_stream_that_waits_for_an_event_does_not_begin_before_it)
 {
-    berth_device_stream second;
-    berth_device_event event, behind;
+    bth_device_stream second;
+    bth_device_event event, behind;
     bool has_come;
 
-    expect_good(berth_device_stream_open(device, &second, &error));
-    expect_good(berth_device_event_open(device, &event, &error));
-    expect_good(berth_device_event_open(device, &behind, &error));
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    expect_good(berth_device_stream_wait_for(&second, event.native, &error));
-    expect_good(berth_device_event_record(&behind, &second, &error));
+    expect_good(bth_device_stream_open(device, &second, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
+    expect_good(bth_device_event_open(device, &behind, &error));
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+    expect_good(bth_device_event_record(&behind, &second, &error));
     (void)nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
-    expect_good(berth_device_event_query(&behind, &has_come, &error));
+    expect_good(bth_device_event_query(&behind, &has_come, &error));
     cr_expect_not(has_come);
-    berth_simulated_hold(&stream, false);
-    expect_good(berth_device_event_wait(&behind, &error));
-    berth_device_event_close(&event);
-    berth_device_event_close(&behind);
-    berth_device_stream_close(&second);
+    bth_simulated_hold(&stream, false);
+    expect_good(bth_device_event_wait(&behind, &error));
+    bth_device_event_close(&event);
+    bth_device_event_close(&behind);
+    bth_device_stream_close(&second);
 }
 
 SIMULATED_TEST(streams_that_are_late_keep_their_own_order)
 {
-    berth_device_stream streams[4];
+    bth_device_stream streams[4];
 
-    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
-                                                   .memory_nbytes = UINT64_MAX,
-                                                   .pinned_nbytes = UINT64_MAX,
-                                                   .latest_nanoseconds = 200000,
-                                                   .seed = 7});
+    bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
+                                               .memory_nbytes = UINT64_MAX,
+                                               .pinned_nbytes = UINT64_MAX,
+                                               .latest_nanoseconds = 200000,
+                                               .seed = 7});
     for (size_t i = 0; i < 4; i++)
-        expect_good(berth_device_stream_open(device, &streams[i], &error));
+        expect_good(bth_device_stream_open(device, &streams[i], &error));
     for (size_t i = 0; i < 2400; i++)
         pinned[i] = (uint8_t)(i / 4 + i % 4);
     /* Each stream writes its byte over and over: the last one stays. */
     for (size_t turn = 0; turn < 20; turn++)
         for (size_t i = 0; i < 4; i++)
-            expect_good(berth_device_copy_to_device(&streams[i], memory + i, pinned + 4 * turn + i,
-                                                    1, &error));
+            expect_good(bth_device_copy_to_device(&streams[i], memory + i, pinned + 4 * turn + i, 1,
+                                                  &error));
     for (size_t i = 0; i < 4; i++) {
-        expect_good(
-            berth_device_copy_to_host(&streams[i], pinned + 5000 + i, memory + i, 1, &error));
-        berth_device_stream_close(&streams[i]);
+        expect_good(bth_device_copy_to_host(&streams[i], pinned + 5000 + i, memory + i, 1, &error));
+        bth_device_stream_close(&streams[i]);
         cr_expect_eq(pinned[5000 + i], 19 + i);
     }
 }
@@ -205,13 +204,13 @@ SIMULATED_TEST(copies_of_pageable_memory_are_done_when_they_come_back)
 {
     uint8_t byte = 7, back = 0;
 
-    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
-                                                   .memory_nbytes = UINT64_MAX,
-                                                   .pinned_nbytes = UINT64_MAX,
-                                                   .latest_nanoseconds = 2000000});
-    expect_good(berth_device_copy_to_device(&stream, memory, &byte, 1, &error));
+    bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
+                                               .memory_nbytes = UINT64_MAX,
+                                               .pinned_nbytes = UINT64_MAX,
+                                               .latest_nanoseconds = 2000000});
+    expect_good(bth_device_copy_to_device(&stream, memory, &byte, 1, &error));
     byte = 8;
-    expect_good(berth_device_copy_to_host(&stream, &back, memory, 1, &error));
+    expect_good(bth_device_copy_to_host(&stream, &back, memory, 1, &error));
     cr_expect_eq(back, 7);
 }
 
@@ -221,12 +220,12 @@ SIMULATED_TEST(memory_of_another_device_is_told)
 
     snprintf(sentence, sizeof sentence, "simulated:1: 100 bytes at 0x%zx are memory of simulated:0",
              (size_t)memory);
-    cr_expect_eq(berth_device_check(other, memory, 100, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check(other, memory, 100, &error), BERTH_E_ARGUMENT);
     expect_failure(BERTH_E_ARGUMENT, sentence);
-    expect_good(berth_device_check(device, memory, 100, &error));
-    cr_expect_eq(berth_device_check(device, memory + 1, NBYTES, &error), BERTH_E_ARGUMENT,
+    expect_good(bth_device_check(device, memory, 100, &error));
+    cr_expect_eq(bth_device_check(device, memory + 1, NBYTES, &error), BERTH_E_ARGUMENT,
                  "the last byte is not looked at");
-    berth_error_clear(&error);
+    bth_error_clear(&error);
 }
 
 SIMULATED_TEST(memory_and_pinned_memory_end)
@@ -234,29 +233,29 @@ SIMULATED_TEST(memory_and_pinned_memory_end)
     uintptr_t more, next;
     void *bytes;
 
-    berth_simulated_set(&(berth_simulated_machine){
+    bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = 2 * NBYTES, .pinned_nbytes = NBYTES + 10});
-    cr_expect_eq(berth_device_allocate(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_device_allocate(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY, "simulated:0: 10001 bytes of device memory cannot be had: out "
                                    "of memory (SIMULATED_OUT_OF_MEMORY)");
-    expect_good(berth_device_allocate(device, NBYTES, &more, &error));
-    expect_good(berth_device_allocate(other, 2 * NBYTES, &next, &error));
-    berth_device_release(device, more);
-    berth_device_release(other, next);
-    cr_expect_eq(berth_pinned_allocate(device, 11, &bytes, &error), BERTH_E_MEMORY);
+    expect_good(bth_device_allocate(device, NBYTES, &more, &error));
+    expect_good(bth_device_allocate(other, 2 * NBYTES, &next, &error));
+    bth_device_release(device, more);
+    bth_device_release(other, next);
+    cr_expect_eq(bth_pinned_allocate(device, 11, &bytes, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes of pinned memory cannot be had: out of "
                                    "memory (SIMULATED_OUT_OF_MEMORY)");
     uint8_t here[20];
-    cr_expect_eq(berth_pinned_register(device, here, 11, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_pinned_register(device, here, 11, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes cannot be pinned: out of memory "
                                    "(SIMULATED_OUT_OF_MEMORY)");
-    expect_good(berth_pinned_register(device, here + 5, 10, &error));
-    cr_expect_eq(berth_pinned_register(device, here + 14, 2, &error), BERTH_E_DEVICE);
+    expect_good(bth_pinned_register(device, here + 5, 10, &error));
+    cr_expect_eq(bth_pinned_register(device, here + 14, 2, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 2 bytes cannot be pinned: invalid argument "
                                    "(SIMULATED_INVALID_VALUE)");
-    cr_expect_eq(berth_pinned_register(device, here, 6, &error), BERTH_E_DEVICE);
-    berth_error_clear(&error);
-    berth_pinned_unregister(device, here + 5);
+    cr_expect_eq(bth_pinned_register(device, here, 6, &error), BERTH_E_DEVICE);
+    bth_error_clear(&error);
+    bth_pinned_unregister(device, here + 5);
 }
 
 /* ---- faults ---- */
@@ -264,108 +263,108 @@ SIMULATED_TEST(memory_and_pinned_memory_end)
 /* One of each call: the first error. */
 static int use_all(void)
 {
-    berth_device_stream own = {0};
-    berth_device_event event = {0};
-    berth_memory_place place;
+    bth_device_stream own = {0};
+    bth_device_event event = {0};
+    bth_memory_place place;
     uintptr_t at = 0;
     void *bytes = NULL;
     bool has_come;
 
-    (void)(berth_device_allocate(device, 100, &at, &error) < 0 ||
-           berth_device_find(device, at, &place, &error) < 0 ||
-           berth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
-           berth_device_stream_open(device, &own, &error) < 0 ||
-           berth_device_event_open(device, &event, &error) < 0 ||
-           berth_device_copy_to_host(&own, bytes, at, 100, &error) < 0 ||
-           berth_device_event_record(&event, &own, &error) < 0 ||
-           berth_device_event_query(&event, &has_come, &error) < 0 ||
-           berth_device_event_wait(&event, &error) < 0);
-    berth_device_event_close(&event);
-    berth_device_stream_close(&own);
-    berth_pinned_release(device, bytes);
-    berth_device_release(device, at);
+    (void)(bth_device_allocate(device, 100, &at, &error) < 0 ||
+           bth_device_find(device, at, &place, &error) < 0 ||
+           bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
+           bth_device_stream_open(device, &own, &error) < 0 ||
+           bth_device_event_open(device, &event, &error) < 0 ||
+           bth_device_copy_to_host(&own, bytes, at, 100, &error) < 0 ||
+           bth_device_event_record(&event, &own, &error) < 0 ||
+           bth_device_event_query(&event, &has_come, &error) < 0 ||
+           bth_device_event_wait(&event, &error) < 0);
+    bth_device_event_close(&event);
+    bth_device_stream_close(&own);
+    bth_pinned_release(device, bytes);
+    bth_device_release(device, at);
     return error.code;
 }
 
 SIMULATED_TEST(each_call_fails_when_it_is_told_to)
 {
     static const struct {
-        berth_simulated_call call;
+        bth_simulated_call call;
         const char *tried;
         bool is_memory;
-    } rows[] = {{BERTH_SIMULATED_ALLOCATE, "100 bytes of device memory cannot be had", true},
-                {BERTH_SIMULATED_FIND, NULL, false},
-                {BERTH_SIMULATED_PIN, "100 bytes of pinned memory cannot be had", true},
-                {BERTH_SIMULATED_OPEN_STREAM, "no stream can be had", false},
-                {BERTH_SIMULATED_OPEN_EVENT, "no event can be had", false},
-                {BERTH_SIMULATED_COPY, "100 bytes cannot be copied to the host", false},
-                {BERTH_SIMULATED_RECORD, "an event cannot be recorded", false},
-                {BERTH_SIMULATED_WAIT, "copies did not end well", false}};
+    } rows[] = {{BTH_SIMULATED_ALLOCATE, "100 bytes of device memory cannot be had", true},
+                {BTH_SIMULATED_FIND, NULL, false},
+                {BTH_SIMULATED_PIN, "100 bytes of pinned memory cannot be had", true},
+                {BTH_SIMULATED_OPEN_STREAM, "no stream can be had", false},
+                {BTH_SIMULATED_OPEN_EVENT, "no event can be had", false},
+                {BTH_SIMULATED_COPY, "100 bytes cannot be copied to the host", false},
+                {BTH_SIMULATED_RECORD, "an event cannot be recorded", false},
+                {BTH_SIMULATED_WAIT, "copies did not end well", false}};
     char sentence[200];
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        uint64_t before = berth_simulated_n_calls(rows[i].call);
-        berth_simulated_fail(rows[i].call, 1, BERTH_SIMULATED_ONCE);
+        uint64_t before = bth_simulated_n_calls(rows[i].call);
+        bth_simulated_fail(rows[i].call, 1, BTH_SIMULATED_ONCE);
         (void)use_all();
-        cr_expect_eq(berth_simulated_n_calls(rows[i].call), before + 1);
+        cr_expect_eq(bth_simulated_n_calls(rows[i].call), before + 1);
         snprintf(sentence, sizeof sentence, "simulated:0: %s: %s", rows[i].tried,
                  rows[i].is_memory ? "out of memory (SIMULATED_OUT_OF_MEMORY)"
                                    : "unspecified failure (SIMULATED_FAILED)");
         if (rows[i].tried)
             cr_expect_str_eq(error.message, sentence);
         cr_expect_eq(error.code, rows[i].is_memory ? BERTH_E_MEMORY : BERTH_E_DEVICE);
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         expect_good(use_all());
     }
 }
 
 SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
 {
-    berth_device_event event;
+    bth_device_event event;
     uintptr_t at;
 
-    expect_good(berth_device_event_open(device, &event, &error));
-    berth_simulated_hold(&stream, true);
-    berth_simulated_fail(BERTH_SIMULATED_WORK, 1, BERTH_SIMULATED_ONCE);
-    expect_good(berth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    berth_simulated_hold(&stream, false);
-    cr_expect_eq(berth_device_event_wait(&event, &error), BERTH_E_DEVICE);
+    expect_good(bth_device_event_open(device, &event, &error));
+    bth_simulated_hold(&stream, true);
+    bth_simulated_fail(BTH_SIMULATED_WORK, 1, BTH_SIMULATED_ONCE);
+    expect_good(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    bth_simulated_hold(&stream, false);
+    cr_expect_eq(bth_device_event_wait(&event, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
-    cr_expect_eq(berth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
-    cr_expect_eq(berth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes cannot be copied to the host: " LOST);
-    cr_expect_eq(berth_device_allocate(device, 9, &at, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate(device, 9, &at, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes of device memory cannot be had: " LOST);
-    expect_good(berth_device_allocate(other, 9, &at, &error)); /* that one lives */
-    berth_device_release(other, at);
-    berth_device_event_close(&event);
+    expect_good(bth_device_allocate(other, 9, &at, &error)); /* that one lives */
+    bth_device_release(other, at);
+    bth_device_event_close(&event);
 }
 
 SIMULATED_TEST(a_lost_device_lets_nobody_wait_for_ever)
 {
-    berth_device_stream second;
-    berth_device_event event;
+    bth_device_stream second;
+    bth_device_event event;
 
-    expect_good(berth_device_stream_open(device, &second, &error));
-    expect_good(berth_device_event_open(device, &event, &error));
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_event_record(&event, &stream, &error));
-    expect_good(berth_device_stream_wait_for(&second, event.native, &error));
-    berth_simulated_fail(BERTH_SIMULATED_COPY, 1, BERTH_SIMULATED_LOST);
-    cr_expect_eq(berth_device_copy_to_host(&second, pinned, memory, 9, &error), BERTH_E_DEVICE);
-    berth_error_clear(&error);
-    berth_device_stream_close(&second);
-    berth_device_event_close(&event);
+    expect_good(bth_device_stream_open(device, &second, &error));
+    expect_good(bth_device_event_open(device, &event, &error));
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_event_record(&event, &stream, &error));
+    expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+    bth_simulated_fail(BTH_SIMULATED_COPY, 1, BTH_SIMULATED_LOST);
+    cr_expect_eq(bth_device_copy_to_host(&second, pinned, memory, 9, &error), BERTH_E_DEVICE);
+    bth_error_clear(&error);
+    bth_device_stream_close(&second);
+    bth_device_event_close(&event);
 }
 
 static void expect_lost(void)
 {
-    cr_expect_eq(berth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
-    berth_simulated_set(NULL);
-    expect_good(berth_device_stream_wait(&stream, &error));
+    bth_simulated_set(NULL);
+    expect_good(bth_device_stream_wait(&stream, &error));
 }
 
 SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
@@ -373,27 +372,27 @@ SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
     uintptr_t at;
     uint8_t here[100];
 
-    expect_good(berth_device_allocate(device, 100, &at, &error));
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_copy_to_host(&stream, pinned, at, 100, &error));
-    berth_device_release(device, at);
-    berth_simulated_hold(&stream, false);
+    expect_good(bth_device_allocate(device, 100, &at, &error));
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
+    bth_device_release(device, at);
+    bth_simulated_hold(&stream, false);
     expect_lost();
-    expect_good(berth_pinned_register(device, here, sizeof here, &error));
-    berth_simulated_hold(&stream, true);
-    expect_good(berth_device_copy_to_host(&stream, here, memory, 100, &error));
-    berth_pinned_unregister(device, here);
-    berth_simulated_hold(&stream, false);
+    expect_good(bth_pinned_register(device, here, sizeof here, &error));
+    bth_simulated_hold(&stream, true);
+    expect_good(bth_device_copy_to_host(&stream, here, memory, 100, &error));
+    bth_pinned_unregister(device, here);
+    bth_simulated_hold(&stream, false);
     expect_lost();
-    expect_good(berth_device_copy_to_host(&stream, pinned, memory + 1, NBYTES, &error));
+    expect_good(bth_device_copy_to_host(&stream, pinned, memory + 1, NBYTES, &error));
     expect_lost();
-    berth_device_copy_to_host(&stream, pinned, (uintptr_t)pinned, 5, &error);
-    berth_error_clear(&error);
+    bth_device_copy_to_host(&stream, pinned, (uintptr_t)pinned, 5, &error);
+    bth_error_clear(&error);
     expect_lost();
-    expect_good(berth_device_allocate(other, 100, &at, &error));
-    expect_good(berth_device_copy_to_host(&stream, pinned, at, 100, &error));
+    expect_good(bth_device_allocate(other, 100, &at, &error));
+    expect_good(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
     expect_lost();
-    berth_device_release(other, at);
+    bth_device_release(other, at);
 }
 
 static int no_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
@@ -412,17 +411,17 @@ static void *no_map(void *address, size_t nbytes, int protection, int flags, int
 
 SIMULATED_TEST(a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
 {
-    berth_device_stream second;
+    bth_device_stream second;
     uintptr_t at;
 
-    berth_system.pthread_create = no_thread;
-    cr_expect_eq(berth_device_stream_open(device, &second, &error), BERTH_E_SYSTEM);
+    bth_system.pthread_create = no_thread;
+    cr_expect_eq(bth_device_stream_open(device, &second, &error), BERTH_E_SYSTEM);
     expect_failure(BERTH_E_SYSTEM, "simulated:0: no stream can be had: no thread can be started "
                                    "(SIMULATED_NO_THREAD)");
-    berth_device_stream_close(&second);
-    berth_system.mmap = no_map;
-    cr_expect_eq(berth_device_allocate(device, 100, &at, &error), BERTH_E_MEMORY);
-    berth_error_clear(&error);
+    bth_device_stream_close(&second);
+    bth_system.mmap = no_map;
+    cr_expect_eq(bth_device_allocate(device, 100, &at, &error), BERTH_E_MEMORY);
+    bth_error_clear(&error);
 }
 
 SIMULATED_TEST(allocations_that_fail_leave_nothing) /* W6 */
@@ -436,7 +435,7 @@ SIMULATED_TEST(allocations_that_fail_leave_nothing) /* W6 */
         if (code == 0)
             break;
         cr_expect_eq(code, BERTH_E_MEMORY, "allocation %d: %s", (int)nth, error.message);
-        berth_error_clear(&error);
+        bth_error_clear(&error);
     }
     cr_expect_eq(nth, 5, "a stream, an event, two pieces of work, and none");
 }
@@ -445,25 +444,25 @@ SIMULATED_TEST(allocations_that_fail_leave_nothing) /* W6 */
 
 static int use_in_child(void)
 {
-    berth_device_handle *again;
+    bth_device_handle *again;
     uintptr_t at;
     static const char sentence[] = "simulated:0: this process was forked from one that had opened "
                                    "a device, and devices do not survive that";
 
-    if (berth_device_is_usable(device))
+    if (bth_device_is_usable(device))
         return 1;
-    if (berth_device_allocate(device, 100, &at, &error) != BERTH_E_DEVICE ||
+    if (bth_device_allocate(device, 100, &at, &error) != BERTH_E_DEVICE ||
         strcmp(error.message, sentence) != 0)
         return 2;
-    berth_error_clear(&error);
-    if (berth_device_open("simulated:0", &again, &error) != BERTH_E_DEVICE ||
+    bth_error_clear(&error);
+    if (bth_device_open("simulated:0", &again, &error) != BERTH_E_DEVICE ||
         strcmp(error.message, sentence) != 0)
         return 3;
-    berth_error_clear(&error);
-    if (berth_device_copy_to_host(&stream, pinned, memory, 10, &error) != BERTH_E_DEVICE)
+    bth_error_clear(&error);
+    if (bth_device_copy_to_host(&stream, pinned, memory, 10, &error) != BERTH_E_DEVICE)
         return 4;
-    berth_device_stream_close(&stream); /* its thread is not here: to wait for it were for ever */
-    berth_device_release(device, memory);
+    bth_device_stream_close(&stream); /* its thread is not here: to wait for it were for ever */
+    bth_device_release(device, memory);
     return 0;
 }
 
@@ -483,11 +482,11 @@ Test(fork, before_any_device_is_open_leaves_the_child_free)
 {
     int status;
 
-    cr_expect_eq(berth_device_open("simulated:9", &device, &error), BERTH_E_DEVICE);
-    berth_error_clear(&error);
+    cr_expect_eq(bth_device_open("simulated:9", &device, &error), BERTH_E_DEVICE);
+    bth_error_clear(&error);
     pid_t child = fork();
     if (child == 0)
-        _exit(berth_device_open("simulated:0", &device, &error) != 0);
+        _exit(bth_device_open("simulated:0", &device, &error) != 0);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }

@@ -24,7 +24,7 @@ static inline void make_a_file(void)
 
 static inline void remove_the_file(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     free(path);
     test_folder_remove(folder);
 }

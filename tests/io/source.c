@@ -25,141 +25,141 @@ static const berth_source of_caller = {
     .nbytes = NBYTES, .name = "store://bucket/model", .read = read_bytes, .context = bytes};
 
 /* Opens the same bytes in one of four ways. */
-static int open_by(int way, berth_reader *reader)
+static int open_by(int way, bth_reader *reader)
 {
     int status, fd;
 
     switch (way) {
     case 0:
-        return berth_reader_open_path(path, reader, &error);
+        return bth_reader_open_path(path, reader, &error);
     case 1:
         fd = open(path, O_RDONLY | O_CLOEXEC);
-        status = berth_reader_open_fd(fd, reader, &error);
+        status = bth_reader_open_fd(fd, reader, &error);
         cr_assert(status < 0 || reader->fd != fd);
         (void)close(fd); /* the reader has its own */
         return status;
     case 2:
-        return berth_reader_open_memory(bytes, NBYTES, reader, &error);
+        return bth_reader_open_memory(bytes, NBYTES, reader, &error);
     default:
-        return berth_reader_open_source(&of_caller, reader, &error);
+        return bth_reader_open_source(&of_caller, reader, &error);
     }
 }
 
 Test(source, of_any_kind_gives_the_same_bytes_and_counts)
 {
     uint8_t found[NBYTES];
-    berth_reader reader;
+    bth_reader reader;
 
     for (int way = 0; way < 4; way++) {
         cr_assert_eq(open_by(way, &reader), 0, "%s", error.message);
         cr_assert_eq(reader.nbytes, NBYTES);
-        cr_assert_eq(berth_reader_read(&reader, found, NBYTES, 0, &error), 0);
+        cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), 0);
         cr_assert_arr_eq(found, bytes, NBYTES);
-        cr_assert_eq(berth_reader_read(&reader, found, 100, NBYTES - 100, &error), 0);
+        cr_assert_eq(bth_reader_read(&reader, found, 100, NBYTES - 100, &error), 0);
         cr_assert_arr_eq(found, bytes + NBYTES - 100, 100);
-        cr_assert_eq(berth_reader_read(&reader, NULL, 0, NBYTES, &error), 0);
+        cr_assert_eq(bth_reader_read(&reader, NULL, 0, NBYTES, &error), 0);
         cr_assert_eq(reader.n_requests, 2);
         cr_assert_eq(reader.moved_nbytes, NBYTES + 100);
-        berth_reader_close(&reader);
-        berth_reader_close(&reader);
+        bth_reader_close(&reader);
+        bth_reader_close(&reader);
     }
 }
 
 Test(source, never_gives_bytes_beyond_its_end)
 {
     uint8_t found[16];
-    berth_reader reader;
+    bth_reader reader;
 
     for (int way = 0; way < 4; way++) {
         cr_assert_eq(open_by(way, &reader), 0);
         error = (berth_error){0};
-        cr_assert_eq(berth_reader_read(&reader, found, 16, NBYTES - 15, &error), BERTH_E_TRUNCATED);
+        cr_assert_eq(bth_reader_read(&reader, found, 16, NBYTES - 15, &error), BERTH_E_TRUNCATED);
         cr_assert_str_eq(error.message,
                          "at byte 4985: 16 bytes needed, but there are only 5000 bytes in all");
         error = (berth_error){0};
-        cr_assert_eq(berth_reader_read(&reader, found, 1, UINT64_MAX, &error), BERTH_E_TRUNCATED);
+        cr_assert_eq(bth_reader_read(&reader, found, 1, UINT64_MAX, &error), BERTH_E_TRUNCATED);
         error = (berth_error){0};
-        cr_assert_eq(berth_reader_read(&reader, found, SIZE_MAX, 1, &error), BERTH_E_TRUNCATED);
+        cr_assert_eq(bth_reader_read(&reader, found, SIZE_MAX, 1, &error), BERTH_E_TRUNCATED);
         cr_assert_eq(reader.n_requests, 0, "told before anything is read");
         error = (berth_error){0};
-        berth_reader_close(&reader);
+        bth_reader_close(&reader);
     }
 }
 
 Test(source, has_a_name_for_messages)
 {
-    berth_reader reader;
+    bth_reader reader;
     static const berth_source nameless = {.nbytes = 1, .read = read_bytes};
     char name[32];
 
     cr_assert_eq(open_by(0, &reader), 0);
     cr_assert_str_eq(reader.name, path);
-    berth_reader_close(&reader);
-    cr_assert_eq(berth_reader_open_memory("", 1, &reader, &error), 0);
+    bth_reader_close(&reader);
+    cr_assert_eq(bth_reader_open_memory("", 1, &reader, &error), 0);
     cr_assert_str_eq(reader.name, "memory");
-    berth_reader_close(&reader);
-    cr_assert_eq(berth_reader_open_source(&of_caller, &reader, &error), 0);
+    bth_reader_close(&reader);
+    cr_assert_eq(bth_reader_open_source(&of_caller, &reader, &error), 0);
     cr_assert_str_eq(reader.name, "store://bucket/model");
-    berth_reader_close(&reader);
-    cr_assert_eq(berth_reader_open_source(&nameless, &reader, &error), 0);
+    bth_reader_close(&reader);
+    cr_assert_eq(bth_reader_open_source(&nameless, &reader, &error), 0);
     cr_assert_str_eq(reader.name, "source");
-    berth_reader_close(&reader);
+    bth_reader_close(&reader);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    cr_assert_eq(berth_reader_open_fd(fd, &reader, &error), 0);
+    cr_assert_eq(bth_reader_open_fd(fd, &reader, &error), 0);
     (void)snprintf(name, sizeof name, "descriptor %d", fd);
     cr_assert_str_eq(reader.name, name);
-    berth_reader_close(&reader);
+    bth_reader_close(&reader);
     (void)close(fd);
 }
 
 Test(source, of_the_caller_that_fails_is_told_with_its_errno)
 {
     uint8_t found[10];
-    berth_reader reader;
+    bth_reader reader;
 
-    cr_assert_eq(berth_reader_open_source(&of_caller, &reader, &error), 0);
+    cr_assert_eq(bth_reader_open_source(&of_caller, &reader, &error), 0);
     result_of_read = ETIMEDOUT;
-    cr_assert_eq(berth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
+    cr_assert_eq(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
     cr_assert_str_eq(error.message,
                      "at byte 7: the source did not read 10 bytes: Connection timed out");
     cr_assert_eq(error.system_errno, ETIMEDOUT);
     error = (berth_error){0};
     result_of_read = -1;
-    cr_assert_eq(berth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
+    cr_assert_eq(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
     cr_assert_str_eq(error.message, "at byte 7: the source did not read 10 bytes: it returned -1");
     cr_assert_eq(error.system_errno, 0);
     cr_assert_eq(reader.n_requests, 0);
-    berth_reader_close(&reader);
+    bth_reader_close(&reader);
 }
 
 Test(source, that_is_truncated_while_read_is_an_error_w9)
 {
     uint8_t found[NBYTES];
-    berth_reader reader;
+    bth_reader reader;
 
     cr_assert_eq(open_by(0, &reader), 0);
     cr_assert_eq(truncate(path, 4000), 0);
-    cr_assert_eq(berth_reader_read(&reader, found, NBYTES, 0, &error), BERTH_E_TRUNCATED);
+    cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), BERTH_E_TRUNCATED);
     cr_assert_str_eq(error.message, "at byte 4000: the file ends here, 1000 bytes too early");
-    berth_reader_close(&reader);
+    bth_reader_close(&reader);
 }
 
 Test(source, that_is_replaced_while_read_stays_whole_w9)
 {
     uint8_t found[NBYTES];
-    berth_reader reader;
+    bth_reader reader;
     char *other = test_path(folder, "other");
 
     cr_assert_eq(open_by(0, &reader), 0);
     test_write_file(other, "new", 3);
     cr_assert_eq(rename(other, path), 0);
-    cr_assert_eq(berth_reader_read(&reader, found, NBYTES, 0, &error), 0);
+    cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), 0);
     cr_assert_arr_eq(found, bytes, NBYTES);
-    berth_reader_close(&reader);
+    bth_reader_close(&reader);
     free(other);
 }
 
-static void expect_closed(const berth_reader *reader)
+static void expect_closed(const bth_reader *reader)
 {
     cr_assert_null(reader->name);
     cr_assert_eq(reader->fd, -1);
@@ -167,27 +167,27 @@ static void expect_closed(const berth_reader *reader)
 
 Test(source, that_cannot_be_opened_leaves_nothing)
 {
-    berth_reader reader;
+    bth_reader reader;
     int ends[2];
 
-    cr_assert_eq(berth_reader_open_path(folder, &reader, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_assert_eq(bth_reader_open_path(folder, &reader, &error), BERTH_E_NOT_CHECKPOINT);
     expect_closed(&reader);
     error = (berth_error){0};
-    cr_assert_eq(berth_reader_open_fd(-1, &reader, &error), BERTH_E_SYSTEM);
+    cr_assert_eq(bth_reader_open_fd(-1, &reader, &error), BERTH_E_SYSTEM);
     cr_assert_str_eq(error.message, "cannot be duplicated: Bad file descriptor");
     expect_closed(&reader);
     cr_assert_eq(pipe(ends), 0);
     error = (berth_error){0};
-    cr_assert_eq(berth_reader_open_fd(ends[0], &reader, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_assert_eq(bth_reader_open_fd(ends[0], &reader, &error), BERTH_E_NOT_CHECKPOINT);
     cr_assert_str_eq(error.message, "is not a regular file");
     expect_closed(&reader);
     (void)close(ends[0]);
     (void)close(ends[1]);
     error = (berth_error){0};
-    cr_assert_eq(berth_reader_open_memory(NULL, 4, &reader, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(bth_reader_open_memory(NULL, 4, &reader, &error), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "4 bytes at address NULL");
     error = (berth_error){0};
-    cr_assert_eq(berth_reader_open_source(&(berth_source){.nbytes = 4}, &reader, &error),
+    cr_assert_eq(bth_reader_open_source(&(berth_source){.nbytes = 4}, &reader, &error),
                  BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "has no read function");
     expect_closed(&reader);
@@ -195,7 +195,7 @@ Test(source, that_cannot_be_opened_leaves_nothing)
 
 Test(source, that_finds_no_memory_says_so_w6)
 {
-    berth_reader reader;
+    bth_reader reader;
 
     test_memory_watch();
     for (int way = 0; way < 4; way++) {

@@ -17,10 +17,10 @@
 #include "io/syscalls.h"
 #include "tests/support/support.h"
 
-#define PAGE BERTH_LARGE_PAGE_NBYTES
+#define PAGE BTH_LARGE_PAGE_NBYTES
 
 static berth_error error;
-static berth_device_handle *device, *other;
+static bth_device_handle *device, *other;
 static char told[700];
 
 #define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
@@ -35,13 +35,13 @@ static void set_up(void)
 {
     test_memory_watch();
     berth_set_log(keep_line, NULL);
-    expect_good(berth_device_open("simulated:0", &device, &error));
-    expect_good(berth_device_open("simulated:1", &other, &error));
+    expect_good(bth_device_open("simulated:0", &device, &error));
+    expect_good(bth_device_open("simulated:1", &other, &error));
 }
 
 static void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     test_memory_unwatch();
 }
 
@@ -53,200 +53,200 @@ TestSuite(staging, .init = set_up, .fini = tear_down);
     Test(staging, name)                                                                            \
     {                                                                                              \
         name();                                                                                    \
-        berth_system_restore();                                                                    \
-        berth_simulated_set(NULL);                                                                 \
+        bth_system_restore();                                                                      \
+        bth_simulated_set(NULL);                                                                   \
         cr_expect_eq(test_memory_seen().live_nbytes, 0, "what is kept is not the allocator's");    \
-        berth_staging_trim();                                                                      \
-        cr_expect_eq(berth_staging_kept_nbytes(), 0);                                              \
-        cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);                                     \
+        bth_staging_trim();                                                                        \
+        cr_expect_eq(bth_staging_kept_nbytes(), 0);                                                \
+        cr_expect_eq(bth_simulated_seen().pinned_nbytes, 0);                                       \
     }                                                                                              \
     static void name(void)
 
-static void open_ring(berth_device_handle *of, size_t nbytes, unsigned n, berth_staging *ring)
+static void open_ring(bth_device_handle *of, size_t nbytes, unsigned n, bth_staging *ring)
 {
-    const berth_staging_need need = {.buffer_nbytes = nbytes, .n_buffers = n, .is_pinned = true};
+    const bth_staging_need need = {.buffer_nbytes = nbytes, .n_buffers = n, .is_pinned = true};
 
-    expect_good(berth_staging_open(of, &need, ring, &error));
+    expect_good(bth_staging_open(of, &need, ring, &error));
 }
 
-static berth_memory_kind kind_of(const uint8_t *bytes)
+static bth_memory_kind kind_of(const uint8_t *bytes)
 {
-    berth_memory_place place;
+    bth_memory_place place;
 
-    expect_good(berth_device_find(device, (uintptr_t)bytes, &place, &error));
+    expect_good(bth_device_find(device, (uintptr_t)bytes, &place, &error));
     return place.kind;
 }
 
 STAGING_TEST(buffers_are_aligned_apart_and_pinned)
 {
-    berth_staging ring;
-    berth_staging_buffer *buffers[3];
+    bth_staging ring;
+    bth_staging_buffer *buffers[3];
 
     open_ring(device, PAGE + 1, 3, &ring);
     cr_assert_eq(ring.n_buffers, 3);
     cr_expect_eq(ring.buffer_nbytes, 2 * PAGE);
     for (size_t i = 0; i < 3; i++) {
-        buffers[i] = berth_staging_take(&ring);
+        buffers[i] = bth_staging_take(&ring);
         cr_expect_eq(buffers[i]->nbytes, 2 * PAGE);
         cr_expect_eq((uintptr_t)buffers[i]->bytes % PAGE, 0);
-        cr_expect_eq(kind_of(buffers[i]->bytes), BERTH_MEMORY_PINNED);
-        cr_expect_eq(kind_of(buffers[i]->bytes + 2 * PAGE - 1), BERTH_MEMORY_PINNED);
+        cr_expect_eq(kind_of(buffers[i]->bytes), BTH_MEMORY_PINNED);
+        cr_expect_eq(kind_of(buffers[i]->bytes + 2 * PAGE - 1), BTH_MEMORY_PINNED);
         memset(buffers[i]->bytes, (int)i, 2 * PAGE);
     }
     for (size_t i = 0; i < 3; i++) {
         cr_expect_eq(buffers[i]->bytes[0], i);
         cr_expect_eq(buffers[i]->bytes[2 * PAGE - 1], i);
     }
-    cr_expect_null(berth_staging_try(&ring));
-    berth_staging_give(&ring, buffers[1]);
-    cr_expect_eq(berth_staging_try(&ring), buffers[1]);
-    berth_staging_close(&ring);
+    cr_expect_null(bth_staging_try(&ring));
+    bth_staging_give(&ring, buffers[1]);
+    cr_expect_eq(bth_staging_try(&ring), buffers[1]);
+    bth_staging_close(&ring);
     cr_expect_null(ring.buffers);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
 }
 
 STAGING_TEST(what_was_pinned_is_kept_for_the_next_ring)
 {
-    berth_staging ring;
+    bth_staging ring;
 
     open_ring(device, PAGE, 3, &ring);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 3 * PAGE);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 3 * PAGE);
     open_ring(other, PAGE, 4, &ring); /* of the same kind: pinned for all */
-    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), 4);
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
+    cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_PIN), 4);
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 4 * PAGE);
     open_ring(device, PAGE, 1, &ring);
-    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), 4);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
-    berth_staging_trim();
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
-    cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);
+    cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_PIN), 4);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 4 * PAGE);
+    bth_staging_trim();
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
+    cr_expect_eq(bth_simulated_seen().pinned_nbytes, 0);
 }
 
 STAGING_TEST(what_is_kept_of_another_size_is_given_back)
 {
-    berth_staging ring;
+    bth_staging ring;
 
     open_ring(device, PAGE, 3, &ring);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
     open_ring(device, 2 * PAGE, 2, &ring);
-    cr_expect_eq(berth_simulated_seen().pinned_nbytes, 4 * PAGE);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
+    cr_expect_eq(bth_simulated_seen().pinned_nbytes, 4 * PAGE);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 4 * PAGE);
 }
 
 STAGING_TEST(rings_that_are_open_at_once_share_nothing)
 {
-    berth_staging first, second;
+    bth_staging first, second;
 
     open_ring(device, PAGE, 2, &first);
     open_ring(device, PAGE, 2, &second);
     for (unsigned i = 0; i < 2; i++)
-        memset(berth_staging_take(&first)->bytes, 1, PAGE);
+        memset(bth_staging_take(&first)->bytes, 1, PAGE);
     for (unsigned i = 0; i < 2; i++)
-        memset(berth_staging_take(&second)->bytes, 2, PAGE);
+        memset(bth_staging_take(&second)->bytes, 2, PAGE);
     for (unsigned i = 0; i < 2; i++)
         cr_expect_eq(first.buffers[i].bytes[PAGE - 1], 1);
-    berth_staging_close(&first);
-    berth_staging_close(&second);
-    cr_expect_eq(berth_staging_kept_nbytes(), 4 * PAGE);
+    bth_staging_close(&first);
+    bth_staging_close(&second);
+    cr_expect_eq(bth_staging_kept_nbytes(), 4 * PAGE);
 }
 
 STAGING_TEST(pageable_buffers_are_not_kept)
 {
-    static const berth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
-    static const berth_staging_need wish = {.buffer_nbytes = 9, .n_buffers = 2, .is_pinned = true};
-    berth_staging ring;
+    static const bth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
+    static const bth_staging_need wish = {.buffer_nbytes = 9, .n_buffers = 2, .is_pinned = true};
+    bth_staging ring;
 
-    expect_good(berth_staging_open(device, &need, &ring, &error));
+    expect_good(bth_staging_open(device, &need, &ring, &error));
     cr_expect_not(ring.is_pinned);
-    cr_expect_eq(kind_of(berth_staging_take(&ring)->bytes), BERTH_MEMORY_PAGEABLE);
-    berth_staging_close(&ring);
-    expect_good(berth_staging_open(NULL, &wish, &ring, &error));
+    cr_expect_eq(kind_of(bth_staging_take(&ring)->bytes), BTH_MEMORY_PAGEABLE);
+    bth_staging_close(&ring);
+    expect_good(bth_staging_open(NULL, &wish, &ring, &error));
     cr_expect_not(ring.is_pinned, "without a device nothing pins");
-    memset(berth_staging_take(&ring)->bytes, 1, PAGE);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
+    memset(bth_staging_take(&ring)->bytes, 1, PAGE);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
 }
 
 STAGING_TEST(memory_that_cannot_be_registered_comes_from_the_driver)
 {
-    berth_staging ring;
+    bth_staging ring;
 
-    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
-                                                   .memory_nbytes = UINT64_MAX,
-                                                   .pinned_nbytes = UINT64_MAX,
-                                                   .cannot_register = true});
+    bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
+                                               .memory_nbytes = UINT64_MAX,
+                                               .pinned_nbytes = UINT64_MAX,
+                                               .cannot_register = true});
     open_ring(device, PAGE, 2, &ring);
     cr_assert_eq(ring.n_buffers, 2);
     for (unsigned i = 0; i < 2; i++)
-        cr_expect_eq(kind_of(berth_staging_take(&ring)->bytes), BERTH_MEMORY_PINNED);
-    berth_staging_close(&ring);
-    cr_expect_eq(berth_staging_kept_nbytes(), 2 * PAGE);
+        cr_expect_eq(kind_of(bth_staging_take(&ring)->bytes), BTH_MEMORY_PINNED);
+    bth_staging_close(&ring);
+    cr_expect_eq(bth_staging_kept_nbytes(), 2 * PAGE);
 }
 
 /* ---- too little memory ---- */
 
 STAGING_TEST(a_ring_shrinks_where_less_can_be_pinned)
 {
-    berth_staging ring;
+    bth_staging ring;
 
-    berth_simulated_fail(BERTH_SIMULATED_PIN, 3, BERTH_SIMULATED_FOR_EVER);
+    bth_simulated_fail(BTH_SIMULATED_PIN, 3, BTH_SIMULATED_FOR_EVER);
     open_ring(device, PAGE, 5, &ring);
     cr_expect_eq(ring.n_buffers, 2);
     cr_expect_str_eq(told, "2 staging buffers instead of 5: simulated:0: 2097152 bytes cannot be "
                            "pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_OK);
-    cr_expect_neq(berth_staging_take(&ring), berth_staging_take(&ring));
-    cr_expect_null(berth_staging_try(&ring));
-    berth_staging_close(&ring);
+    cr_expect_neq(bth_staging_take(&ring), bth_staging_take(&ring));
+    cr_expect_null(bth_staging_try(&ring));
+    bth_staging_close(&ring);
 }
 
 STAGING_TEST(without_one_buffer_there_is_an_error_with_its_bytes)
 {
-    static const berth_staging_need need = {
+    static const bth_staging_need need = {
         .buffer_nbytes = 3 * PAGE, .n_buffers = 5, .is_pinned = true};
-    berth_staging ring;
+    bth_staging ring;
 
-    berth_simulated_fail(BERTH_SIMULATED_PIN, 1, BERTH_SIMULATED_FOR_EVER);
-    cr_expect_eq(berth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
+    bth_simulated_fail(BTH_SIMULATED_PIN, 1, BTH_SIMULATED_FOR_EVER);
+    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "simulated:0: 6291456 bytes cannot be pinned: out of memory "
                                     "(SIMULATED_OUT_OF_MEMORY)");
     cr_expect_null(ring.buffers);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
 }
 
 STAGING_TEST(a_bound_of_memory_is_kept)
 {
-    berth_staging_need need = {.buffer_nbytes = PAGE,
-                               .n_buffers = 5,
-                               .most_nbytes = 3 * PAGE + PAGE / 2,
-                               .is_pinned = true};
-    berth_staging ring;
+    bth_staging_need need = {.buffer_nbytes = PAGE,
+                             .n_buffers = 5,
+                             .most_nbytes = 3 * PAGE + PAGE / 2,
+                             .is_pinned = true};
+    bth_staging ring;
 
-    expect_good(berth_staging_open(device, &need, &ring, &error));
+    expect_good(bth_staging_open(device, &need, &ring, &error));
     cr_expect_eq(ring.n_buffers, 3);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
     need.most_nbytes = PAGE - 1;
-    cr_expect_eq(berth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "a staging buffer takes 2097152 bytes, io.memory_nbytes leaves "
                                     "2097151 (1 bytes missing)");
 }
 
 STAGING_TEST(needs_that_make_no_sense_are_refused)
 {
-    static const berth_staging_need needs[] = {{.buffer_nbytes = 0, .n_buffers = 1},
-                                               {.buffer_nbytes = SIZE_MAX, .n_buffers = 1},
-                                               {.buffer_nbytes = 1, .n_buffers = 0},
-                                               {.buffer_nbytes = 1, .n_buffers = 1025}};
-    berth_staging ring;
+    static const bth_staging_need needs[] = {{.buffer_nbytes = 0, .n_buffers = 1},
+                                             {.buffer_nbytes = SIZE_MAX, .n_buffers = 1},
+                                             {.buffer_nbytes = 1, .n_buffers = 0},
+                                             {.buffer_nbytes = 1, .n_buffers = 1025}};
+    bth_staging ring;
 
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
-        berth_error_clear(&error);
-        cr_expect_eq(berth_staging_open(NULL, &needs[i], &ring, &error), BERTH_E_ARGUMENT);
+        bth_error_clear(&error);
+        cr_expect_eq(bth_staging_open(NULL, &needs[i], &ring, &error), BERTH_E_ARGUMENT);
     }
     cr_expect_str_eq(error.message, "1025 staging buffers of 1 bytes");
 }
@@ -260,29 +260,29 @@ static void *no_map(void *address, size_t nbytes, int protection, int flags, int
 
 STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
 {
-    static const berth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
-    berth_staging ring;
+    static const bth_staging_need need = {.buffer_nbytes = PAGE, .n_buffers = 2};
+    bth_staging ring;
 
-    berth_system.mmap = no_map;
-    cr_expect_eq(berth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
+    bth_system.mmap = no_map;
+    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "2097152 bytes of memory: Cannot allocate memory");
-    berth_system_restore();
-    berth_error_clear(&error);
+    bth_system_restore();
+    bth_error_clear(&error);
     test_memory_refuse(1, true);
-    cr_expect_eq(berth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     test_memory_refuse(0, false);
 }
 
 /* ---- waiting ---- */
 
-static berth_staging shared;
-static _Atomic(berth_staging_buffer *) taken;
+static bth_staging shared;
+static _Atomic(bth_staging_buffer *) taken;
 static atomic_bool is_back;
 
 static void *take_one(void *argument)
 {
     (void)argument;
-    atomic_store(&taken, berth_staging_take(&shared));
+    atomic_store(&taken, bth_staging_take(&shared));
     atomic_store(&is_back, true);
     return NULL;
 }
@@ -297,14 +297,14 @@ STAGING_TEST(who_finds_none_waits_for_one)
     pthread_t thread;
 
     open_ring(device, PAGE, 1, &shared);
-    berth_staging_buffer *only = berth_staging_take(&shared);
+    bth_staging_buffer *only = bth_staging_take(&shared);
     cr_assert_eq(pthread_create(&thread, NULL, take_one, NULL), 0);
     sleep_a_little();
     cr_expect_not(is_back);
-    berth_staging_give(&shared, only);
+    bth_staging_give(&shared, only);
     pthread_join(thread, NULL);
     cr_expect_eq(taken, only);
-    berth_staging_close(&shared);
+    bth_staging_close(&shared);
 }
 
 STAGING_TEST(a_ring_that_is_stopped_lets_nobody_wait) /* W8 */
@@ -312,22 +312,22 @@ STAGING_TEST(a_ring_that_is_stopped_lets_nobody_wait) /* W8 */
     pthread_t thread;
 
     open_ring(device, PAGE, 1, &shared);
-    berth_staging_buffer *only = berth_staging_take(&shared);
+    bth_staging_buffer *only = bth_staging_take(&shared);
     cr_assert_eq(pthread_create(&thread, NULL, take_one, NULL), 0);
     sleep_a_little();
-    berth_staging_stop(&shared);
+    bth_staging_stop(&shared);
     pthread_join(thread, NULL);
     cr_expect(is_back);
     cr_expect_null(taken);
-    berth_staging_give(&shared, only);
-    cr_expect_null(berth_staging_take(&shared), "nor is one given out that is free");
-    cr_expect_null(berth_staging_try(&shared));
-    berth_staging_close(&shared);
+    bth_staging_give(&shared, only);
+    cr_expect_null(bth_staging_take(&shared), "nor is one given out that is free");
+    cr_expect_null(bth_staging_try(&shared));
+    bth_staging_close(&shared);
 }
 
 /* ---- fork ---- */
 
-static int look_from_child(berth_staging *ring, const uint8_t *bytes)
+static int look_from_child(bth_staging *ring, const uint8_t *bytes)
 {
     int ends[2];
 
@@ -335,8 +335,8 @@ static int look_from_child(berth_staging *ring, const uint8_t *bytes)
         return 1;
     if (write(ends[1], bytes, 1) != -1 || errno != EFAULT)
         return 2;
-    berth_staging_close(ring);
-    return berth_staging_kept_nbytes() == 0 ? 0 : 3;
+    bth_staging_close(ring);
+    return bth_staging_kept_nbytes() == 0 ? 0 : 3;
 }
 
 /* What the child has where the parent's buffer is must stay, whoever opens a ring, or trims. */
@@ -344,50 +344,50 @@ static int use_from_child(uint8_t *bytes, size_t nbytes)
 {
     static const size_t sizes[] = {PAGE, 2 * PAGE};
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
-    berth_staging ring;
+    bth_staging ring;
 
     if (mmap(bytes, nbytes, PROT_READ | PROT_WRITE, flags, -1, 0) != bytes)
         return 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const berth_staging_need need = {
+        const bth_staging_need need = {
             .buffer_nbytes = sizes[i], .n_buffers = 1, .is_pinned = true};
-        berth_error_clear(&error);
-        if (berth_staging_open(device, &need, &ring, &error) != BERTH_E_DEVICE ||
+        bth_error_clear(&error);
+        if (bth_staging_open(device, &need, &ring, &error) != BERTH_E_DEVICE ||
             !strstr(error.message, ": this process was forked from one"))
             return 2;
     }
-    berth_staging_trim();
+    bth_staging_trim();
     memset(bytes, 7, nbytes); /* a fault, if it is not there any more */
     return 0;
 }
 
 STAGING_TEST(a_child_touches_nothing_of_what_is_kept)
 {
-    berth_staging ring;
+    bth_staging ring;
     int status;
 
     open_ring(device, PAGE, 1, &ring);
-    berth_staging_buffer *buffer = berth_staging_take(&ring);
+    bth_staging_buffer *buffer = bth_staging_take(&ring);
     uint8_t *bytes = buffer->bytes;
     size_t nbytes = buffer->nbytes;
-    berth_staging_give(&ring, buffer);
-    berth_staging_close(&ring);
-    cr_assert_eq(berth_staging_kept_nbytes(), PAGE);
+    bth_staging_give(&ring, buffer);
+    bth_staging_close(&ring);
+    cr_assert_eq(bth_staging_kept_nbytes(), PAGE);
     pid_t child = fork();
     if (child == 0)
         _exit(use_from_child(bytes, nbytes));
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
-    cr_expect_eq(berth_staging_kept_nbytes(), PAGE);
+    cr_expect_eq(bth_staging_kept_nbytes(), PAGE);
 }
 
 STAGING_TEST(a_child_does_not_have_the_buffers)
 {
-    berth_staging ring;
+    bth_staging ring;
     int status;
 
     open_ring(device, PAGE, 2, &ring);
-    berth_staging_buffer *buffer = berth_staging_take(&ring);
+    bth_staging_buffer *buffer = bth_staging_take(&ring);
     memset(buffer->bytes, 1, PAGE);
     pid_t child = fork();
     if (child == 0)
@@ -395,5 +395,5 @@ STAGING_TEST(a_child_does_not_have_the_buffers)
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
     cr_expect_eq(buffer->bytes[PAGE - 1], 1);
-    berth_staging_close(&ring);
+    bth_staging_close(&ring);
 }

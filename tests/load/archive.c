@@ -75,7 +75,7 @@ Test(archive, lists_its_records_with_their_places)
     cr_expect_eq(record.header_offset, 854);
     cr_expect_eq(record.offset, 960);
     cr_expect_eq(record.method, 0);
-    cr_expect_eq(record.crc32, berth_crc32(0, sample_weight, 24));
+    cr_expect_eq(record.crc32, bth_crc32(0, sample_weight, 24));
     cr_expect_eq(berth_archive_record(archive, 9, &record), BERTH_E_NOT_FOUND);
     cr_expect_eq(berth_archive_find(archive, "version", &record, &error), 0);
     cr_expect_eq(record.nbytes, 2);

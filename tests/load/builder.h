@@ -14,8 +14,8 @@
 #include "berth.h"
 #include "format/checksum.h"
 #include "format/layout.h"
-#include "format/pickle.h"
-#include "format/zip_write.h"
+#include "format/pickle/pickle.h"
+#include "format/zip/zip_write.h"
 
 #define MAX_RECORDS 24
 #define N_SAMPLE_STORAGES 3
@@ -41,7 +41,7 @@ struct lie {
 struct archive {
     struct record records[MAX_RECORDS];
     size_t n;
-    berth_pickled pickled;
+    bth_pickled pickled;
     berth_tree *tree;
 };
 
@@ -130,7 +130,7 @@ static inline struct archive sample(void)
     berth_error error = {0};
 
     archive.tree = sample_tree(&root);
-    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
     add_text(&archive, ".storage_alignment", "64");
@@ -145,20 +145,20 @@ static inline struct archive sample(void)
 
 static inline void free_archive(struct archive *archive)
 {
-    berth_pickled_free(&archive->pickled);
+    bth_pickled_free(&archive->pickled);
     berth_tree_free(archive->tree);
 }
 
 /* Places one record behind `cursor`, as the layout says, or as the lie does. */
-static inline berth_place place_record(const struct record *record, const struct lie *lie,
-                                       uint64_t cursor, uint32_t alignment)
+static inline bth_place place_record(const struct record *record, const struct lie *lie,
+                                     uint64_t cursor, uint32_t alignment)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     uint64_t at = cursor + (lies ? lie->gap : 0);
-    berth_place place;
+    bth_place place;
 
-    cr_assert_eq(berth_layout_place(at, strlen("sample/") + strlen(record->name), record->nbytes,
-                                    alignment, &place),
+    cr_assert_eq(bth_layout_place(at, strlen("sample/") + strlen(record->name), record->nbytes,
+                                  alignment, &place),
                  0);
     if (lies) {
         place.padding_nbytes += lie->more_padding;
@@ -170,7 +170,7 @@ static inline berth_place place_record(const struct record *record, const struct
 
 static inline uint32_t crc_of(const struct record *record, bool with_crc)
 {
-    return with_crc ? berth_crc32(0, record->bytes, record->nbytes) : 0;
+    return with_crc ? bth_crc32(0, record->bytes, record->nbytes) : 0;
 }
 
 static inline void full_name(char name[64], const struct record *record)
@@ -178,27 +178,27 @@ static inline void full_name(char name[64], const struct record *record)
     (void)snprintf(name, 64, "sample/%s", record->name);
 }
 
-static inline void write_record(const struct record *record, const struct lie *lie,
-                                berth_place place, bool with_crc, uint8_t *file)
+static inline void write_record(const struct record *record, const struct lie *lie, bth_place place,
+                                bool with_crc, uint8_t *file)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     uint32_t crc32 = crc_of(record, with_crc) ^ (lies ? lie->descriptor_crc : 0);
     char name[64];
 
     full_name(name, record);
-    berth_zip_write_local(&place, name, file + place.header_offset);
+    bth_zip_write_local(&place, name, file + place.header_offset);
     if (record->nbytes > 0)
         memcpy(file + place.data_offset, record->bytes, record->nbytes);
     uint64_t end = place.data_offset + place.nbytes;
     if (lies)
         place.nbytes += lie->descriptor_lie;
     if (place.descriptor_nbytes > 0)
-        berth_zip_write_descriptor(&place, crc32, file + end);
+        bth_zip_write_descriptor(&place, crc32, file + end);
 }
 
 /* Writes a record's directory entry; returns its bytes. */
 static inline uint64_t write_entry(const struct record *record, const struct lie *lie,
-                                   berth_place place, bool with_crc, uint8_t *out)
+                                   bth_place place, bool with_crc, uint8_t *out)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     char name[64];
@@ -210,15 +210,15 @@ static inline uint64_t write_entry(const struct record *record, const struct lie
         place.nbytes += lie->directory_lie;
     }
     full_name(name, record);
-    berth_zip_write_central(&place, name, crc_of(record, with_crc), out);
-    return berth_layout_central_nbytes(&place);
+    bth_zip_write_central(&place, name, crc_of(record, with_crc), out);
+    return bth_layout_central_nbytes(&place);
 }
 
 /* The whole file, by malloc. */
 static inline uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
                              const struct lie *lie, size_t *nbytes)
 {
-    berth_place places[MAX_RECORDS];
+    bth_place places[MAX_RECORDS];
     uint64_t cursor = 0, n_listed = archive->n - (lie && lie->unlisted);
     size_t capacity = 65536 + (lie ? lie->more_padding + lie->gap : 0);
 
@@ -233,8 +233,8 @@ static inline uint8_t *build(const struct archive *archive, uint32_t alignment, 
     uint64_t directory_offset = cursor;
     for (size_t i = 0; i < archive->n; i++)
         cursor += write_entry(&archive->records[i], lie, places[i], with_crc, file + cursor);
-    berth_zip_write_end(n_listed, directory_offset, cursor - directory_offset, file + cursor);
-    *nbytes = cursor + BERTH_ZIP_END_NBYTES;
+    bth_zip_write_end(n_listed, directory_offset, cursor - directory_offset, file + cursor);
+    *nbytes = cursor + BTH_ZIP_END_NBYTES;
     return file;
 }
 
@@ -244,9 +244,9 @@ static inline uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *reco
     char name[64];
 
     full_name(name, &(struct record){.name = record});
-    for (size_t at = 0; at + BERTH_ZIP_CENTRAL_NBYTES + strlen(name) <= nbytes; at++)
+    for (size_t at = 0; at + BTH_ZIP_CENTRAL_NBYTES + strlen(name) <= nbytes; at++)
         if (memcmp(file + at, "PK\1\2", 4) == 0 &&
-            memcmp(file + at + BERTH_ZIP_CENTRAL_NBYTES, name, strlen(name)) == 0)
+            memcmp(file + at + BTH_ZIP_CENTRAL_NBYTES, name, strlen(name)) == 0)
             return file + at;
     cr_assert_fail("the directory has no %s", name);
     return NULL;

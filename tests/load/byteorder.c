@@ -3,8 +3,8 @@
  * Files of the other byte order are swapped by what their elements are, untyped ones too, or
  * refused (T5); and any range of a storage can be read, for saving it again.
  */
-#include "format/tensor.h"
-#include "format/value.h"
+#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "tests/load/builder.h"
 
 static void expect_text(berth_checkpoint *checkpoint)
@@ -30,7 +30,7 @@ static struct archive foreign_sample(void)
         char name[16];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         struct record *record = find_record(&archive, name);
-        berth_swap_bytes(swapped[i], record->bytes, record->nbytes, units[i]);
+        bth_swap_bytes(swapped[i], record->bytes, record->nbytes, units[i]);
         record->bytes = swapped[i];
     }
     return archive;
@@ -151,13 +151,13 @@ Test(byteorder, long_ones_of_the_other_byte_order)
 
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
-    berth_swap_bytes(other, elements, sizeof elements, 2);
+    bth_swap_bytes(other, elements, sizeof elements, 2);
     berth_dict_set(
         root, "words",
         berth_tensor_value(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
-    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0);
+    cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0);
     archive.tree = tree;
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
@@ -208,11 +208,11 @@ Test(byteorder, attributes_are_swapped_too)
                                                                             .data = zero}),
                                                   true),
                                   state));
-    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
     add_text(&archive, "byteorder", OTHER_BYTEORDER);
-    berth_swap_bytes(other, words, sizeof words, sizeof *words);
+    bth_swap_bytes(other, words, sizeof words, sizeof *words);
     add_record(&archive, "data/0", zero, 4);
     add_record(&archive, "data/1", other, 4);
     uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
@@ -249,7 +249,7 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
         berth_tensor_value(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
-    cr_assert_eq(berth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
     add_text(&archive, "byteorder", OTHER_BYTEORDER);

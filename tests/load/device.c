@@ -54,12 +54,12 @@ Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)
         "io.memory_nbytes=2MiB",
         "load.method=read load.mmap=off debug=on"};
     /* Copies come late: a buffer that is filled again too early shows. */
-    static const berth_simulated_machine machine = {.n_devices = 2,
-                                                    .memory_nbytes = UINT64_MAX,
-                                                    .pinned_nbytes = UINT64_MAX,
-                                                    .latest_nanoseconds = 300000};
+    static const bth_simulated_machine machine = {.n_devices = 2,
+                                                  .memory_nbytes = UINT64_MAX,
+                                                  .pinned_nbytes = UINT64_MAX,
+                                                  .latest_nanoseconds = 300000};
 
-    berth_simulated_set(&machine);
+    bth_simulated_set(&machine);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         open_as(options[i]);
         place_all(&as_they_were);
@@ -166,9 +166,9 @@ static ssize_t pread_and_place(int fd, void *buffer, size_t nbytes, off_t offset
 Test(device, what_is_on_its_way_to_the_host_stays_there)
 {
     open_as("load.method=read io.threads=1");
-    berth_system.pread = pread_and_place;
+    bth_system.pread = pread_and_place;
     (void)fetched(NULL);
-    berth_system_restore();
+    bth_system_restore();
     for (size_t i = 0; i < N_PARTS; i++)
         expect_part(i, "cpu");
 }
@@ -202,17 +202,17 @@ Test(device, the_host_reads_what_is_on_the_device)
 Test(device, what_is_written_there_is_what_is_read_and_saved_again)
 {
     char *again = test_path(folder, "again.pt");
-    berth_device_stream stream;
+    bth_device_stream stream;
 
     open_as("");
     place_all(&as_they_were);
     (void)fetched(NULL);
     words[3][5] ^= 0x5a5a5a5a;
-    cr_assert_eq(berth_device_stream_open(device_named("simulated:0"), &stream, &error), 0);
-    cr_assert_eq(berth_device_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error),
+    cr_assert_eq(bth_device_stream_open(device_named("simulated:0"), &stream, &error), 0);
+    cr_assert_eq(bth_device_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error),
                  0);
-    cr_assert_eq(berth_device_stream_wait(&stream, &error), 0);
-    berth_device_stream_close(&stream);
+    cr_assert_eq(bth_device_stream_wait(&stream, &error), 0);
+    bth_device_stream_close(&stream);
     cr_assert_eq(berth_save(again, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
     free(path);
     path = again;
@@ -244,7 +244,7 @@ Test(device, foreign_bytes_are_swapped_on_the_way)
 Test(device, direct_reads_come_straight_into_pinned_memory)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool is_in_memory = berth_file_system_of(fd) == BERTH_IN_MEMORY;
+    bool is_in_memory = bth_file_system_of(fd) == BTH_IN_MEMORY;
 
     (void)close(fd);
     if (is_in_memory)
@@ -319,8 +319,8 @@ static int read_and_watch(void *context, void *buffer, size_t nbytes, uint64_t o
     watched *seen = context;
 
     if (++seen->n_reads == 2) {
-        seen->n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
-        seen->n_waits = berth_simulated_n_calls(BERTH_SIMULATED_WAIT);
+        seen->n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
+        seen->n_waits = bth_simulated_n_calls(BTH_SIMULATED_WAIT);
     }
     memcpy(buffer, seen->bytes + offset, nbytes);
     return 0;
@@ -339,8 +339,8 @@ Test(device, chunks_are_read_while_others_are_copied)
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
     cr_assert_eq(berth_config_unpatch(&error), 0);
     place_all(&as_they_were);
-    uint64_t n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
-    uint64_t n_waits = berth_simulated_n_calls(BERTH_SIMULATED_WAIT);
+    uint64_t n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
+    uint64_t n_waits = bth_simulated_n_calls(BTH_SIMULATED_WAIT);
     seen.n_reads = 0;
     (void)fetched(&large);
     cr_expect_geq(seen.n_reads, 30);
@@ -397,7 +397,7 @@ Test(device, small_neighbours_are_copied_together)
     open_as("io.chunk_nbytes=128KiB");
     place_all(&as_they_were);
     (void)fetched(NULL);
-    uint64_t n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    uint64_t n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
     cr_expect_leq(n_copies, 12, "%llu copies", (unsigned long long)n_copies);
     for (size_t i = 0; i < N_SMALL; i++)
         expect_small(i);
@@ -465,9 +465,9 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
 Test(device, a_function_says_where_and_gives_memory)
 {
     struct giver giver = {0};
-    berth_device_handle *device = device_named("simulated:1");
+    bth_device_handle *device = device_named("simulated:1");
 
-    cr_assert_eq(berth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
+    cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
     cr_assert_eq(berth_choose_places_by(checkpoint, give, &giver, &error), 0, "%s", error.message);
     cr_expect_eq(giver.n_asked, N_PARTS);
@@ -476,9 +476,9 @@ Test(device, a_function_says_where_and_gives_memory)
     expect_bytes("simulated:1", giver.address + 64, 1);
     expect_part(3, "simulated:0");
     expect_part(4, "cpu");
-    cr_expect_eq(berth_simulated_seen().memory_nbytes, 4 * 500000 + 64 + 2800); /* and part3's */
+    cr_expect_eq(bth_simulated_seen().memory_nbytes, 4 * 500000 + 64 + 2800); /* and part3's */
     berth_close(checkpoint);
     checkpoint = NULL;
     expect_bytes("simulated:1", giver.address + 64, 1); /* it is the caller's still */
-    berth_device_release(device, giver.address);
+    bth_device_release(device, giver.address);
 }

@@ -29,8 +29,8 @@ static void expect_nothing(void)
     for (size_t i = 0; i < N_PARTS; i++)
         if (parts[i].n_words > 0)
             cr_expect_str_eq(stats_at(i).method, "none", "part%zu", i);
-    cr_expect_eq(berth_simulated_seen().memory_nbytes, 0);
-    cr_expect_eq(berth_simulated_seen().n_streams, 0);
+    cr_expect_eq(bth_simulated_seen().memory_nbytes, 0);
+    cr_expect_eq(bth_simulated_seen().n_streams, 0);
 }
 
 /* ---- places ---- */
@@ -63,14 +63,14 @@ Test(device_failures, places_that_there_are_not_change_none)
 
 Test(device_failures, a_machine_without_devices_says_so)
 {
-    static const berth_simulated_machine none = {.n_devices = 0};
+    static const bth_simulated_machine none = {.n_devices = 0};
 
-    berth_simulated_set(&none);
+    bth_simulated_set(&none);
     open_as("");
     cr_expect_str_eq(told(place_at("simulated:0")),
                      "data/0: simulated:0: there is no such device, the driver has 0");
-    berth_simulated_set(NULL);
-    berth_simulated_fail(BERTH_SIMULATED_OPEN, 1, BERTH_SIMULATED_FOR_EVER);
+    bth_simulated_set(NULL);
+    bth_simulated_fail(BTH_SIMULATED_OPEN, 1, BTH_SIMULATED_FOR_EVER);
     cr_expect_str_eq(told(place_at("simulated:1")),
                      "data/0: simulated:0: cannot be opened: unspecified failure "
                      "(SIMULATED_FAILED)");
@@ -90,7 +90,7 @@ static int say(void *context, const berth_storage *storage, berth_placement *pla
 
 Test(device_failures, memory_that_cannot_be_it_is_refused)
 {
-    berth_device_handle *device = device_named("simulated:1");
+    bth_device_handle *device = device_named("simulated:1");
     berth_placement said = {.place = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
     char text[200];
 
@@ -111,7 +111,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
                      "data/3: the caller's function gives it no place: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
-    cr_assert_eq(berth_device_allocate(device, 2800, &said.address, &error), 0);
+    cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
     said = (berth_placement){.place = "simulated:1", .address = said.address, .nbytes = 2799};
     cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
                      "data/3: simulated:1: memory of 2799 bytes is given for 2800");
@@ -125,17 +125,17 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     /* Freed before the bytes come, and after. */
     said.place = "simulated:1";
     cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
-    berth_device_release(device, said.address);
+    bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
                    "any more",
                    (size_t)said.address);
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
-    cr_assert_eq(berth_device_allocate(device, 2800, &said.address, &error), 0);
+    cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
     cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
     (void)fetched(NULL);
-    berth_device_release(device, said.address);
+    bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
                    "any more",
@@ -243,10 +243,10 @@ Test(device_failures, a_file_that_became_shorter_is_an_error)
 
 Test(device_failures, without_room_for_all_buffers_fewer_do)
 {
-    static const berth_simulated_machine machine = {
+    static const bth_simulated_machine machine = {
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 5 << 20};
 
-    berth_simulated_set(&machine);
+    bth_simulated_set(&machine);
     open_as("io.threads=4 io.chunk_nbytes=65536");
     place_all(&as_they_were);
     berth_stats stats = fetched(NULL);
@@ -257,10 +257,10 @@ Test(device_failures, without_room_for_all_buffers_fewer_do)
 
 Test(device_failures, without_room_for_one_the_bytes_are_told)
 {
-    static const berth_simulated_machine machine = {
+    static const bth_simulated_machine machine = {
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 1 << 20};
 
-    berth_simulated_set(&machine);
+    bth_simulated_set(&machine);
     open_as("");
     place_all(&as_they_were);
     cr_expect_str_eq(told(fetch()), "simulated:0: 4194304 bytes cannot be pinned: out of memory "
@@ -271,7 +271,7 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
     place_all(&as_they_were);
     cr_expect_str_eq(told(fetch()), "a staging buffer takes 2097152 bytes, io.memory_nbytes "
                                     "leaves 1048576 (1048576 bytes missing)");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     open_as("");
     place_all(&as_they_were);
     (void)fetched(NULL);
@@ -279,10 +279,10 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
 
 Test(device_failures, without_room_on_the_device_the_bytes_are_told)
 {
-    static const berth_simulated_machine machine = {
+    static const bth_simulated_machine machine = {
         .n_devices = 2, .memory_nbytes = 2000000, .pinned_nbytes = UINT64_MAX};
 
-    berth_simulated_set(&machine);
+    bth_simulated_set(&machine);
     open_as("");
     place_all(&as_they_were);
     cr_expect_str_eq(told(fetch()),
@@ -290,7 +290,7 @@ Test(device_failures, without_room_on_the_device_the_bytes_are_told)
                      "(SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     (void)fetched(NULL);
     expect_all_as_they_were();
 }
@@ -304,22 +304,22 @@ Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
     open_as("io.chunk_nbytes=65536 io.threads=3");
     place_all(&as_they_were);
     (void)fetched(NULL);
-    nths[2] = berth_simulated_n_calls(BERTH_SIMULATED_WORK);
+    nths[2] = bth_simulated_n_calls(BTH_SIMULATED_WORK);
     cr_assert_gt(nths[2], 7);
     /* With the last copy it shows only when that is waited for. */
     for (size_t k = 0; k < 3; k++) {
-        berth_simulated_set(NULL);
+        bth_simulated_set(NULL);
         open_as("io.chunk_nbytes=65536 io.threads=3");
         place_all(&as_they_were);
-        berth_simulated_fail(BERTH_SIMULATED_WORK, nths[k], BERTH_SIMULATED_LOST);
+        bth_simulated_fail(BTH_SIMULATED_WORK, nths[k], BTH_SIMULATED_LOST);
         cr_expect_eq(fetch(), BERTH_E_DEVICE);
         cr_expect_not_null(strstr(error.message, "(SIMULATED_ILLEGAL_ADDRESS)"), "%s",
                            error.message);
         for (size_t i = 0; i < N_PARTS; i++)
             if (parts[i].n_words > 0)
                 cr_expect_str_eq(stats_at(i).method, "none");
-        cr_expect_eq(berth_simulated_seen().n_streams, 0);
-        berth_simulated_set(NULL);
+        cr_expect_eq(bth_simulated_seen().n_streams, 0);
+        bth_simulated_set(NULL);
         (void)fetched(NULL);
         expect_all_as_they_were();
     }
@@ -345,8 +345,8 @@ Test(device_failures, what_was_in_a_context_that_died_is_gone_and_the_device_goe
     open_as("");
     place_all(&as_they_were);
     (void)fetched(NULL);
-    cr_assert_gt(berth_staging_kept_nbytes(), 0);
-    berth_simulated_reset(0);
+    cr_assert_gt(bth_staging_kept_nbytes(), 0);
+    bth_simulated_reset(0);
     expect_gone("its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)");
     expect_part(4, "simulated:1");
     (void)device_named("simulated:0");
@@ -361,8 +361,8 @@ Test(device_failures, a_device_that_was_reset_before_the_load_is_opened_anew)
 {
     open_as("");
     place_all(&as_they_were);
-    berth_simulated_reset(0);
-    berth_simulated_reset(1);
+    bth_simulated_reset(0);
+    bth_simulated_reset(1);
     (void)fetched(NULL);
     expect_all_as_they_were();
 }

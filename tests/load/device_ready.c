@@ -16,8 +16,8 @@ struct kernel {
     bool is_told;
     uintptr_t address;
     void *pinned;
-    berth_device_stream stream;
-    berth_device_event event;
+    bth_device_stream stream;
+    bth_device_event event;
 };
 
 static struct kernel kernels[] = {{.device = "simulated:0", .part = 1},
@@ -27,13 +27,13 @@ static struct kernel kernels[] = {{.device = "simulated:0", .part = 1},
 
 static void launch(struct kernel *kernel)
 {
-    berth_device_handle *device = device_named(kernel->device);
+    bth_device_handle *device = device_named(kernel->device);
 
-    cr_assert_eq(berth_pinned_allocate(device, MOST_NBYTES, &kernel->pinned, &error), 0);
+    cr_assert_eq(bth_pinned_allocate(device, MOST_NBYTES, &kernel->pinned, &error), 0);
     memset(kernel->pinned, PATTERN, MOST_NBYTES);
-    cr_assert_eq(berth_device_allocate(device, MOST_NBYTES, &kernel->address, &error), 0);
-    cr_assert_eq(berth_device_stream_open(device, &kernel->stream, &error), 0);
-    cr_assert_eq(berth_device_event_open(device, &kernel->event, &error), 0);
+    cr_assert_eq(bth_device_allocate(device, MOST_NBYTES, &kernel->address, &error), 0);
+    cr_assert_eq(bth_device_stream_open(device, &kernel->stream, &error), 0);
+    cr_assert_eq(bth_device_event_open(device, &kernel->event, &error), 0);
     kernel->is_told = true;
 }
 
@@ -42,24 +42,24 @@ static void hold_all(void)
 {
     for (size_t i = 0; i < N_KERNELS; i++) {
         struct kernel *kernel = &kernels[i];
-        berth_simulated_hold(&kernel->stream, true);
-        cr_assert_eq(berth_device_copy_to_device(&kernel->stream, kernel->address, kernel->pinned,
-                                                 MOST_NBYTES, &error),
+        bth_simulated_hold(&kernel->stream, true);
+        cr_assert_eq(bth_device_copy_to_device(&kernel->stream, kernel->address, kernel->pinned,
+                                               MOST_NBYTES, &error),
                      0);
-        cr_assert_eq(berth_device_event_record(&kernel->event, &kernel->stream, &error), 0);
+        cr_assert_eq(bth_device_event_record(&kernel->event, &kernel->stream, &error), 0);
     }
 }
 
 static void let_go(void)
 {
     for (size_t i = 0; i < N_KERNELS; i++)
-        berth_simulated_hold(&kernels[i].stream, false);
+        bth_simulated_hold(&kernels[i].stream, false);
 }
 
 static void wait_for_all(void)
 {
     for (size_t i = 0; i < N_KERNELS; i++)
-        cr_assert_eq(berth_device_stream_wait(&kernels[i].stream, &error), 0);
+        cr_assert_eq(bth_device_stream_wait(&kernels[i].stream, &error), 0);
 }
 
 static void set_up_kernels(void)
@@ -73,10 +73,10 @@ static void tear_down_kernels(void)
 {
     for (size_t i = 0; i < N_KERNELS; i++) {
         struct kernel *kernel = &kernels[i];
-        berth_device_event_close(&kernel->event);
-        berth_device_stream_close(&kernel->stream);
-        berth_device_release(device_named(kernel->device), kernel->address);
-        berth_pinned_release(device_named(kernel->device), kernel->pinned);
+        bth_device_event_close(&kernel->event);
+        bth_device_stream_close(&kernel->stream);
+        bth_device_release(device_named(kernel->device), kernel->address);
+        bth_pinned_release(device_named(kernel->device), kernel->pinned);
     }
     tear_down();
 }
@@ -116,7 +116,7 @@ static void *let_go_late(void *argument)
 {
     for (size_t i = 0; i < N_KERNELS; i++) {
         (void)usleep(15000);
-        berth_simulated_hold(&kernels[i].stream, false);
+        bth_simulated_hold(&kernels[i].stream, false);
     }
     return argument;
 }
@@ -219,12 +219,12 @@ Test(device_ready, the_device_waits_once_a_stream_and_storage_and_the_host_reads
     struct watched seen = {0};
 
     open_source(&seen, read_and_let_go);
-    uint64_t n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
-    uint64_t n_records = berth_simulated_n_calls(BERTH_SIMULATED_RECORD);
+    uint64_t n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
+    uint64_t n_records = bth_simulated_n_calls(BTH_SIMULATED_RECORD);
     (void)fetched(&large);
-    n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY) - n_copies;
+    n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY) - n_copies;
     cr_expect_geq(n_copies, 30);
-    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_RECORD) - n_records, n_copies + 1);
+    cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_RECORD) - n_records, n_copies + 1);
     wait_for_all();
     expect_bytes("simulated:0", kernels[0].address, 1);
     close_source(&seen);
@@ -239,7 +239,7 @@ Test(device_ready, a_wait_that_fails_is_told_and_the_next_load_waits_again)
 
     open_for_kernels("io.threads=1");
     hold_all();
-    berth_simulated_fail(BERTH_SIMULATED_RECORD, 1, BERTH_SIMULATED_ONCE);
+    bth_simulated_fail(BTH_SIMULATED_RECORD, 1, BTH_SIMULATED_ONCE);
     cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
     (void)snprintf(
         text, sizeof text,
@@ -271,7 +271,7 @@ Test(device_ready, a_load_that_fails_ends_its_copies_before_it_comes_back)
     open_source(&seen, read_twice);
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);
     cr_expect_eq(berth_fetch(checkpoint, &large, NULL, &error), BERTH_E_CALLBACK);
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     cr_assert_eq(
         berth_device_memory_write("simulated:0", kernels[0].address, words[1], MOST_NBYTES, &error),
         0);

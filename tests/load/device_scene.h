@@ -79,7 +79,7 @@ static inline void set_up(void)
             words[i][k] = (uint32_t)(k * 2654435761u + i);
     }
     save_as("save.storage_alignment=64");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
 }
 
 /* A device that was lost does not free its memory: whoever loses one sets the machine up anew. */
@@ -87,8 +87,8 @@ static inline void close_all(void)
 {
     berth_close(checkpoint);
     checkpoint = NULL;
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     cr_expect_eq(live.memory_nbytes, 0);
     cr_expect_eq(live.pinned_nbytes, 0);
     cr_expect_eq(live.n_streams, 0);
@@ -97,7 +97,7 @@ static inline void close_all(void)
 
 static inline void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     close_all();
     for (size_t i = 0; i < N_PARTS; i++)
         free(words[i]);
@@ -144,11 +144,11 @@ static inline berth_stats fetched(const berth_selection *selection)
     return stats;
 }
 
-static inline berth_device_handle *device_named(const char *name)
+static inline bth_device_handle *device_named(const char *name)
 {
-    berth_device_handle *device;
+    bth_device_handle *device;
 
-    cr_assert_eq(berth_device_open(name, &device, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_device_open(name, &device, &error), 0, "%s", error.message);
     return device;
 }
 
@@ -167,8 +167,8 @@ static inline void expect_bytes(const char *name, uintptr_t address, size_t i)
     size_t nbytes = parts[i].n_words * 4;
     uint8_t *bytes = malloc(nbytes + 1);
 
-    cr_assert_eq(berth_device_read(device_named(name), bytes, address, nbytes, NULL, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(bth_device_read(device_named(name), bytes, address, nbytes, NULL, &error), 0, "%s",
+                 error.message);
     cr_expect_eq(memcmp(bytes, words[i], nbytes), 0, "part%zu on %s", i, name);
     free(bytes);
 }

@@ -178,18 +178,18 @@ Test(failing_reads, where_the_head_ends_anywhere, .timeout = 100)
         const char *one[] = {text};
         struct archive whole = archive;
         berth_tree *tree = berth_tree_new(NULL);
-        berth_pickled pickled;
+        bth_pickled pickled;
         berth_error error = {0};
         berth_value *root = berth_dict(tree);
         berth_dict_set(root, "pad", berth_str(tree, padding, longer));
-        cr_assert_eq(berth_pickle_write(root, false, &pickled, &error), 0);
+        cr_assert_eq(bth_pickle_write(root, false, &pickled, &error), 0);
         find_record(&whole, "data.pkl")->bytes = pickled.bytes;
         find_record(&whole, "data.pkl")->nbytes = pickled.nbytes;
         file.bytes = build(&whole, 64, true, NULL, &file.nbytes);
         (void)snprintf(text, sizeof text, "load.check=none load.head_nbytes=512");
         fail_at_every(&file, one, 1);
         free(file.bytes);
-        berth_pickled_free(&pickled);
+        bth_pickled_free(&pickled);
         berth_tree_free(tree);
     }
     free_archive(&archive);
@@ -285,10 +285,10 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     memset(text, 'x', N_BYTES);
     cr_assert_eq(berth_list_append(root, berth_str(tree, text, N_BYTES)), 0);
     cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, root, NULL, NULL), 0);
-    berth_system.mmap = refused_mmap;
+    bth_system.mmap = refused_mmap;
     cr_assert_eq(open_with(bytes, nbytes, "load.check=none", NULL, &checkpoint, &error), 0, "%s",
                  error.message);
-    berth_system_restore();
+    bth_system_restore();
     const char *read = berth_value_text(berth_value_item(berth_root(checkpoint), 0), &n);
     cr_assert_eq(n, N_BYTES);
     cr_expect_arr_eq(read, text, N_BYTES);

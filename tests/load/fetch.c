@@ -155,7 +155,7 @@ Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
     for (size_t i = 0; i < 3; i++) {
         refusal = refusals[i];
         open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
-        berth_system.pread = refusing_pread;
+        bth_system.pread = refusing_pread;
         n_direct_reads = 0;
         berth_stats stats = fetched(&(berth_selection){.pattern = "t[03]"});
         cr_expect_eq(n_direct_reads, 2, "after one refusal none is tried again");
@@ -167,7 +167,7 @@ Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
         cr_expect_eq(n_direct_reads, 2);
         cr_expect_str_eq(stats_at(7).method, "read");
         cr_expect_str_eq(stats_at(7).reason, "a direct read was refused");
-        berth_system_restore();
+        bth_system_restore();
         expect_elements();
     }
 }
@@ -179,11 +179,11 @@ Test(fetch, directly_fails_where_the_disk_does)
         cr_skip_test("no direct reads here");
     refusal = EIO;
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
-    berth_system.pread = refusing_pread;
+    bth_system.pread = refusing_pread;
     n_direct_reads = 0;
     cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM, "%s", error.message);
     cr_expect_eq(error.system_errno, EIO);
-    berth_system_restore();
+    bth_system_restore();
     expect_elements();
 }
 
@@ -262,7 +262,7 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the source is no file");
     for (size_t i = 0; i < N; i++) {
-        const berth_storage *storage = berth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
         cr_assert_eq(memcmp(berth_storage_data(checkpoint, storage, NULL), bytes, 1000), 0);
     }
     berth_close(checkpoint);

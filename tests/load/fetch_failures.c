@@ -52,7 +52,7 @@ Test(fetch_failures, that_fails_names_record_and_byte)
     char expected[300];
     const berth_storage *storage = tensor_at(3)->storage;
 
-    berth_system.pread = failing_pread;
+    bth_system.pread = failing_pread;
     n_reads_left = 2;
     cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.record, "data/3");
@@ -63,7 +63,7 @@ Test(fetch_failures, that_fails_names_record_and_byte)
                    path, (unsigned long long)error.offset);
     cr_expect_str_eq(error.message, expected, "%s", error.message);
     cr_expect_not(is_memory(0));
-    berth_system_restore();
+    bth_system_restore();
     fetched(NULL);
     expect_elements();
 }
@@ -102,7 +102,7 @@ Test(fetch_failures, of_a_mapped_file_that_is_cut_while_it_is_made_present)
 {
     open_as("load.method=map io.threads=1 io.chunk_nbytes=1MiB");
     cut_at = 2000000;
-    berth_system.madvise = cutting_madvise;
+    bth_system.madvise = cutting_madvise;
     cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s",
                  error.message);
     cr_expect_str_eq(error.record, "data/3", "%s", error.message);
@@ -329,8 +329,8 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
     fake_meminfo = test_path(folder, "meminfo");
     test_write_file(fake_meminfo, text, sizeof text - 1);
     open_as("load.method=read io.threads=1");
-    berth_system.open = open_fake;
-    berth_system.pread = failing_pread;
+    bth_system.open = open_fake;
+    bth_system.pread = failing_pread;
     n_reads_left = 2; /* those of meminfo and nothing else */
     const berth_storage *first = berth_find_tensor(checkpoint, "first")->storage;
     const berth_storage *second = berth_find_tensor(checkpoint, "second")->storage;
@@ -342,11 +342,11 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
                    path, (unsigned long long)second->offset, (unsigned long long)needed,
                    (unsigned long long)(needed - 12000 * 1024));
     cr_expect_str_eq(error.message, expected, "%s", error.message);
-    berth_system.pread = pread;
+    bth_system.pread = pread;
     /* What is mapped needs none. */
     const berth_method_rule rules[] = {{.pattern = "second", .method = BERTH_LOAD_MAP}};
     cr_assert_eq(berth_choose_methods(checkpoint, rules, 1, &error), 0);
     fetched(NULL);
-    berth_system_restore();
+    bth_system_restore();
     free(fake_meminfo);
 }

@@ -7,8 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "format/tensor.h"
-#include "format/value.h"
+#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "load/spans.h"
@@ -63,7 +63,7 @@ static inline void set_up(void)
 
 static inline void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     berth_close(checkpoint);
     checkpoint = NULL;
     for (size_t i = 0; i < N_TENSORS; i++)
@@ -123,14 +123,14 @@ static inline void expect_elements(void)
 
 static inline bool direct_works(void)
 {
-    berth_direct direct;
+    bth_direct direct;
     const char *reason;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool works = berth_file_system_of(fd) != BERTH_IN_MEMORY &&
-                 berth_direct_open_reading(fd, &direct, &reason);
+    bool works =
+        bth_file_system_of(fd) != BTH_IN_MEMORY && bth_direct_open_reading(fd, &direct, &reason);
 
     if (works)
-        berth_direct_close(&direct);
+        bth_direct_close(&direct);
     (void)close(fd);
     return works;
 }

@@ -118,17 +118,17 @@ static void leave_half_changed(berth_checkpoint *with)
 {
     static char freed[8];
 
-    berth_checkpoint_lock(with);
+    bth_checkpoint_lock(with);
     with->shown_name.text = with->shown_path.text = freed;
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
     with->map.base = freed;
     with->map.address = freed;
-    with->listing = (berth_listing){.known = true, .n_records = 77};
+    with->listing = (bth_listing){.known = true, .n_records = 77};
     with->direct_is_tried = true;
     with->direct.fd = 999;
     with->direct.block_nbytes = 4096;
     if (!with->container.known)
-        with->container.directory.entries = (berth_zip_entry *)(void *)freed;
+        with->container.directory.entries = (bth_zip_entry *)(void *)freed;
     for (size_t i = 0; i < with->n_storages; i++)
         with->stored[i].is_coming = true;
     with->stored[0].n_waiting = 3;
@@ -146,7 +146,7 @@ static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
     for (size_t i = 0; i < with->n_storages; i++)
         with->stored[i].is_coming = false;
     with->stored[0].n_waiting = 0;
-    berth_checkpoint_unlock(with);
+    bth_checkpoint_unlock(with);
 }
 
 /* X11 */
@@ -183,7 +183,7 @@ static int finds_the_latest_anew(void)
  */
 Test(forked, memory_that_came_meanwhile_is_brought_again)
 {
-    berth_kept_region *kept;
+    bth_kept_region *kept;
 
     open_with("load.method=read");
     for (int i = 0; i < 3; i++)
@@ -192,7 +192,7 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
         ;
     cr_assert(kept);
     cr_assert_eq(kept, checkpoint->regions);
-    kept->n_forks = berth_forks() + 1;
+    kept->n_forks = bth_forks() + 1;
     memset(kept->region.bytes, 0, sizeof bytes[2]);
     in_child(finds_the_latest_anew);
     berth_close(checkpoint);

@@ -29,7 +29,7 @@ static struct outcome open_one_way(const char *path, bool parsed)
     berth_error error = {0};
 
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
-    outcome.code = parsed ? berth_checkpoint_open_path(path, config, &call, &checkpoint, &error)
+    outcome.code = parsed ? bth_checkpoint_open_path(path, config, &call, &checkpoint, &error)
                           : berth_open(path, &call, &checkpoint, &error);
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {
@@ -110,7 +110,7 @@ Test(listing, needs_no_request_of_its_own)
     cr_expect_eq(stats.n_records, 9);
     uint64_t n_requests = stats.n_requests;
     cr_assert_eq(berth_checkpoint_info(checkpoint, &info, NULL), 0);
-    berth_checkpoint_stats(checkpoint, &call);
+    bth_checkpoint_stats(checkpoint, &call);
     cr_expect_eq(stats.n_requests, n_requests);
     cr_expect_eq(info.n_records, 9);
     berth_close(checkpoint);
@@ -127,7 +127,7 @@ Test(listing, with_one_bit_wrong_is_judged_as_if_it_were_taken_apart, .timeout =
     struct file file = new_file();
     size_t nbytes, n_parsed = 0;
     uint8_t *bytes = build_sample(true, &nbytes);
-    size_t begin = nbytes - BERTH_ZIP_END_NBYTES - 9 * (BERTH_ZIP_CENTRAL_NBYTES + 12);
+    size_t begin = nbytes - BTH_ZIP_END_NBYTES - 9 * (BTH_ZIP_CENTRAL_NBYTES + 12);
 
     test_write_file(file.path, bytes, nbytes);
     int fd = open(file.path, O_WRONLY | O_CLOEXEC);
@@ -313,18 +313,18 @@ Test(listing, of_other_keys)
 /* Z3: the end records count one entry less than there are, or one has no part in their bytes. */
 Test(listing, that_ends_elsewhere_than_its_last_entry_is_taken_apart)
 {
-    enum { LAST_NBYTES = BERTH_ZIP_CENTRAL_NBYTES + sizeof "sample/data/2" - 1 };
+    enum { LAST_NBYTES = BTH_ZIP_CENTRAL_NBYTES + sizeof "sample/data/2" - 1 };
 
     for (size_t more = 0; more <= LAST_NBYTES; more += LAST_NBYTES) {
         struct archive archive = sample();
         size_t nbytes;
         leave_out_what_follows(&archive);
         uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
-        size_t end = nbytes - BERTH_ZIP_END_NBYTES;
-        berth_cursor cursor = berth_cursor_over(bytes + end + 40, 16);
-        uint64_t directory_nbytes = berth_cursor_u64(&cursor), offset = berth_cursor_u64(&cursor);
+        size_t end = nbytes - BTH_ZIP_END_NBYTES;
+        bth_cursor cursor = bth_cursor_over(bytes + end + 40, 16);
+        uint64_t directory_nbytes = bth_cursor_u64(&cursor), offset = bth_cursor_u64(&cursor);
         memmove(bytes + end + more - LAST_NBYTES, bytes + end - LAST_NBYTES, LAST_NBYTES);
-        berth_zip_write_end(more ? 7 : 6, offset, directory_nbytes + more, bytes + end + more);
+        bth_zip_write_end(more ? 7 : 6, offset, directory_nbytes + more, bytes + end + more);
         (void)written(&archive, bytes, nbytes + more, more ? "one more" : "one less");
     }
 }
@@ -365,14 +365,14 @@ Test(listing, that_ends_before_a_storage_of_a_long_name)
     file.path = test_path(file.folder, name);
     cr_assert_eq(berth_save(file.path, root, NULL, NULL), 0);
     uint8_t *bytes = test_read_file(file.path, &nbytes);
-    berth_cursor cursor = berth_cursor_over(bytes + nbytes - BERTH_ZIP_END_NBYTES + 48, 8);
-    uint64_t offset = berth_cursor_u64(&cursor);
-    for (at = offset; memcmp(bytes + at + BERTH_ZIP_CENTRAL_NBYTES + 210, "/data/2", 7) != 0; at++)
+    bth_cursor cursor = bth_cursor_over(bytes + nbytes - BTH_ZIP_END_NBYTES + 48, 8);
+    uint64_t offset = bth_cursor_u64(&cursor);
+    for (at = offset; memcmp(bytes + at + BTH_ZIP_CENTRAL_NBYTES + 210, "/data/2", 7) != 0; at++)
         ;
-    nbytes = at + BERTH_ZIP_END_NBYTES;
+    nbytes = at + BTH_ZIP_END_NBYTES;
     uint8_t *cut = malloc(nbytes); /* no byte more */
     memcpy(cut, bytes, at);
-    berth_zip_write_end(6, offset, at - offset, cut + at);
+    bth_zip_write_end(6, offset, at - offset, cut + at);
     expect_failure(cut, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
                    "memory: data/2: data.pkl names it, but the archive does not hold it");
     free(cut);

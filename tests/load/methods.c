@@ -5,7 +5,7 @@
 #include <linux/magic.h>
 #include <unistd.h>
 
-#include "format/value.h"
+#include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "load/method.h"
@@ -23,14 +23,14 @@ static const char *const names[] = {"auto", "map", "read", "direct"};
 /* One storage that is asked for. */
 #define LAZY .is_file = true
 
-static void expect_way(const char *about, berth_facts facts, bool mmap, berth_load_method asked,
+static void expect_way(const char *about, bth_facts facts, bool mmap, berth_load_method asked,
                        berth_load_method method, const char *reason)
 {
     struct berth_config config = {.load_mmap = mmap, .load_method = asked};
 
     facts.asked_nbytes = facts.asked_nbytes ? facts.asked_nbytes : GIB;
     facts.free_nbytes = facts.free_nbytes ? facts.free_nbytes : 2 * GIB;
-    berth_way way = berth_way_choose(&config, &facts, asked, NULL);
+    bth_way way = bth_way_choose(&config, &facts, asked, NULL);
 
     cr_expect_str_eq(names[way.method], names[method], "%s", about);
     cr_expect_str_eq(way.reason, reason, "%s", about);
@@ -40,7 +40,7 @@ Test(methods, of_auto_go_by_what_is_measured)
 {
     static const struct {
         const char *about;
-        berth_facts facts;
+        bth_facts facts;
         berth_load_method mapped;
         const char *reason;
         berth_load_method unmapped; /* with load.mmap=off */
@@ -83,19 +83,19 @@ Test(methods, of_auto_go_by_what_is_measured)
          BERTH_LOAD_READ,
          "the reason"},
         {"resident",
-         {COLD, .residency = BERTH_RESIDENT},
+         {COLD, .residency = BTH_RESIDENT},
          BERTH_LOAD_MAP,
          "the file is in memory",
          BERTH_LOAD_READ,
          "load.mmap=off"},
         {"tmpfs",
-         {COLD, .file_system = BERTH_IN_MEMORY},
+         {COLD, .file_system = BTH_IN_MEMORY},
          BERTH_LOAD_MAP,
          "the file is in memory",
          BERTH_LOAD_READ,
          "load.mmap=off"},
         {"resident, cannot be mapped",
-         {COLD, .residency = BERTH_RESIDENT, .cannot_map = true},
+         {COLD, .residency = BTH_RESIDENT, .cannot_map = true},
          BERTH_LOAD_READ,
          "the file cannot be mapped",
          BERTH_LOAD_READ,
@@ -125,25 +125,25 @@ Test(methods, of_auto_go_by_what_is_measured)
          BERTH_LOAD_DIRECT,
          "the file is on a disk, and not in memory"},
         {"cold, elsewhere",
-         {COLD, .file_system = BERTH_ELSEWHERE},
+         {COLD, .file_system = BTH_ELSEWHERE},
          BERTH_LOAD_READ,
          "direct reads are not measured on this file system",
          BERTH_LOAD_READ,
          "direct reads are not measured on this file system"},
         {"unknown",
-         {COLD, .residency = BERTH_RESIDENCY_UNKNOWN},
+         {COLD, .residency = BTH_RESIDENCY_UNKNOWN},
          BERTH_LOAD_READ,
          "nobody tells whether the file is in memory",
          BERTH_LOAD_READ,
          "nobody tells whether the file is in memory"},
         {"remote",
-         {COLD, .file_system = BERTH_REMOTE, .residency = BERTH_RESIDENT},
+         {COLD, .file_system = BTH_REMOTE, .residency = BTH_RESIDENT},
          BERTH_LOAD_READ,
          "the file system is a network's, or a process's",
          BERTH_LOAD_READ,
          "the file system is a network's, or a process's"},
         {"one of a remote file",
-         {LAZY, .file_system = BERTH_REMOTE},
+         {LAZY, .file_system = BTH_REMOTE},
          BERTH_LOAD_READ,
          "the file system is a network's, or a process's",
          BERTH_LOAD_READ,
@@ -162,32 +162,32 @@ Test(methods, of_auto_go_by_what_is_measured)
 Test(methods, to_devices_read_or_read_directly)
 {
     static const struct {
-        berth_facts facts;
+        bth_facts facts;
         berth_load_method method;
         const char *reason;
     } cases[] = {
         {{COLD, .free_nbytes = 1}, BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory"},
-        {{COLD, .residency = BERTH_RESIDENT}, BERTH_LOAD_READ, "the file is in memory"},
+        {{COLD, .residency = BTH_RESIDENT}, BERTH_LOAD_READ, "the file is in memory"},
         {{COLD, .asked_nbytes = 1000}, BERTH_LOAD_READ, "it is not much"},
         {{COLD, .no_direct = "the reason"}, BERTH_LOAD_READ, "the reason"},
         {{.is_memory = true}, BERTH_LOAD_READ, "the source is memory"},
         {{.at_once = true}, BERTH_LOAD_READ, "the source is no file"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        berth_facts facts = cases[i].facts;
+        bth_facts facts = cases[i].facts;
         facts.to_device = true;
         expect_way("auto", facts, true, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
         expect_way("auto", facts, false, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
     }
-    expect_way("map", (berth_facts){COLD, .to_device = true}, true, BERTH_LOAD_MAP, BERTH_LOAD_READ,
+    expect_way("map", (bth_facts){COLD, .to_device = true}, true, BERTH_LOAD_MAP, BERTH_LOAD_READ,
                "it goes to a device");
 }
 
 Test(methods, that_are_asked_for_are_given_where_they_can_be)
 {
-    const berth_facts file = {LAZY}, remote = {LAZY, .file_system = BERTH_REMOTE};
-    const berth_facts memory = {.is_memory = true}, function = {.at_once = true};
-    const berth_facts poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
+    const bth_facts file = {LAZY}, remote = {LAZY, .file_system = BTH_REMOTE};
+    const bth_facts memory = {.is_memory = true}, function = {.at_once = true};
+    const bth_facts poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
 
     expect_way("map", file, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
     expect_way("map", remote, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
@@ -225,7 +225,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     berth_close(checkpoint);
-    berth_system_restore();
+    bth_system_restore();
     free(path);
     test_folder_remove(folder);
 }
@@ -361,7 +361,7 @@ Test(chosen, files_of_networks_are_not_mapped_unasked)
 {
     static const unsigned long types[] = {NFS_SUPER_MAGIC, 0x65735546 /* FUSE */, 0xFE534D42};
 
-    berth_system.fstatfs = told_fstatfs;
+    bth_system.fstatfs = told_fstatfs;
     for (size_t i = 0; i < 3; i++) {
         told_type = types[i];
         open_as("");
@@ -374,7 +374,7 @@ Test(chosen, files_of_networks_are_not_mapped_unasked)
 Test(chosen, direct_reads_are_not_tried_in_memory)
 {
     told_type = TMPFS_MAGIC;
-    berth_system.fstatfs = told_fstatfs;
+    bth_system.fstatfs = told_fstatfs;
     open_as("load.method=direct");
     cr_expect_str_eq(way_of("bias"), "read: the file system is in memory");
     cr_expect_eq(checkpoint->direct.fd, -1);
@@ -391,9 +391,9 @@ static int no_direct_open(const char *what, int flags, mode_t mode)
 
 Test(chosen, direct_reads_that_the_file_system_has_not_are_told)
 {
-    berth_system.open = no_direct_open;
+    bth_system.open = no_direct_open;
     told_type = EXT4_SUPER_MAGIC;
-    berth_system.fstatfs = told_fstatfs;
+    bth_system.fstatfs = told_fstatfs;
     open_as("load.method=direct");
     cr_expect_str_eq(way_of("bias"), "read: the file system has no direct reads");
     cr_expect_str_eq(way_of("words"), "read: the file system has no direct reads");

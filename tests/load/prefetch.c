@@ -150,8 +150,8 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     evict();
     open_file("");
     uint64_t before_nbytes = device_nbytes();
-    berth_system.posix_fadvise = slow_fadvise;
-    berth_system.madvise = slow_madvise;
+    bth_system.posix_fadvise = slow_fadvise;
+    bth_system.madvise = slow_madvise;
     begin("load.prefetch=populate io.threads=2");
     cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
     wait_for_all();
@@ -247,8 +247,8 @@ static int limit_of_a_user(int resource, struct rlimit *limit)
 Test(prefetch, that_may_not_lock_is_refused_with_the_limit)
 {
     open_file("");
-    berth_system.mlock2 = refusing_mlock2;
-    berth_system.getrlimit = limit_of_a_user;
+    bth_system.mlock2 = refusing_mlock2;
+    bth_system.getrlimit = limit_of_a_user;
     cr_expect_eq(try_to_begin(NULL, BERTH_PREFETCH_LOCK, "", &prefetch), BERTH_E_MEMORY);
     cr_expect(strstr(error.message, "bytes cannot be locked in memory, RLIMIT_MEMLOCK is 65536: "
                                     "Cannot allocate memory"),
@@ -272,7 +272,7 @@ static int noting_madvise(void *address, size_t nbytes, int advice)
 Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
 {
     open_file("");
-    berth_system.madvise = noting_madvise;
+    bth_system.madvise = noting_madvise;
     begin("");
     wait_for_all();
     berth_prefetch_free(prefetch);
@@ -462,7 +462,7 @@ Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
     float element;
 
     evict();
-    berth_system.madvise = following_madvise;
+    bth_system.madvise = following_madvise;
     open_file("load.prefetch=advise load.prefetch_passes=12");
     uintptr_t begin = (uintptr_t)berth_tensor_data(checkpoint, tensor_at(0), &error);
     (void)usleep(100000);

@@ -27,7 +27,7 @@ static void refuse(int advice, int with)
 {
     refused_advice = advice;
     refused_with = with;
-    berth_system.madvise = refusing_madvise;
+    bth_system.madvise = refusing_madvise;
 }
 
 static void expect_way_back(const char *options, int advice, int with, const char *method)
@@ -75,7 +75,7 @@ static int interrupted_madvise(void *address, size_t nbytes, int advice)
 Test(prefetch_faults, interrupted_advice_is_repeated_w3)
 {
     open_file("");
-    berth_system.madvise = interrupted_madvise;
+    bth_system.madvise = interrupted_madvise;
     begin("load.prefetch=populate");
     sweep();
     cr_expect_str_eq(stats.method, "populate");
@@ -124,7 +124,7 @@ Test(prefetch_faults, what_cannot_be_read_is_an_error_from_there_on)
 {
     evict();
     open_file("");
-    berth_system.pread = broken_pread;
+    bth_system.pread = broken_pread;
     begin("load.prefetch=read load.prefetch_passes=12");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS / 2 - 4), &error), 0);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
@@ -147,7 +147,7 @@ Test(prefetch_faults, short_and_interrupted_reads_go_on_w3)
 {
     evict();
     open_file("");
-    berth_system.pread = halting_pread;
+    bth_system.pread = halting_pread;
     begin("load.prefetch=read");
     wait_for_all();
     cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
@@ -202,7 +202,7 @@ static int truncating_madvise(void *address, size_t nbytes, int advice)
 Test(prefetch_faults, a_file_that_shrinks_under_the_pages_is_told_f2)
 {
     open_file("");
-    berth_system.madvise = truncating_madvise;
+    bth_system.madvise = truncating_madvise;
     begin("load.prefetch=populate");
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "%s", error.message);
     cr_expect(strstr(error.message, "and now has 4096"), "%s", error.message);
@@ -227,8 +227,8 @@ static int unknown_mincore(void *address, size_t nbytes, unsigned char *pages)
 Test(prefetch_faults, what_is_in_memory_need_not_be_known)
 {
     open_file("");
-    berth_system.cachestat = unknown_cachestat;
-    berth_system.mincore = unknown_mincore;
+    bth_system.cachestat = unknown_cachestat;
+    bth_system.mincore = unknown_mincore;
     begin("load.prefetch=populate");
     sweep();
     wait_for_all();
@@ -251,7 +251,7 @@ Test(prefetch_faults, threads_that_cannot_start_fail_the_begin_w6)
     for (int n = 0; n < 3; n++) {
         char expected[300];
         open_file("");
-        berth_system.pthread_create = scarce_threads;
+        bth_system.pthread_create = scarce_threads;
         n_threads_left = n;
         cr_expect_eq(
             try_to_begin(NULL, 0, "io.threads=3 load.prefetch_window_nbytes=64KiB", &prefetch),
@@ -262,7 +262,7 @@ Test(prefetch_faults, threads_that_cannot_start_fail_the_begin_w6)
                        path, n + 1);
         cr_expect_str_eq(error.message, expected);
         cr_expect_null(prefetch);
-        berth_system_restore();
+        bth_system_restore();
         berth_close(checkpoint);
         checkpoint = NULL;
     }

@@ -154,8 +154,8 @@ static void bring_on_device(const char *readahead_kib, const char *options)
 {
     readahead_path = test_path(folder, "read_ahead_kb");
     test_write_file(readahead_path, readahead_kib, strlen(readahead_kib));
-    berth_system.open = open_readahead;
-    berth_system.posix_fadvise = counted_fadvise;
+    bth_system.open = open_readahead;
+    bth_system.posix_fadvise = counted_fadvise;
     evict();
     open_file("");
     begin(options);

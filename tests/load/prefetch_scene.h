@@ -47,7 +47,7 @@ static inline void make_file(void)
 
 static inline void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     berth_prefetch_free(prefetch);
     berth_close(checkpoint);
     free(path);
@@ -63,7 +63,7 @@ static inline void evict(void)
     (void)fdatasync(fd);
     for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        if (!berth_cached_nbytes(fd, NULL, 0, all, &nbytes))
+        if (!bth_cached_nbytes(fd, NULL, 0, all, &nbytes))
             break;
         (void)usleep(nbytes > 0 ? 10000 : 0);
     }
@@ -78,7 +78,7 @@ static inline uint64_t cached(uint64_t offset, uint64_t nbytes)
     uint64_t n = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    cr_assert(berth_cached_nbytes(fd, NULL, offset, nbytes, &n));
+    cr_assert(bth_cached_nbytes(fd, NULL, offset, nbytes, &n));
     (void)close(fd);
     return n;
 }

@@ -33,7 +33,7 @@ static void count_reads(void)
     n_reads = n_threads = n_odd = 0;
     most_nbytes = 0;
     is_counted = false;
-    berth_system.pread = counting_pread;
+    bth_system.pread = counting_pread;
 }
 
 static int read_long(uint8_t *buffer)
@@ -42,7 +42,7 @@ static int read_long(uint8_t *buffer)
 
     count_reads();
     int status = berth_tensor_read(checkpoint, tensor, FIRST, N, buffer, &error);
-    berth_system_restore();
+    bth_system_restore();
     return status;
 }
 
@@ -199,7 +199,7 @@ Test(range, of_a_record_is_read_in_the_same_way)
         count_reads();
         cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),
                      0, "%s", error.message);
-        berth_system_restore();
+        bth_system_restore();
         cr_expect_eq(memcmp(buffer, (uint8_t *)elements[LONG] + FIRST * 8, LONG_NBYTES), 0);
         cr_expect_geq(n_threads, 2, "%s", options);
         cr_expect(n_odd == 0 || i != 1 || !direct_works());
@@ -250,10 +250,10 @@ Test(range, that_cannot_be_read_names_record_and_byte)
         open_as(options);
         const berth_tensor *tensor = tensor_at(LONG);
         n_reads_left = 5;
-        berth_system.pread = failing_pread;
+        bth_system.pread = failing_pread;
         cr_expect_eq(berth_tensor_read(checkpoint, tensor, FIRST, N, buffer, &error),
                      BERTH_E_SYSTEM);
-        berth_system_restore();
+        bth_system_restore();
         cr_expect_eq(error.system_errno, EIO);
         cr_expect_str_eq(error.record, "data/3");
         cr_expect_geq(error.offset, tensor->storage->offset / 4096 * 4096);

@@ -9,7 +9,7 @@
 #define MOST_ROWS 4096
 #define TABLE 1
 
-static berth_row_cache cache;
+static bth_row_cache cache;
 static void *notes;
 
 /* What a request took, to be given back. */
@@ -17,13 +17,13 @@ struct request {
     size_t n;
     uint32_t places[MOST_ROWS];
     uint32_t missing[MOST_ROWS];
-    berth_row_taken taken;
+    bth_row_taken taken;
 };
 
 static void begin(uint32_t n_sets, uint32_t ways, uint32_t n_slots)
 {
-    notes = malloc((size_t)n_sets * ways * BERTH_ROWS_LINE_NOTES + n_slots * BERTH_ROWS_SLOT_NOTES);
-    berth_row_cache_begin(&cache, n_sets, ways, n_slots, notes);
+    notes = malloc((size_t)n_sets * ways * BTH_ROWS_LINE_NOTES + n_slots * BTH_ROWS_SLOT_NOTES);
+    bth_row_cache_begin(&cache, n_sets, ways, n_slots, notes);
 }
 
 static void end(void)
@@ -36,8 +36,7 @@ TestSuite(rows_cache, .fini = end);
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
     request->n = n;
-    berth_row_cache_take(&cache, table, rows, n, request->places, request->missing,
-                         &request->taken);
+    bth_row_cache_take(&cache, table, rows, n, request->places, request->missing, &request->taken);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -48,12 +47,12 @@ static void take(struct request *request, const uint64_t *rows, size_t n)
 static void fill(const struct request *request)
 {
     for (size_t k = 0; k < request->taken.n_missing; k++)
-        berth_row_cache_filled(&cache, request->places[request->missing[k]]);
+        bth_row_cache_filled(&cache, request->places[request->missing[k]]);
 }
 
 static void give(const struct request *request)
 {
-    berth_row_cache_give(&cache, request->places, request->n);
+    bth_row_cache_give(&cache, request->places, request->n);
 }
 
 /* Takes, fills and gives back. */
@@ -69,8 +68,8 @@ static void touch(uint64_t row)
 static bool is_there(uint64_t row)
 {
     struct request request;
-    berth_row_cache before = cache;
-    size_t notes_nbytes = cache.n_lines * BERTH_ROWS_LINE_NOTES;
+    bth_row_cache before = cache;
+    size_t notes_nbytes = cache.n_lines * BTH_ROWS_LINE_NOTES;
     void *kept = malloc(notes_nbytes);
 
     memcpy(kept, notes, notes_nbytes);
@@ -200,8 +199,8 @@ Test(rows_cache, conflicts_go_to_slots_which_nobody_finds)
     take(&second, rows, 3);
     cr_expect_eq(second.taken.n_missing, 1, "a slot is its request's alone");
     cr_expect_neq(second.places[2], first.places[2]);
-    cr_expect_not(berth_row_cache_is_filling(&cache, second.places[2]));
-    cr_expect_not(berth_row_cache_is_lost(&cache, second.places[2]));
+    cr_expect_not(bth_row_cache_is_filling(&cache, second.places[2]));
+    cr_expect_not(bth_row_cache_is_lost(&cache, second.places[2]));
 }
 
 /* A request evicts nothing that it asks for itself, though that is the oldest. */
@@ -230,7 +229,7 @@ Test(rows_cache, short_of_places_nothing_is_taken_evicted_or_touched)
     touch(2); /* in the cache, held by nobody */
     take(&holder, old, 2);
     fill(&holder);
-    nbytes = cache.n_lines * BERTH_ROWS_LINE_NOTES + cache.n_slots * BERTH_ROWS_SLOT_NOTES;
+    nbytes = cache.n_lines * BTH_ROWS_LINE_NOTES + cache.n_slots * BTH_ROWS_SLOT_NOTES;
     void *before = malloc(nbytes);
     memcpy(before, notes, nbytes);
     uint64_t stamp = cache.stamp;
@@ -254,12 +253,12 @@ Test(rows_cache, a_row_that_is_being_read_is_awaited_and_not_read_again)
     take(&second, &row, 1);
     cr_expect_eq(second.taken.n_missing, 0);
     cr_expect_eq(second.taken.n_awaited, 1);
-    cr_expect_eq(second.places[0], first.places[0] | BERTH_ROWS_AWAITED);
-    cr_expect(berth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect_eq(second.places[0], first.places[0] | BTH_ROWS_AWAITED);
+    cr_expect(bth_row_cache_is_filling(&cache, first.places[0]));
     give(&second); /* also before it is there */
-    cr_expect(berth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect(bth_row_cache_is_filling(&cache, first.places[0]));
     fill(&first);
-    cr_expect_not(berth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect_not(bth_row_cache_is_filling(&cache, first.places[0]));
     give(&first);
     take(&third, &row, 1);
     cr_expect_eq(third.taken.n_awaited + third.taken.n_missing, 0);
@@ -274,9 +273,9 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    berth_row_cache_lost(&cache, first.places[0]);
-    cr_expect(berth_row_cache_is_lost(&cache, first.places[0]));
-    cr_expect_not(berth_row_cache_is_filling(&cache, first.places[0]));
+    bth_row_cache_lost(&cache, first.places[0]);
+    cr_expect(bth_row_cache_is_lost(&cache, first.places[0]));
+    cr_expect_not(bth_row_cache_is_filling(&cache, first.places[0]));
     take(&third, others, 2);
     cr_expect_eq(third.taken.n_conflicts, 1, "its line is held until both gave it back");
     give(&third), give(&first), give(&second);

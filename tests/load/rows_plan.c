@@ -11,21 +11,21 @@ Test(rows_plan, the_first_id_that_is_no_row)
     static const int64_t ids[] = {0, 9, 3, 10, -1};
     static const int64_t negative[] = {0, -1}, least[] = {INT64_MIN};
 
-    cr_expect_eq(berth_rows_first_bad(ids, 3, 10), 3, "all are rows");
-    cr_expect_eq(berth_rows_first_bad(ids, 5, 10), 3, "one behind the last");
-    cr_expect_eq(berth_rows_first_bad(negative, 2, 10), 1);
-    cr_expect_eq(berth_rows_first_bad(least, 1, UINT64_C(1) << 48), 0);
-    cr_expect_eq(berth_rows_first_bad(ids, 1, 0), 0, "a table without rows");
-    cr_expect_eq(berth_rows_first_bad(NULL, 0, 0), 0);
+    cr_expect_eq(bth_rows_first_bad(ids, 3, 10), 3, "all are rows");
+    cr_expect_eq(bth_rows_first_bad(ids, 5, 10), 3, "one behind the last");
+    cr_expect_eq(bth_rows_first_bad(negative, 2, 10), 1);
+    cr_expect_eq(bth_rows_first_bad(least, 1, UINT64_C(1) << 48), 0);
+    cr_expect_eq(bth_rows_first_bad(ids, 1, 0), 0, "a table without rows");
+    cr_expect_eq(bth_rows_first_bad(NULL, 0, 0), 0);
 }
 
 Test(rows_plan, row_and_position_must_fit_one_word)
 {
-    cr_expect(berth_rows_are_sortable(1, UINT64_C(1) << 48));
-    cr_expect(berth_rows_are_sortable((size_t)1 << 16, UINT64_C(1) << 48));
-    cr_expect_not(berth_rows_are_sortable(((size_t)1 << 16) + 1, UINT64_C(1) << 48));
-    cr_expect(berth_rows_are_sortable(((size_t)1 << 16) + 1, UINT64_C(1) << 47));
-    cr_expect(berth_rows_are_sortable(0, 0));
+    cr_expect(bth_rows_are_sortable(1, UINT64_C(1) << 48));
+    cr_expect(bth_rows_are_sortable((size_t)1 << 16, UINT64_C(1) << 48));
+    cr_expect_not(bth_rows_are_sortable(((size_t)1 << 16) + 1, UINT64_C(1) << 48));
+    cr_expect(bth_rows_are_sortable(((size_t)1 << 16) + 1, UINT64_C(1) << 47));
+    cr_expect(bth_rows_are_sortable(0, 0));
 }
 
 struct unique {
@@ -42,7 +42,7 @@ static struct unique unique_of(const int64_t *ids, size_t n, uint64_t n_rows)
     unique.rows = malloc((n + 1) * sizeof *unique.rows);
     unique.spare = malloc((n + 1) * sizeof *unique.spare);
     unique.index = (uint32_t *)(void *)unique.spare;
-    unique.n = berth_rows_unique(ids, n, n_rows, unique.rows, unique.spare, unique.index);
+    unique.n = bth_rows_unique(ids, n, n_rows, unique.rows, unique.spare, unique.index);
     for (size_t i = 1; i < unique.n; i++)
         cr_assert_lt(unique.rows[i - 1], unique.rows[i], "ascending, each once");
     for (size_t i = 0; i < n; i++) {
@@ -111,10 +111,10 @@ static size_t merge(uint64_t row_nbytes, uint64_t gap_nbytes, uint64_t most_nbyt
                     const uint64_t *rows, size_t n)
 {
     static const uint32_t which[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    const berth_rows_reads reads = {
+    const bth_rows_reads reads = {
         .row_nbytes = row_nbytes, .gap_nbytes = gap_nbytes, .most_nbytes = most_nbytes};
 
-    return berth_rows_merge(&reads, rows, which, n);
+    return bth_rows_merge(&reads, rows, which, n);
 }
 
 Test(rows_plan, neighbours_come_together_up_to_the_gap)
@@ -145,8 +145,8 @@ Test(rows_plan, only_the_rows_that_are_missing)
 {
     static const uint64_t rows[] = {1, 2, 3, 9};
     static const uint32_t which[] = {0, 2, 3};
-    const berth_rows_reads reads = {.row_nbytes = 8, .gap_nbytes = 8, .most_nbytes = 1000};
+    const bth_rows_reads reads = {.row_nbytes = 8, .gap_nbytes = 8, .most_nbytes = 1000};
 
-    cr_expect_eq(berth_rows_merge(&reads, rows, which, 3), 2);
-    cr_expect_eq(berth_rows_merge(&reads, rows, which + 1, 2), 1);
+    cr_expect_eq(bth_rows_merge(&reads, rows, which, 3), 2);
+    cr_expect_eq(bth_rows_merge(&reads, rows, which + 1, 2), 1);
 }

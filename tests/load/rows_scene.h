@@ -129,8 +129,8 @@ static inline berth_checkpoint *open_source(struct source *source)
 /* A cache of one set of `ways` lines and `n_slots` slots, for rows of 16 columns: 64 bytes. */
 static inline berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
 {
-    return (berth_rows_limits){.cache_nbytes = ways * (64 + BERTH_ROWS_LINE_NOTES),
-                               .scratch_nbytes = n_slots * (64 + BERTH_ROWS_SLOT_NOTES),
+    return (berth_rows_limits){.cache_nbytes = ways * (64 + BTH_ROWS_LINE_NOTES),
+                               .scratch_nbytes = n_slots * (64 + BTH_ROWS_SLOT_NOTES),
                                .ways = ways};
 }
 

@@ -3,7 +3,7 @@
 #include "load/selection.h"
 
 #include "config/memory.h"
-#include "format/value.h"
+#include "format/values/value.h"
 #include "tests/load/builder.h"
 
 static berth_checkpoint *checkpoint;
@@ -35,12 +35,12 @@ static const char *keys_of(const berth_selection *selection)
     size_t n;
 
     error = (berth_error){0};
-    if (berth_selection_storages(checkpoint, selection, &storages, &n, &error) < 0)
+    if (bth_selection_storages(checkpoint, selection, &storages, &n, &error) < 0)
         return berth_status_name(error.code);
     text[0] = '\0';
     for (size_t i = 0; i < n; i++)
         (void)strcat(strcat(text, storages[i]->key), " ");
-    berth_release(storages);
+    bth_release(storages);
     return text;
 }
 

@@ -8,9 +8,9 @@
 #define MOST_ITEMS 40
 
 static berth_storage storages[MOST_ITEMS];
-static berth_item items[MOST_ITEMS];
-static berth_spans spans;
-static berth_chunk *chunks;
+static bth_item items[MOST_ITEMS];
+static bth_spans spans;
+static bth_chunk *chunks;
 
 /* Addresses are never touched. */
 #define REGION ((uint8_t *)(uintptr_t)0x10000000000)
@@ -18,23 +18,23 @@ static berth_chunk *chunks;
 
 static void begin(uint32_t block_nbytes)
 {
-    spans = (berth_spans){.items = items, .chunk_nbytes = 65536, .block_nbytes = block_nbytes};
+    spans = (bth_spans){.items = items, .chunk_nbytes = 65536, .block_nbytes = block_nbytes};
 }
 
 static void add(uint64_t offset, uint64_t nbytes, berth_load_method method, uint8_t shift)
 {
     storages[spans.n_items] = (berth_storage){.offset = offset, .nbytes = nbytes};
     items[spans.n_items] =
-        (berth_item){.storage = &storages[spans.n_items], .way.method = method, .shift = shift};
+        (bth_item){.storage = &storages[spans.n_items], .way.method = method, .shift = shift};
     spans.n_items++;
 }
 
 static void cut(void)
 {
     free(chunks);
-    cr_assert(berth_spans_measure(&spans));
+    cr_assert(bth_spans_measure(&spans));
     chunks = calloc(spans.n_chunks + 1, sizeof *chunks);
-    berth_spans_cut(&spans, REGION, MAPPED, chunks);
+    bth_spans_cut(&spans, REGION, MAPPED, chunks);
 }
 
 static void finish(void)
@@ -71,15 +71,15 @@ Test(spans, join_neighbours_of_one_method_over_small_gaps)
 {
     begin(64);
     add(1000, 100, BERTH_LOAD_READ, 0);
-    add(1100 + BERTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
-    add(1300 + BERTH_GAP_NBYTES, 100, BERTH_LOAD_MAP, 0);
-    add(1500 + BERTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
-    add(1601 + 2 * BERTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
+    add(1100 + BTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
+    add(1300 + BTH_GAP_NBYTES, 100, BERTH_LOAD_MAP, 0);
+    add(1500 + BTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
+    add(1601 + 2 * BTH_GAP_NBYTES, 100, BERTH_LOAD_READ, 0);
     cut();
     cr_expect_eq(spans.n_chunks, 4);
-    cr_expect_eq(chunks[0].nbytes, 200 + BERTH_GAP_NBYTES);
+    cr_expect_eq(chunks[0].nbytes, 200 + BTH_GAP_NBYTES);
     cr_expect_eq(chunks[0].end_item, 2);
-    cr_expect_eq(chunks[1].memory, MAPPED + 1300 + BERTH_GAP_NBYTES);
+    cr_expect_eq(chunks[1].memory, MAPPED + 1300 + BTH_GAP_NBYTES);
     cr_expect_eq(items[2].memory, chunks[1].memory);
 }
 
@@ -113,7 +113,7 @@ Test(spans, beyond_what_can_be_addressed_are_refused)
     begin(64);
     add(0, (uint64_t)1 << 62, BERTH_LOAD_READ, 0);
     add((uint64_t)1 << 62, (uint64_t)1 << 62, BERTH_LOAD_READ, 0);
-    cr_expect_not(berth_spans_measure(&spans));
+    cr_expect_not(bth_spans_measure(&spans));
 }
 
 /* ---- any arrangement ---- */
@@ -133,7 +133,7 @@ static void add_at_random(void)
     }
 }
 
-static void check_chunk(const berth_chunk *chunk)
+static void check_chunk(const bth_chunk *chunk)
 {
     cr_assert_gt(chunk->nbytes, 0);
     cr_assert_leq(chunk->nbytes, spans.chunk_nbytes);
@@ -155,12 +155,12 @@ static void check_chunk(const berth_chunk *chunk)
 /* Every byte of an item is brought once, to where the item lies. */
 static void check_item(size_t i)
 {
-    const berth_item *item = &items[i];
+    const bth_item *item = &items[i];
     uint64_t begin_offset = item->storage->offset, end = begin_offset + item->storage->nbytes;
     uint64_t next = begin_offset;
 
     for (uint64_t k = 0; k < spans.n_chunks; k++) {
-        const berth_chunk *chunk = &chunks[k];
+        const bth_chunk *chunk = &chunks[k];
         if (i < chunk->first_item || i >= chunk->end_item)
             continue;
         uint64_t from = chunk->offset > begin_offset ? chunk->offset : begin_offset;
@@ -203,8 +203,8 @@ Test(spans, bring_every_byte_once_to_where_it_belongs)
 /* ---- to devices ---- */
 
 /* Handles are compared, never looked into. */
-static berth_device_handle *const devices[] = {(berth_device_handle *)(uintptr_t)64,
-                                               (berth_device_handle *)(uintptr_t)128};
+static bth_device_handle *const devices[] = {(bth_device_handle *)(uintptr_t)64,
+                                             (bth_device_handle *)(uintptr_t)128};
 
 static void make_staged(void)
 {
@@ -216,14 +216,14 @@ static void make_staged(void)
             items[i].shift = 0; /* nothing of it is swapped */
     }
     free(chunks);
-    cr_assert(berth_spans_measure(&spans));
+    cr_assert(bth_spans_measure(&spans));
     chunks = calloc(spans.n_chunks, sizeof *chunks);
-    berth_spans_cut(&spans, NULL, NULL, chunks);
+    bth_spans_cut(&spans, NULL, NULL, chunks);
 }
 
-static void check_staged(const berth_chunk *chunk)
+static void check_staged(const bth_chunk *chunk)
 {
-    const berth_item *first = &items[chunk->first_item];
+    const bth_item *first = &items[chunk->first_item];
 
     cr_assert_null(chunk->memory);
     cr_assert_leq(chunk->phase + chunk->nbytes, spans.chunk_nbytes, "it fits its buffer");

@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "format/tensor.h"
-#include "format/value.h"
+#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
@@ -198,7 +198,7 @@ Test(storages, memory_is_aligned_whatever_the_file_is)
             const berth_tensor *tensor = berth_find_tensor(checkpoint, names[n]);
             uintptr_t address = (uintptr_t)berth_tensor_data(checkpoint, tensor, NULL);
             cr_expect_neq(address, 0);
-            cr_expect_eq(address % berth_dtype_swap_nbytes(tensor->dtype), 0, "%s", names[n]);
+            cr_expect_eq(address % bth_dtype_swap_nbytes(tensor->dtype), 0, "%s", names[n]);
         }
         berth_close(checkpoint);
         berth_config_free(config);
@@ -402,7 +402,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);
     /* As a stream's view of a storage could lie: one byte further. */
     berth_storage *moved = (berth_storage *)(uintptr_t)words->storage;
-    atomic_fetch_add(&((berth_stored *)moved->context)->memory, 1);
+    atomic_fetch_add(&((bth_stored *)moved->context)->memory, 1);
     cr_expect_null(berth_tensor_data(checkpoint, words, &error));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "memory: the tensor's elements are not aligned to 4 bytes: "
@@ -437,9 +437,9 @@ Test(storages, a_file_that_got_shorter_is_an_error_not_a_signal)
 /* A look at the file's size counts for so long. */
 static void wait_for_next_tick(void)
 {
-    uint64_t tick = berth_tick();
+    uint64_t tick = bth_tick();
 
-    while (berth_tick() == tick)
+    while (bth_tick() == tick)
         (void)usleep(500);
 }
 
@@ -472,16 +472,16 @@ Test(storages, the_size_is_looked_at_once_in_a_tick)
     struct file file = sample_file();
     bool was_one_tick = false;
 
-    berth_system.fstat = counting_fstat;
+    bth_system.fstat = counting_fstat;
     for (int i = 0; i < 10000 && !was_one_tick; i++) {
         berth_checkpoint *checkpoint = open_file(&file, "", NULL);
         const berth_tensor *bias = berth_find_tensor(checkpoint, "bias");
-        uint64_t tick = berth_tick();
+        uint64_t tick = bth_tick();
         cr_assert_not_null(weight_of(checkpoint, NULL));
         n_fstats = 0;
         cr_assert_not_null(berth_tensor_data(checkpoint, bias, NULL));
         size_t n = n_fstats;
-        was_one_tick = berth_tick() == tick;
+        was_one_tick = bth_tick() == tick;
         cr_expect(n == 0 || !was_one_tick);
         wait_for_next_tick();
         n_fstats = 0;
@@ -491,7 +491,7 @@ Test(storages, the_size_is_looked_at_once_in_a_tick)
         berth_close(checkpoint);
     }
     cr_expect(was_one_tick);
-    berth_system_restore();
+    bth_system_restore();
     remove_file(&file);
 }
 
@@ -534,7 +534,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
 
     berth_set_log(keep_log, NULL);
     refused_mmap_errno = ENODEV;
-    berth_system.mmap = refused_mmap;
+    bth_system.mmap = refused_mmap;
     expect_text(checkpoint);
     cr_expect_not_null(weight_of(checkpoint, NULL));
     (void)snprintf(expected, sizeof expected,
@@ -550,7 +550,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the file cannot be mapped");
     berth_close(checkpoint);
-    berth_system_restore();
+    bth_system_restore();
     berth_set_log(NULL, NULL);
     remove_file(&file);
 }
@@ -573,14 +573,14 @@ Test(storages, a_read_that_fails_is_told_and_leaves_all_as_it_was)
     berth_checkpoint *checkpoint = open_file(&file, "load.mmap=off", NULL);
     berth_error error;
 
-    berth_system.pread = failing_pread;
+    bth_system.pread = failing_pread;
     n_reads_left = 0;
     cr_expect_null(weight_of(checkpoint, &error));
     cr_expect_eq(error.code, BERTH_E_SYSTEM);
     cr_expect_eq(error.system_errno, EIO);
     cr_expect_eq(strncmp(error.message, file.path, strlen(file.path)), 0, "%s", error.message);
     cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
-    berth_system_restore();
+    bth_system_restore();
     berth_close(checkpoint);
     remove_file(&file);
 }

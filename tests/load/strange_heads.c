@@ -14,7 +14,7 @@ enum { LOCAL_FLAGS = 6, LOCAL_CRC = 14, LOCAL_COMPRESSED = 18, LOCAL_SIZE = 22, 
 /* Overwrites a field of a local header. */
 static void put(uint8_t *file, size_t at, uint64_t value, size_t width)
 {
-    berth_put_integer(file + at, value, width);
+    bth_put_integer(file + at, value, width);
 }
 
 /* ---- what the layout cannot place ---- */
@@ -44,14 +44,14 @@ Test(strange_heads, a_storage_that_ends_beyond_64_bits)
 }
 
 /* A pickle of one text of n bytes; the caller frees all three. */
-static void pickle_text(size_t n, berth_tree **tree, berth_pickled *pickled, struct record *record)
+static void pickle_text(size_t n, berth_tree **tree, bth_pickled *pickled, struct record *record)
 {
     char *text = malloc(n);
     berth_error error = {0};
 
     memset(text, 'x', n);
     *tree = berth_tree_new(NULL);
-    cr_assert_eq(berth_pickle_write(berth_str(*tree, text, n), false, pickled, &error), 0);
+    cr_assert_eq(bth_pickle_write(berth_str(*tree, text, n), false, pickled, &error), 0);
     record->bytes = pickled->bytes;
     record->nbytes = pickled->nbytes;
     free(text);
@@ -77,7 +77,7 @@ Test(strange_heads, a_small_record_that_no_padding_can_align)
     struct lie lie = {.record = "data.pkl", .more_padding = 65536 - 64};
     struct record *alignment = find_record(&archive, ".storage_alignment");
     berth_tree *tree;
-    berth_pickled pickled;
+    bth_pickled pickled;
     berth_checkpoint *checkpoint;
     berth_error error;
     size_t nbytes;
@@ -98,7 +98,7 @@ Test(strange_heads, a_small_record_that_no_padding_can_align)
                      "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
     berth_close(checkpoint);
     free(file);
-    berth_pickled_free(&pickled);
+    bth_pickled_free(&pickled);
     berth_tree_free(tree);
     free_archive(&archive);
 }
@@ -115,7 +115,7 @@ Test(strange_heads, a_record_without_its_descriptor)
     uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 
     put(file, LOCAL_FLAGS, 0x0800, 2);
-    put(file, LOCAL_CRC, berth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    put(file, LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
     put(file, LOCAL_COMPRESSED, pickle->nbytes, 4);
     put(file, LOCAL_SIZE, pickle->nbytes, 4);
     expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
@@ -152,7 +152,7 @@ Test(strange_heads, a_small_record_with_a_descriptor_that_pytorch_does_not_write
     uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 
     cr_assert_arr_eq(file + DESCRIPTOR_AT, "PK\7\10", 4);
-    put(file, DESCRIPTOR_AT, berth_crc32(0, "1", 1), 4);
+    put(file, DESCRIPTOR_AT, bth_crc32(0, "1", 1), 4);
     put(file, DESCRIPTOR_AT + 4, 1, 4);
     put(file, DESCRIPTOR_AT + 8, 1, 4);
     berth_set_log(keep_first, NULL);
@@ -171,8 +171,7 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
     struct archive archive = sample();
     struct lie lie = {.record = ".format_version", .gap = 8};
     const struct record *pickle = find_record(&archive, "data.pkl");
-    const berth_place place = {
-        .nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
+    const bth_place place = {.nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
     size_t nbytes;
     uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 
@@ -181,8 +180,8 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
     put(file, EXTRAS_AT + 4, 0, 8);
     put(file, EXTRAS_AT + 12, 0x4246, 2); /* what is left of the padding */
     put(file, EXTRAS_AT + 14, 3, 2);
-    berth_zip_write_descriptor(&place, berth_crc32(0, pickle->bytes, pickle->nbytes),
-                               file + DATA_AT + pickle->nbytes);
+    bth_zip_write_descriptor(&place, bth_crc32(0, pickle->bytes, pickle->nbytes),
+                             file + DATA_AT + pickle->nbytes);
     expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
                    "memory: .format_version at byte 488: the layout puts its header here, right "
                    "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads "
@@ -220,7 +219,7 @@ Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
 {
     struct archive archive = sample();
     const struct record *pickle = find_record(&archive, "data.pkl");
-    uint32_t crc32 = berth_crc32(0, pickle->bytes, pickle->nbytes);
+    uint32_t crc32 = bth_crc32(0, pickle->bytes, pickle->nbytes);
     size_t nbytes;
     uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
 
@@ -282,7 +281,7 @@ Test(strange_heads, a_sum_in_the_local_header_alone)
     uint8_t *file = build(&archive, 64, false, NULL, &nbytes);
 
     expect_sample(file, nbytes, "load.check=directory");
-    put(file, LOCAL_CRC, berth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    put(file, LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
     expect_failure(file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
                    "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8f, the "
                    "directory's 0x00000000");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams from before PyTorch 1.6, as PyTorch 1.13 wrote them (tests/data/make_old.py). */
-#include "format/value.h"
+#include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
@@ -69,7 +69,7 @@ Test(stream, storages_and_their_views_come_together)
         cr_expect_eq(atomic_load(&checkpoint->reader.n_requests), before, "all is there");
         for (size_t k = 0; k < checkpoint->n_storages; k++) {
             berth_storage_stats told;
-            const berth_storage *storage = berth_tree_storage(checkpoint->tree, k);
+            const berth_storage *storage = bth_tree_storage(checkpoint->tree, k);
             cr_assert_eq(berth_storage_stats_of(checkpoint, storage, &told, NULL), 0);
             cr_expect_str_neq(told.method, "none");
         }

@@ -357,9 +357,9 @@ Test(verify, a_file_that_strangers_may_cut_short_is_not_mapped)
     berth_error error;
 
     free(save_many(20, 300000, 1, "save.method=buffered", &nbytes));
-    berth_system.fstatfs = told_nfs;
+    bth_system.fstatfs = told_nfs;
     cr_expect_eq(verify_with("", NULL, NULL, NULL, &stats, &error), 0, "%s", error.message);
-    berth_system_restore();
+    bth_system_restore();
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the file is in the page cache");
 }
@@ -405,9 +405,9 @@ static int verify_on_bad_disk(const char *options, uint64_t first, uint64_t seco
     bad_sectors[0] = first;
     bad_sectors[1] = second;
     atomic_store(&n_bad_reads, n);
-    berth_system.pread = read_of_bad_disk;
+    bth_system.pread = read_of_bad_disk;
     int result = verify_with(options, note, told, verdict, NULL, error);
-    berth_system_restore();
+    bth_system_restore();
     return result;
 }
 

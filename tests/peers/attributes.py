@@ -86,7 +86,7 @@ def the_table():
         table = re.findall(r'^    "(\w+)",$', file.read(), re.MULTILINE)
     ours = {name for name in own_names() if not is_magic(name)}
     expect(len(ours) > 40, f"only {len(ours)} names")
-    expect(table == sorted(ours), f"format/tensor_attributes.c lacks {sorted(ours - set(table))}, and "
+    expect(table == sorted(ours), f"format/values/tensor_attributes.c lacks {sorted(ours - set(table))}, and "
                                   f"has {sorted(set(table) - ours)} besides, or is not sorted")
 
 

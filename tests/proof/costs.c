@@ -10,9 +10,9 @@
 #include <time.h>
 
 #include "format/layout.h"
-#include "format/names.h"
-#include "format/zip_read.h"
-#include "format/zip_write.h"
+#include "format/names/names.h"
+#include "format/zip/zip_read.h"
+#include "format/zip/zip_write.h"
 #include "tests/format/pickle_assembler.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -243,16 +243,16 @@ static bool inert;
 /* Reads, names all tensors, and frees; whether it is accepted is no matter here. */
 static void parse_pickle(const cost *asked)
 {
-    berth_pickle_rules rules = {.record = "data.pkl", .inert = inert};
+    bth_pickle_rules rules = {.record = "data.pkl", .inert = inert};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_names *names = NULL;
+    bth_names *names = NULL;
     berth_value *root = NULL;
     berth_error error;
 
-    berth_error_clear(&error);
-    if (berth_pickle_read(asked->bytes, asked->nbytes, &rules, tree, &root, &error) == 0)
-        (void)berth_names_new(root, &names, &error);
-    berth_names_free(names);
+    bth_error_clear(&error);
+    if (bth_pickle_read(asked->bytes, asked->nbytes, &rules, tree, &root, &error) == 0)
+        (void)bth_names_new(root, &names, &error);
+    bth_names_free(names);
     berth_tree_free(tree);
 }
 
@@ -370,41 +370,41 @@ static const struct kind pickles[] = {
 
 static void parse_directory(const cost *asked)
 {
-    size_t tail = asked->nbytes < BERTH_ZIP_TAIL_NBYTES ? asked->nbytes : BERTH_ZIP_TAIL_NBYTES;
-    berth_zip_directory directory = {0};
-    berth_zip_end end;
+    size_t tail = asked->nbytes < BTH_ZIP_TAIL_NBYTES ? asked->nbytes : BTH_ZIP_TAIL_NBYTES;
+    bth_zip_directory directory = {0};
+    bth_zip_end end;
     berth_error error;
 
-    berth_error_clear(&error);
-    if (berth_zip_find_end(asked->bytes + asked->nbytes - tail, tail, asked->nbytes, &end, &error) <
+    bth_error_clear(&error);
+    if (bth_zip_find_end(asked->bytes + asked->nbytes - tail, tail, asked->nbytes, &end, &error) <
             0 ||
-        berth_zip_read_directory(asked->bytes + end.directory_offset, &end, &directory, &error) < 0)
+        bth_zip_read_directory(asked->bytes + end.directory_offset, &end, &directory, &error) < 0)
         return;
-    (void)berth_zip_find(&directory, "none", 4);
-    berth_zip_free_directory(&directory);
+    (void)bth_zip_find(&directory, "none", 4);
+    bth_zip_free_directory(&directory);
 }
 
 /* A file of empty records, which are 30 bytes and a name; `words` makes the nth's. */
 static void make_directory(const struct kind *kind, size_t n, struct pickle *made)
 {
-    berth_place *places = calloc(n, sizeof *places);
+    bth_place *places = calloc(n, sizeof *places);
     char(*names)[300] = calloc(n, sizeof *names);
     uint64_t at = 0;
 
     made->bytes = calloc(n, 1000);
     for (size_t i = 0; i < n; i++) {
         (void)snprintf(names[i], sizeof names[i], kind->words, (int)i);
-        cr_assert_eq(berth_layout_place(at, strlen(names[i]), 0, 1, &places[i]), 0);
-        berth_zip_write_local(&places[i], names[i], made->bytes + at);
+        cr_assert_eq(bth_layout_place(at, strlen(names[i]), 0, 1, &places[i]), 0);
+        bth_zip_write_local(&places[i], names[i], made->bytes + at);
         at = places[i].next_offset;
     }
     uint64_t directory_at = at;
     for (size_t i = 0; i < n; i++) {
-        berth_zip_write_central(&places[i], names[i], 0, made->bytes + at);
-        at += berth_layout_central_nbytes(&places[i]);
+        bth_zip_write_central(&places[i], names[i], 0, made->bytes + at);
+        at += bth_layout_central_nbytes(&places[i]);
     }
-    berth_zip_write_end(n, directory_at, at - directory_at, made->bytes + at);
-    made->nbytes = at + BERTH_ZIP_END_NBYTES;
+    bth_zip_write_end(n, directory_at, at - directory_at, made->bytes + at);
+    made->nbytes = at + BTH_ZIP_END_NBYTES;
     free(places), free(names);
 }
 
@@ -416,7 +416,7 @@ static void make_tail(const struct kind *kind, size_t n, struct pickle *made)
 }
 
 #define DIRECTORY .n = N_RECORDS, .make = make_directory, .parse = parse_directory
-#define TAIL .n = BERTH_ZIP_TAIL_NBYTES, .make = make_tail, .parse = parse_directory
+#define TAIL .n = BTH_ZIP_TAIL_NBYTES, .make = make_tail, .parse = parse_directory
 
 static const struct kind directories[] = {
     {"records", .words = "m/%d", DIRECTORY},

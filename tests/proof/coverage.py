@@ -18,7 +18,7 @@ import sys
 
 FOLDERS = ["format", "load", "hostile", "api", "save"]
 # format/, and what of load/ reads a file's structure: who opens it, and by what checks.
-FILES = re.compile(r"format/\w+\.[ch]|load/(open|check|head|container|listing|stream|archive)\.c")
+FILES = re.compile(r"format/[\w/]+\.[ch]|load/(open|check|head|container|listing|stream|archive)\.c")
 LEAST_LINES = 100.0
 LEAST_BRANCHES = 95.0
 EXCEPTIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "coverage_exceptions.txt")
@@ -49,7 +49,7 @@ def ask_gcov(build):
     """{file: {line: [count, [branch counts]]}}, added up over all objects."""
     files = {}
     objects = [path for room in ("format", "load", "save", "io", "config")
-               for path in glob.glob(f"{build}/{room}/*.gcda")]
+               for path in glob.glob(f"{build}/{room}/**/*.gcda", recursive=True)]
     text = subprocess.run(["gcov", "-b", "-t", "--json-format"] + objects, check=True,
                           capture_output=True).stdout.decode()
     for each in text.splitlines():

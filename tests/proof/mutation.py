@@ -32,12 +32,14 @@ import time
 
 import mutants
 
-FILES = ["format/*.[ch]"] + [f"load/{name}.c" for name in
+FILES = ["format/**/*.[ch]"] + [f"load/{name}.c" for name in
                              ("open", "check", "head", "container", "listing", "stream", "archive")]
 TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
          "tests/api/*.c", "tests/save/plan.c", "tests/faults/load.c"]
-SOURCES = ["SConstruct", "berth.h", "berth.pc.in", "*/*.[ch]", "*/*.def", "tests/*/*.[ch]",
-           "tests/data/**", "tests/hostile/**"]
+CODE = [f"{top}/**/*.[ch]" for top in
+        ("config", "format", "io", "save", "load", "tools", "tests")]
+SOURCES = CODE + ["SConstruct", "berth.h", "berth.pc.in", "config/*.def", "format/**/*.def",
+                  "tests/data/**", "tests/hostile/**"]
 SAMPLE = 60
 MOST_OF_QUICK = 120
 LEAST_SCORE = 90.0
@@ -66,7 +68,7 @@ __attribute__((constructor)) static void choose(void)
 int berth_mutant_overlooks(void *error)
 {
     if (error)
-        berth_error_clear(error);
+        bth_error_clear(error);
     return 0;
 }
 """
@@ -75,7 +77,7 @@ int berth_mutant_overlooks(void *error)
 def copy_sources(folder):
     """The tree in `folder`, checks rewritten; returns the mutants, and a digest of it all."""
     rewriter = mutants.Rewriter()
-    rewritten = {path for pattern in FILES for path in glob.glob(pattern)}
+    rewritten = {path for pattern in FILES for path in glob.glob(pattern, recursive=True)}
     contents = {}
     for path in sorted(path for pattern in SOURCES for path in glob.glob(pattern, recursive=True)
                        if os.path.isfile(path)):
@@ -90,8 +92,8 @@ def copy_sources(folder):
         if not os.path.exists(there) or open(there, "rb").read() != content:
             with open(there, "wb") as file:
                 file.write(content)
-    for pattern in ("*/*.[ch]", "tests/*/*.[ch]"):
-        for there in glob.glob(os.path.join(folder, pattern)):
+    for pattern in CODE:
+        for there in glob.glob(os.path.join(folder, pattern), recursive=True):
             if os.path.relpath(there, folder) not in contents:
                 os.remove(there)
     return rewriter.mutants, hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()

@@ -34,32 +34,31 @@ static void expect_known(const berth_error *error)
     expect(error->code == 0 || error->code == BERTH_E_DEVICE, error->message);
 }
 
-static void use(berth_device_handle *device, berth_error *error)
+static void use(bth_device_handle *device, berth_error *error)
 {
-    static const berth_staging_need need = {
-        .buffer_nbytes = 100, .n_buffers = 1, .is_pinned = true};
-    unsigned life = berth_device_life(device);
-    berth_staging ring;
+    static const bth_staging_need need = {.buffer_nbytes = 100, .n_buffers = 1, .is_pinned = true};
+    unsigned life = bth_device_life(device);
+    bth_staging ring;
     uintptr_t address;
 
-    if (berth_staging_open(device, &need, &ring, error) == 0)
-        berth_staging_close(&ring);
+    if (bth_staging_open(device, &need, &ring, error) == 0)
+        bth_staging_close(&ring);
     expect_known(error);
-    berth_error_clear(error);
-    if (berth_device_allocate(device, 100, &address, error) == 0 &&
-        berth_device_check_life(device, life, error) == 0)
-        berth_device_release(device, address);
+    bth_error_clear(error);
+    if (bth_device_allocate(device, 100, &address, error) == 0 &&
+        bth_device_check_life(device, life, error) == 0)
+        bth_device_release(device, address);
     expect_known(error);
 }
 
 static void *open_and_use(void *argument)
 {
-    berth_device_handle *device, *before = NULL;
+    bth_device_handle *device, *before = NULL;
     berth_error error;
 
     for (int turn = 0; turn < N_TURNS; turn++) {
-        berth_error_clear(&error);
-        if (berth_device_open("simulated:0", &device, &error) == 0) {
+        bth_error_clear(&error);
+        if (bth_device_open("simulated:0", &device, &error) == 0) {
             expect(!before || device == before, "another handle");
             before = device;
             use(device, &error);
@@ -73,25 +72,25 @@ static void *open_and_use(void *argument)
 int main(void)
 {
     pthread_t threads[N_THREADS];
-    berth_device_handle *device;
+    bth_device_handle *device;
     berth_error error;
     unsigned n_resets = 0;
 
-    berth_error_clear(&error);
-    expect(berth_device_open("simulated:0", &device, &error) == 0, error.message);
+    bth_error_clear(&error);
+    expect(bth_device_open("simulated:0", &device, &error) == 0, error.message);
     for (size_t i = 0; i < N_THREADS; i++)
         expect(pthread_create(&threads[i], NULL, open_and_use, NULL) == 0, "no thread");
     for (; atomic_load(&n_running) > 0; n_resets++) {
-        berth_simulated_reset(0);
+        bth_simulated_reset(0);
         (void)usleep(100);
     }
     for (size_t i = 0; i < N_THREADS; i++)
         pthread_join(threads[i], NULL);
-    berth_simulated_reset(0);
-    expect(berth_device_open("simulated:0", &device, &error) == 0, error.message);
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_simulated_reset(0);
+    expect(bth_device_open("simulated:0", &device, &error) == 0, error.message);
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0, "something is left");
-    expect(n_resets > 1 && berth_device_life(device) > 2, "nothing was opened anew");
+    expect(n_resets > 1 && bth_device_life(device) > 2, "nothing was opened anew");
     return 0;
 }

@@ -150,28 +150,28 @@ static void share(const char *options)
 
 int main(int argc, char **argv)
 {
-    static const berth_simulated_machine machine = {.n_devices = 2,
-                                                    .memory_nbytes = UINT64_MAX,
-                                                    .pinned_nbytes = UINT64_MAX,
-                                                    .latest_nanoseconds = 50000};
+    static const bth_simulated_machine machine = {.n_devices = 2,
+                                                  .memory_nbytes = UINT64_MAX,
+                                                  .pinned_nbytes = UINT64_MAX,
+                                                  .latest_nanoseconds = 50000};
     char *folder = test_folder_new();
 
     for (int i = 0; i < 2 && argc > 1; i++)
         names[i] = argv[argc > 2 ? i + 1 : 1];
     path = test_path(folder, "model.pt");
     save();
-    berth_simulated_set(&machine);
+    bth_simulated_set(&machine);
     share("io.chunk_nbytes=65536 io.threads=3 load.check=data");
     share("load.method=direct io.chunk_nbytes=65536 io.threads=4 device.staging_buffers=3");
     share("load.mmap=off io.threads=1 io.chunk_nbytes=65536");
     is_lost = argc == 1; /* a real one is not lost */
     for (uint64_t nth = 5; is_lost && nth < 100; nth += 40) {
-        berth_simulated_set(&machine);
-        berth_simulated_fail(BERTH_SIMULATED_WORK, nth, BERTH_SIMULATED_LOST);
+        bth_simulated_set(&machine);
+        bth_simulated_fail(BTH_SIMULATED_WORK, nth, BTH_SIMULATED_LOST);
         share("io.chunk_nbytes=65536 io.threads=3");
     }
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     expect(live.pinned_nbytes == 0 && live.n_streams == 0 && live.n_events == 0,
            "something is left");
     free(path);

@@ -22,8 +22,8 @@
 #define CHUNK_NBYTES 20000
 
 static const char *names[2] = {"simulated:0", "simulated:1"};
-static berth_device_handle *devices[2];
-static berth_staging ring;
+static bth_device_handle *devices[2];
+static bth_staging ring;
 
 static void expect(bool condition, const char *what)
 {
@@ -34,45 +34,44 @@ static void expect(bool condition, const char *what)
 }
 
 struct worker {
-    berth_device_stream stream;
-    berth_device_event event;
+    bth_device_stream stream;
+    bth_device_event event;
     uintptr_t memory;
 };
 
-static int open_worker(struct worker *worker, berth_device_handle *device, berth_error *error)
+static int open_worker(struct worker *worker, bth_device_handle *device, berth_error *error)
 {
     *worker = (struct worker){0};
-    if (berth_device_stream_open(device, &worker->stream, error) < 0 ||
-        berth_device_event_open(device, &worker->event, error) < 0 ||
-        berth_device_allocate(device, CHUNK_NBYTES, &worker->memory, error) < 0)
+    if (bth_device_stream_open(device, &worker->stream, error) < 0 ||
+        bth_device_event_open(device, &worker->event, error) < 0 ||
+        bth_device_allocate(device, CHUNK_NBYTES, &worker->memory, error) < 0)
         return error->code;
     return 0;
 }
 
-static void close_worker(struct worker *worker, berth_device_handle *device)
+static void close_worker(struct worker *worker, bth_device_handle *device)
 {
-    berth_device_event_close(&worker->event);
-    berth_device_stream_close(&worker->stream);
-    berth_device_release(device, worker->memory);
+    bth_device_event_close(&worker->event);
+    bth_device_stream_close(&worker->stream);
+    bth_device_release(device, worker->memory);
 }
 
 static int wait(struct worker *worker, berth_error *error)
 {
-    if (berth_device_event_record(&worker->event, &worker->stream, error) < 0)
+    if (bth_device_event_record(&worker->event, &worker->stream, error) < 0)
         return error->code;
-    return berth_device_event_wait(&worker->event, error);
+    return bth_device_event_wait(&worker->event, error);
 }
 
 static int move(struct worker *worker, uint8_t *bytes, uint64_t task, berth_error *error)
 {
     memset(bytes, (int)(task % 251), CHUNK_NBYTES);
-    if (berth_device_copy_to_device(&worker->stream, worker->memory, bytes, CHUNK_NBYTES, error) <
+    if (bth_device_copy_to_device(&worker->stream, worker->memory, bytes, CHUNK_NBYTES, error) <
             0 ||
         wait(worker, error) < 0)
         return error->code;
     memset(bytes, 255, CHUNK_NBYTES);
-    if (berth_device_copy_to_host(&worker->stream, bytes, worker->memory, CHUNK_NBYTES, error) <
-            0 ||
+    if (bth_device_copy_to_host(&worker->stream, bytes, worker->memory, CHUNK_NBYTES, error) < 0 ||
         wait(worker, error) < 0)
         return error->code;
     for (size_t i = 0; i < CHUNK_NBYTES; i++)
@@ -82,17 +81,17 @@ static int move(struct worker *worker, uint8_t *bytes, uint64_t task, berth_erro
 
 static int do_task(void *context, uint64_t task, unsigned number, berth_error *error)
 {
-    berth_device_handle *device = devices[number % 2];
+    bth_device_handle *device = devices[number % 2];
     struct worker worker;
 
     (void)context;
     if (open_worker(&worker, device, error) == 0) {
-        berth_staging_buffer *buffer = berth_staging_take(&ring);
+        bth_staging_buffer *buffer = bth_staging_take(&ring);
         if (buffer && move(&worker, buffer->bytes, task, error) < 0)
-            berth_staging_stop(&ring);
-        berth_device_stream_wait(&worker.stream, error);
+            bth_staging_stop(&ring);
+        bth_device_stream_wait(&worker.stream, error);
         if (buffer)
-            berth_staging_give(&ring, buffer);
+            bth_staging_give(&ring, buffer);
     }
     close_worker(&worker, device);
     return error->code;
@@ -100,13 +99,13 @@ static int do_task(void *context, uint64_t task, unsigned number, berth_error *e
 
 static void *open_devices(void *argument)
 {
-    berth_device_handle *first, *second;
+    bth_device_handle *first, *second;
     berth_error error;
 
     (void)argument;
-    berth_error_clear(&error);
-    expect(berth_device_open(names[0], &first, &error) == 0, error.message);
-    expect(berth_device_open(names[1], &second, &error) == 0, error.message);
+    bth_error_clear(&error);
+    expect(bth_device_open(names[0], &first, &error) == 0, error.message);
+    expect(bth_device_open(names[1], &second, &error) == 0, error.message);
     expect(first == devices[0] && second == devices[1], "another handle");
     return NULL;
 }
@@ -123,33 +122,33 @@ static void open_at_once(void)
 
 int main(int argc, char **argv)
 {
-    static const berth_simulated_machine machine = {.n_devices = 2,
-                                                    .memory_nbytes = UINT64_MAX,
-                                                    .pinned_nbytes = UINT64_MAX,
-                                                    .latest_nanoseconds = 50000};
-    static const berth_staging_need need = {
+    static const bth_simulated_machine machine = {.n_devices = 2,
+                                                  .memory_nbytes = UINT64_MAX,
+                                                  .pinned_nbytes = UINT64_MAX,
+                                                  .latest_nanoseconds = 50000};
+    static const bth_staging_need need = {
         .buffer_nbytes = CHUNK_NBYTES, .n_buffers = N_BUFFERS, .is_pinned = true};
     berth_error error;
 
-    berth_error_clear(&error);
-    berth_simulated_set(&machine);
+    bth_error_clear(&error);
+    bth_simulated_set(&machine);
     for (size_t i = 0; i < 2; i++) {
         if (argc > 1)
             names[i] = argv[argc > 2 ? i + 1 : 1];
-        expect(berth_device_open(names[i], &devices[i], &error) == 0, error.message);
+        expect(bth_device_open(names[i], &devices[i], &error) == 0, error.message);
     }
     open_at_once();
     for (uint64_t lost = 0; lost < (argc > 1 ? 1 : 3); lost++) { /* a real one is not lost */
-        berth_simulated_set(&machine);
-        berth_simulated_fail(BERTH_SIMULATED_WORK, lost * 31, BERTH_SIMULATED_LOST);
-        expect(berth_staging_open(devices[0], &need, &ring, &error) == 0, error.message);
-        int code = berth_pool_run(N_WORKERS, N_TASKS, do_task, NULL, NULL, &error);
+        bth_simulated_set(&machine);
+        bth_simulated_fail(BTH_SIMULATED_WORK, lost * 31, BTH_SIMULATED_LOST);
+        expect(bth_staging_open(devices[0], &need, &ring, &error) == 0, error.message);
+        int code = bth_pool_run(N_WORKERS, N_TASKS, do_task, NULL, NULL, &error);
         expect(code == (lost ? BERTH_E_DEVICE : 0), error.message);
-        berth_error_clear(&error);
-        berth_staging_close(&ring);
+        bth_error_clear(&error);
+        bth_staging_close(&ring);
     }
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0 && live.n_streams == 0 &&
                live.n_events == 0,
            "something is left");

@@ -33,7 +33,7 @@ static int fail_from(void *context, uint64_t task, unsigned worker, berth_error 
 {
     (void)worker;
     if (task >= *(const uint64_t *)context)
-        return berth_fail(error, BERTH_E_CHECKSUM, NULL, task, "bad");
+        return bth_fail(error, BERTH_E_CHECKSUM, NULL, task, "bad");
     return 0;
 }
 
@@ -46,7 +46,7 @@ static int use_options(void *context, uint64_t task, unsigned worker, berth_erro
     (void)context, (void)worker;
     if (berth_config_patch("io.threads=3", error) < 0 ||
         berth_config_set_int("io.chunk_nbytes", (int64_t)task, error) < 0 ||
-        berth_config_resolve(NULL, &config, error) < 0 ||
+        bth_config_resolve(NULL, &config, error) < 0 ||
         berth_config_option(task % berth_config_count(), &option, error) < 0 ||
         berth_config_unpatch(error) < 0)
         return error->code;
@@ -71,24 +71,24 @@ int main(void)
 
     for (unsigned n_workers = 0; n_workers <= 8; n_workers++) {
         memset(written, 0, sizeof written);
-        berth_error_clear(&error);
-        expect(berth_pool_run(n_workers, N_TASKS, write_one, NULL, NULL, &error) == 0, "failed");
+        bth_error_clear(&error);
+        expect(bth_pool_run(n_workers, N_TASKS, write_one, NULL, NULL, &error) == 0, "failed");
         for (size_t i = 0; i < N_TASKS; i++)
             expect(written[i] == 1, "a task was not done");
 
         uint64_t first = 100;
-        expect(berth_pool_run(n_workers, N_TASKS, fail_from, NULL, &first, &error) ==
+        expect(bth_pool_run(n_workers, N_TASKS, fail_from, NULL, &first, &error) ==
                    BERTH_E_CHECKSUM,
                "did not fail");
         expect(error.offset >= 100 && error.offset < 100 + 8, "not the first failure");
 
-        berth_error_clear(&error);
-        expect(berth_pool_run(n_workers, N_TASKS, use_options, NULL, NULL, &error) == 0,
+        bth_error_clear(&error);
+        expect(bth_pool_run(n_workers, N_TASKS, use_options, NULL, NULL, &error) == 0,
                error.message);
 
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         n_watches = 0;
-        expect(berth_pool_run(n_workers, UINT64_MAX, run_for_ever, cancel_third, NULL, &error) ==
+        expect(bth_pool_run(n_workers, UINT64_MAX, run_for_ever, cancel_third, NULL, &error) ==
                    BERTH_E_CANCELLED,
                "not cancelled");
     }

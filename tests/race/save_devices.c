@@ -16,10 +16,10 @@
 #include "io/staging.h"
 #include "tests/save/device_scene.h"
 
-static const berth_simulated_machine late = {.n_devices = 2,
-                                             .memory_nbytes = UINT64_MAX,
-                                             .pinned_nbytes = UINT64_MAX,
-                                             .latest_nanoseconds = 50000};
+static const bth_simulated_machine late = {.n_devices = 2,
+                                           .memory_nbytes = UINT64_MAX,
+                                           .pinned_nbytes = UINT64_MAX,
+                                           .latest_nanoseconds = 50000};
 static device_scene scene;
 static char *folder;
 
@@ -112,19 +112,19 @@ static void lose_device(uint64_t nth)
     char *path = test_path(folder, "lost.pt");
     berth_error error;
 
-    berth_simulated_fail(BERTH_SIMULATED_WORK, nth, BERTH_SIMULATED_LOST);
+    bth_simulated_fail(BTH_SIMULATED_WORK, nth, BTH_SIMULATED_LOST);
     expect(berth_config_patch("io.threads=4 io.chunk_nbytes=16KiB", &error) == 0, error.message);
     expect(berth_save(path, scene.state, NULL, &error) == BERTH_E_DEVICE, error.message);
     expect(access(path, F_OK) != 0, "something is left");
     berth_config_unpatch(NULL);
-    berth_simulated_set(&late);
+    bth_simulated_set(&late);
     free(path);
 }
 
 int main(int argc, char **argv)
 {
     folder = test_folder_new();
-    berth_simulated_set(&late);
+    bth_simulated_set(&late);
     for (int i = 0; i < 2 && argc > 1; i++)
         scene_devices[i] = argv[argc > 2 ? i + 1 : 1];
     scene_begin(&scene);
@@ -134,8 +134,8 @@ int main(int argc, char **argv)
     for (uint64_t nth = 1; nth < 20 && argc == 1; nth += 6) /* a real one is not lost */
         lose_device(nth);
     scene_end(&scene);
-    berth_staging_trim();
-    berth_simulated_live live = berth_simulated_seen();
+    bth_staging_trim();
+    bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0 && live.n_streams == 0,
            "something is left");
     test_folder_remove(folder);

@@ -16,22 +16,22 @@ enum { TEAM = 1, SAVERS = 2, NAMED_GROUP = 3 };
 
 typedef struct access_list {
     uint8_t bytes[128];
-    berth_acl acl;
+    bth_acl acl;
 } access_list;
 
 static void add(access_list *list, unsigned tag, unsigned rights, uint32_t id)
 {
     uint8_t *at = list->bytes + list->acl.nbytes;
 
-    at = berth_put_u16(at, tag);
-    at = berth_put_u16(at, rights);
-    (void)berth_put_u32(at, id);
+    at = bth_put_u16(at, tag);
+    at = bth_put_u16(at, rights);
+    (void)bth_put_u32(at, id);
     list->acl.nbytes += 8;
 }
 
 /* What POSIX.1e says: the first class that somebody is in decides; of groups any will do. */
-static bool may(const berth_acl *acl, unsigned owner, unsigned group, unsigned user,
-                unsigned groups, unsigned wanted)
+static bool may(const bth_acl *acl, unsigned owner, unsigned group, unsigned user, unsigned groups,
+                unsigned wanted)
 {
     unsigned mask = 7, named = 8, other = 0, user_obj = 0;
     bool in_group = false, by_group = false;
@@ -61,13 +61,13 @@ static bool may(const berth_acl *acl, unsigned owner, unsigned group, unsigned u
 }
 
 typedef struct world {
-    const berth_acl *old;
-    berth_acl_change change;
+    const bth_acl *old;
+    bth_acl_change change;
     unsigned owner, group; /* of the new file */
 } world;
 
 /* Linux looks at named entries only where the mask, which is the mode's group bits, is not 0. */
-static bool is_looked_at(const berth_acl *acl)
+static bool is_looked_at(const bth_acl *acl)
 {
     for (size_t at = 4; at < acl->nbytes; at += 8)
         if (acl->bytes[at] == ACL_MASK)
@@ -76,7 +76,7 @@ static bool is_looked_at(const berth_acl *acl)
 }
 
 /* Nobody but the saver can do more. With an ACL, old owner and old group can do no less. */
-static void compare(const world *w, const berth_acl *new, bool is_acl)
+static void compare(const world *w, const bth_acl *new, bool is_acl)
 {
     static const unsigned asked[] = {4, 2, 6};
 
@@ -98,7 +98,7 @@ static void compare(const world *w, const berth_acl *new, bool is_acl)
 
 static size_t n_worlds;
 
-static void check_world(const berth_acl *old, bool change_owner, bool change_group)
+static void check_world(const bth_acl *old, bool change_owner, bool change_group)
 {
     access_list made = {0}, plain = {0};
     world w = {.old = old,
@@ -110,15 +110,15 @@ static void check_world(const berth_acl *old, bool change_owner, bool change_gro
                .group = change_group ? SAVERS : TEAM};
     mode_t mode;
 
-    cr_assert_leq(berth_acl_room(old->nbytes), sizeof made.bytes);
+    cr_assert_leq(bth_acl_room(old->nbytes), sizeof made.bytes);
     made.acl.bytes = made.bytes;
     plain.acl.bytes = plain.bytes;
-    berth_acl_pass_on(old, &w.change, &made.acl);
-    cr_assert(berth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
+    bth_acl_pass_on(old, &w.change, &made.acl);
+    cr_assert(bth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
     cr_assert((!change_owner && !change_group) || is_looked_at(&made.acl));
     compare(&w, &made.acl, true);
-    bool keeps_owner = berth_acl_narrow(old, &w.change, &mode);
-    berth_acl_of_mode(mode, &plain.acl);
+    bool keeps_owner = bth_acl_narrow(old, &w.change, &mode);
+    bth_acl_of_mode(mode, &plain.acl);
     compare(&w, &plain.acl, false);
     for (unsigned groups = 0; keeps_owner && groups < 16; groups += 2)
         for (unsigned wanted = 2; wanted <= 6; wanted += 2)
@@ -136,7 +136,7 @@ static void make_acl(access_list *list, unsigned n, bool is_extended)
         rights[i] = (n >> (2 * i) & 3) * 2;
     *list = (access_list){.acl = {.nbytes = 4}};
     list->acl.bytes = list->bytes;
-    (void)berth_put_u32(list->bytes, 2);
+    (void)bth_put_u32(list->bytes, 2);
     add(list, ACL_USER_OBJ, rights[0], UINT32_MAX);
     if (is_extended)
         add(list, ACL_USER, rights[3], NAMED);
@@ -156,7 +156,7 @@ Test(acl, nobody_can_do_more_by_rights_that_were_passed_on)
             for (unsigned change = 0; change < 4; change++) {
                 access_list list;
                 make_acl(&list, n, extended);
-                cr_assert(berth_acl_is_valid(list.acl.bytes, list.acl.nbytes));
+                cr_assert(bth_acl_is_valid(list.acl.bytes, list.acl.nbytes));
                 check_world(&list.acl, change & 1, change & 2);
             }
     cr_assert_eq(n_worlds, 4 * (4096 + 64));
@@ -169,7 +169,7 @@ Test(acl, what_is_no_acl_is_told)
 
     make_acl(&good, 1234, true);
     for (size_t n = 0; n < good.acl.nbytes; n++)
-        cr_assert_not(berth_acl_is_valid(good.bytes, n), "%zu bytes", n);
+        cr_assert_not(bth_acl_is_valid(good.bytes, n), "%zu bytes", n);
     static const struct {
         size_t at;
         uint8_t byte;
@@ -177,6 +177,6 @@ Test(acl, what_is_no_acl_is_told)
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         make_acl(&good, 1234, true);
         good.bytes[changes[i].at] = changes[i].byte;
-        cr_assert_not(berth_acl_is_valid(good.bytes, good.acl.nbytes), "change %zu", i);
+        cr_assert_not(bth_acl_is_valid(good.bytes, good.acl.nbytes), "change %zu", i);
     }
 }

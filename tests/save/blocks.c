@@ -76,15 +76,15 @@ static void strict_end(strict *memory)
     free(memory->n_writes);
 }
 
-static berth_output strict_output(strict *memory)
+static bth_output strict_output(strict *memory)
 {
-    return (berth_output){.write = write_strict,
-                          .write_pieces = write_strict_pieces,
-                          .read = read_strict,
-                          .context = memory,
-                          .takes_any_memory = true,
-                          .block_nbytes = BLOCK,
-                          .memory_alignment = MEMORY_ALIGNMENT};
+    return (bth_output){.write = write_strict,
+                        .write_pieces = write_strict_pieces,
+                        .read = read_strict,
+                        .context = memory,
+                        .takes_any_memory = true,
+                        .block_nbytes = BLOCK,
+                        .memory_alignment = MEMORY_ALIGNMENT};
 }
 
 static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
@@ -94,17 +94,17 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
     berth_plan *plan = NULL;
     berth_error error;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
     berth_config_unpatch(&error);
-    berth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    bth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
     cr_assert(plan, "%s", error.message);
     return plan;
 }
 
 static void check_written(const berth_plan *plan, const strict *memory, const uint8_t *expected,
-                          const berth_run_settings *settings)
+                          const bth_run_settings *settings)
 {
     cr_assert_eq(memory->n_bad, 0, "%u writes are no whole blocks, or written twice",
                  memory->n_bad);
@@ -117,17 +117,17 @@ static void check_written(const berth_plan *plan, const strict *memory, const ui
         cr_assert_eq(memory->n_writes[i], 1);
 }
 
-static berth_run_facts run(const berth_plan *plan, const uint8_t *expected,
-                           const berth_run_settings *settings)
+static bth_run_facts run(const berth_plan *plan, const uint8_t *expected,
+                         const bth_run_settings *settings)
 {
-    berth_run_facts facts;
+    bth_run_facts facts;
     berth_error error;
     strict memory;
 
     strict_begin(&memory, plan->nbytes);
-    const berth_output output = strict_output(&memory);
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, settings, &facts, &error), 0, "%s", error.message);
+    const bth_output output = strict_output(&memory);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, settings, &facts, &error), 0, "%s", error.message);
     cr_assert_eq(facts.moved_nbytes, plan->nbytes, "padding is not counted");
     check_written(plan, &memory, expected, settings);
     strict_end(&memory);
@@ -135,22 +135,22 @@ static berth_run_facts run(const berth_plan *plan, const uint8_t *expected,
 }
 
 /* Tiles of one block and more, also sizes that are cut down to blocks; lent ranges and none. */
-static berth_run_facts check_all_runs(const berth_plan *plan, const uint8_t *expected)
+static bth_run_facts check_all_runs(const berth_plan *plan, const uint8_t *expected)
 {
     static const uint64_t tiles[] = {1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 1u << 20};
     static const unsigned workers[] = {0, 1, 2, 4, 8};
-    berth_run_facts seen = {0};
+    bth_run_facts seen = {0};
 
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         for (size_t j = 0; j < sizeof workers / sizeof *workers; j++)
             for (size_t least = 1; least <= 1u << 20; least <<= 20) {
-                const berth_run_settings settings = {.n_workers = workers[j],
-                                                     .tile_nbytes = tiles[i],
-                                                     .least_lent_nbytes = least,
-                                                     .read_back = true};
-                berth_run_facts facts = run(plan, expected, &settings);
+                const bth_run_settings settings = {.n_workers = workers[j],
+                                                   .tile_nbytes = tiles[i],
+                                                   .least_lent_nbytes = least,
+                                                   .read_back = true};
+                bth_run_facts facts = run(plan, expected, &settings);
                 cr_assert(least == 1 || facts.lent_nbytes == 0);
-                cr_assert_leq(facts.n_kept_most, workers[j] * (size_t)BERTH_HELD_SLOTS_PER_WORKER);
+                cr_assert_leq(facts.n_kept_most, workers[j] * (size_t)BTH_HELD_SLOTS_PER_WORKER);
                 seen.lent_nbytes += facts.lent_nbytes;
                 seen.n_kept += facts.n_kept;
             }
@@ -203,7 +203,7 @@ Test(blocks, hold_descriptors_that_straddle_them)
         berth_plan *plan = plan_of(records, 3, BERTH_RECORDS_COMPLETE, "save.storage_alignment=1");
         for (unsigned n_workers = 1; n_workers <= 4; n_workers += 3)
             for (uint64_t tile = BLOCK; tile <= 2 * BLOCK; tile += BLOCK) {
-                const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile};
+                const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile};
                 run(plan, file.bytes, &settings);
             }
         berth_plan_free(plan);
@@ -221,13 +221,13 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
     sample_records(bytes, records);
     for (size_t n = 1; n <= N_SAMPLES; n++) {
         berth_plan *plan = plan_of(records, n, 0, "");
-        berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-        berth_output output = berth_output_of_memory(&memory);
-        const berth_run_settings settings = {.tile_nbytes = plan->nbytes};
-        berth_run_facts facts;
+        bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+        bth_output output = bth_output_of_memory(&memory);
+        const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
+        bth_run_facts facts;
         berth_error error;
-        berth_error_clear(&error);
-        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0);
+        bth_error_clear(&error);
+        cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0);
         check_all_runs(plan, memory.bytes);
         free(memory.bytes);
         berth_plan_free(plan);
@@ -240,7 +240,7 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
 Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
 {
     _Alignas(BLOCK) static uint8_t bytes[40 * BLOCK + 1];
-    berth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .least_lent_nbytes = BLOCK};
+    bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .least_lent_nbytes = BLOCK};
 
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7 + i / 251);
@@ -253,7 +253,7 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
         compose(&file, records, 2, BLOCK, true);
         berth_plan *plan =
             plan_of(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
-        berth_run_facts facts = run(plan, file.bytes, &settings);
+        bth_run_facts facts = run(plan, file.bytes, &settings);
         cr_assert_eq(facts.lent_nbytes, shift ? 0 : 40 * BLOCK);
         berth_plan_free(plan);
         free(file.bytes);
@@ -290,23 +290,23 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
         {.name = "data.pkl", .nbytes = 10 * BLOCK + 30, .data = bytes},
         {.name = "data/0", .nbytes = 8 * BLOCK, .data = bytes + 1},
     };
-    berth_run_facts facts;
+    bth_run_facts facts;
     berth_error error;
     composed file;
     strict memory;
 
     compose(&file, records, 2, 64, true);
     for (unsigned n_workers = 2; n_workers <= 4; n_workers++) {
-        const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = BLOCK};
+        const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = BLOCK};
         strict_begin(&memory, file.nbytes);
         slow from = {.bytes = bytes, .memory = &memory, .until = file.places[1].data_offset};
         records[0].data = NULL;
         records[0].read = read_slowly;
         records[0].context = &from;
         berth_plan *plan = plan_of(records, 2, BERTH_RECORDS_COMPLETE, "");
-        const berth_output output = strict_output(&memory);
-        berth_error_clear(&error);
-        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+        const bth_output output = strict_output(&memory);
+        bth_error_clear(&error);
+        cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
         check_written(plan, &memory, file.bytes, &settings);
         cr_assert_eq(facts.n_kept, 1);
         cr_assert_eq(facts.n_kept_most, 1);
@@ -331,9 +331,9 @@ Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
     for (uint64_t bound = 16 * 1024; bound <= 4u << 20; bound *= 2)
         for (unsigned n_workers = 0; n_workers <= 16; n_workers += 4)
             for (uint64_t tile = BLOCK; tile <= 1u << 20; tile *= 16) {
-                const berth_run_settings settings = {
+                const bth_run_settings settings = {
                     .n_workers = n_workers, .tile_nbytes = tile, .memory_nbytes = bound};
-                berth_run_facts facts = run(plan, file.bytes, &settings);
+                bth_run_facts facts = run(plan, file.bytes, &settings);
                 cr_assert_leq(facts.memory_nbytes, bound, "%u workers, tiles of %llu", n_workers,
                               (unsigned long long)tile);
             }
@@ -356,7 +356,7 @@ Test(blocks, of_little_memory_are_written_by_fewer_workers)
     compose(&file, records, 1, 64, true);
     berth_plan *plan = plan_of(records, 1, BERTH_RECORDS_COMPLETE, "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const berth_run_settings settings = {
+        const bth_run_settings settings = {
             .n_workers = 8, .tile_nbytes = 4 * mib, .memory_nbytes = cases[i].bound_nbytes * mib};
         uint64_t nbytes = run(plan, file.bytes, &settings).memory_nbytes;
         cr_expect(nbytes >= cases[i].least_nbytes * mib && nbytes <= cases[i].most_nbytes * mib,
@@ -368,17 +368,17 @@ Test(blocks, of_little_memory_are_written_by_fewer_workers)
     free(bytes);
 }
 
-static berth_run_settings settings_of(const char *assignments, const berth_plan *plan,
-                                      uint32_t block_nbytes)
+static bth_run_settings settings_of(const char *assignments, const berth_plan *plan,
+                                    uint32_t block_nbytes)
 {
-    const berth_output output = {.block_nbytes = block_nbytes};
+    const bth_output output = {.block_nbytes = block_nbytes};
     struct berth_config config;
     berth_error error;
 
     cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
-    return berth_run_settings_of(&config, plan, &output);
+    return bth_run_settings_of(&config, plan, &output);
 }
 
 Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
@@ -388,7 +388,7 @@ Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
 
     cr_expect_eq(settings_of("", &small, BLOCK).n_workers, 8);
     cr_expect_eq(settings_of("io.threads=2", &small, BLOCK).n_workers, 2);
-    cr_expect_leq(settings_of("", &small, 0).n_workers, berth_pool_measure());
+    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_pool_measure());
     cr_expect_eq(settings_of("", &small, BLOCK).memory_nbytes, 56u << 20);
     cr_expect_eq(settings_of("", &some, BLOCK).memory_nbytes, 32u << 20);
     cr_expect_eq(settings_of("", &large, BLOCK).memory_nbytes, 20u << 20);

@@ -128,9 +128,9 @@ Test(commit, a_private_file_is_private_from_its_first_byte)
 
     test_write_file(path, "old", 3);
     cr_assert_eq(chmod(path, 0640), 0);
-    berth_system.fchmod = look_and_fchmod;
+    bth_system.fchmod = look_and_fchmod;
     save_well(path, 1000);
-    berth_system_restore();
+    bth_system_restore();
     umask(before);
     cr_assert_eq(mode_before_fchmod, 0600);
     cr_assert_eq(mode_of(path), 0640);
@@ -154,9 +154,9 @@ Test(commit, a_link_that_takes_the_files_place_meanwhile_gives_no_rights)
 
     test_write_file(path, "old", 3);
     cr_assert_eq(chmod(path, 0600), 0);
-    berth_system.faccessat = access_and_swap;
+    bth_system.faccessat = access_and_swap;
     cr_assert_eq(save(path, 1000, &error), BERTH_E_SYSTEM, "%s", error.message);
-    berth_system_restore();
+    bth_system_restore();
     snprintf(expected, sizeof expected,
              "%.500s: cannot be replaced: it is no regular file any more: Device or resource busy",
              path);
@@ -313,20 +313,20 @@ Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing)
 
 Test(commit, names_of_temporaries_are_told_exactly)
 {
-    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef.tmp"));
-    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-0.tmp"));
-    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-15.tmp"));
-    cr_assert(berth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdef.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-16.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-01.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdeg.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcde.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef0.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789ABCDEF.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-0123456789abcdef.tmp~"));
-    cr_assert_not(berth_temporary_is_name("berth-0123456789abcdef.tmp"));
-    cr_assert_not(berth_temporary_is_name(".berth-.tmp"));
+    cr_assert(bth_temporary_is_name(".berth-0123456789abcdef.tmp"));
+    cr_assert(bth_temporary_is_name(".berth-0123456789abcdef-0.tmp"));
+    cr_assert(bth_temporary_is_name(".berth-0123456789abcdef-15.tmp"));
+    cr_assert(bth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdef.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef-16.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef-01.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef-.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef-0123456789abcdeg.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcde.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef0.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789ABCDEF.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-0123456789abcdef.tmp~"));
+    cr_assert_not(bth_temporary_is_name("berth-0123456789abcdef.tmp"));
+    cr_assert_not(bth_temporary_is_name(".berth-.tmp"));
 }
 
 /* F4, X5 */
@@ -334,7 +334,7 @@ Test(commit, what_certainly_is_dead_is_removed_and_only_that)
 {
     static const char *const names[] = {".berth-kept.tmp", ".berth-00000000000000bb.tmp",
                                         ".berth-00000000000000bb-0.tmp", "x.tmp"};
-    char *paths[4], *path = test_path(folder, "model.pt"), *slots[5], owner[BERTH_OWNER_NBYTES];
+    char *paths[4], *path = test_path(folder, "model.pt"), *slots[5], owner[BTH_OWNER_NBYTES];
 
     for (size_t i = 0; i < 4; i++) {
         paths[i] = test_path(folder, names[i]);
@@ -344,12 +344,12 @@ Test(commit, what_certainly_is_dead_is_removed_and_only_that)
         slots[i] = temporary_path(folder, "model.pt", i);
     leave_temporary(slots[0]);
     leave_temporary(slots[1]); /* of this process, which is there */
-    cr_assert(berth_owner_of_this(owner));
-    cr_assert_eq(setxattr(slots[1], BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    cr_assert(bth_owner_of_this(owner));
+    cr_assert_eq(setxattr(slots[1], BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
     leave_temporary(slots[2]); /* of another host: another boot id */
     owner[2] = owner[2] == 'a' ? 'b' : 'a';
     strcpy(strrchr(owner, ' '), " 1");
-    cr_assert_eq(setxattr(slots[2], BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    cr_assert_eq(setxattr(slots[2], BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
     test_write_file(slots[3], "of nobody", 9);
     leave_temporary(slots[4]);
     save_well(path, 1000);
@@ -384,9 +384,9 @@ Test(commit, more_saves_than_slots_find_names_without_a_listing)
         test_write_file(slot, "of nobody", 9);
         free(slot);
     }
-    berth_system.getdents64 = count_listings;
+    bth_system.getdents64 = count_listings;
     save_well(path, 1000);
-    berth_system_restore();
+    bth_system_restore();
     cr_assert_eq(n_listed, 0);
     cr_assert(is_checkpoint(path, 1000));
     cr_assert_eq(test_folder_count(folder), 17);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "format/value.h"
+#include "format/values/value.h"
 #include "io/staging.h"
 #include "tests/save/device_scene.h"
 
@@ -17,7 +17,7 @@ static void set_up(void)
 {
     folder = test_folder_new();
     path = test_path(folder, "archive.pt");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     scene_begin(&scene);
 }
 
@@ -36,12 +36,12 @@ TestSuite(save_device, .init = set_up, .fini = tear_down, .timeout = 60);
     {                                                                                              \
         name();                                                                                    \
         scene_end(&scene);                                                                         \
-        berth_staging_trim();                                                                      \
-        const berth_simulated_live live = berth_simulated_seen();                                  \
+        bth_staging_trim();                                                                        \
+        const bth_simulated_live live = bth_simulated_seen();                                      \
         cr_expect_eq(live.memory_nbytes, 0);                                                       \
         cr_expect_eq(live.pinned_nbytes, 0);                                                       \
         cr_expect_eq(live.n_streams + live.n_events, 0);                                           \
-        berth_simulated_set(NULL);                                                                 \
+        bth_simulated_set(NULL);                                                                   \
     }                                                                                              \
     static void name(void)
 
@@ -102,17 +102,17 @@ DEVICE_TEST(a_file_is_the_same_as_from_main_memory)
 
 DEVICE_TEST(late_copies_in_any_order_are_waited_for)
 {
-    const berth_simulated_machine late = {.n_devices = 2,
-                                          .memory_nbytes = UINT64_MAX,
-                                          .pinned_nbytes = UINT64_MAX,
-                                          .latest_nanoseconds = 300000,
-                                          .seed = 7};
+    const bth_simulated_machine late = {.n_devices = 2,
+                                        .memory_nbytes = UINT64_MAX,
+                                        .pinned_nbytes = UINT64_MAX,
+                                        .latest_nanoseconds = 300000,
+                                        .seed = 7};
 
-    berth_simulated_set(&late);
+    bth_simulated_set(&late);
     check_save("io.threads=4 io.chunk_nbytes=16384");
     check_save("io.threads=1 io.chunk_nbytes=16384 save.method=direct");
     check_save("io.threads=4 io.chunk_nbytes=8192 save.method=direct");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
 }
 
 static int append(void *context, const void *buffer, size_t nbytes, uint64_t offset)
@@ -161,24 +161,24 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     static const float early[1000];
     void *pinned;
     const int64_t n = 1000;
-    berth_device_stream kernels;
-    berth_device_event ready;
+    bth_device_stream kernels;
+    bth_device_event ready;
     uintptr_t address;
     berth_job *job;
     uint8_t *file;
     size_t nbytes;
 
-    cr_assert_eq(berth_pinned_allocate(scene.device[0], sizeof early, &pinned, &error), 0);
+    cr_assert_eq(bth_pinned_allocate(scene.device[0], sizeof early, &pinned, &error), 0);
     float *late = pinned;
     for (size_t i = 0; i < 1000; i++)
         late[i] = (float)i;
-    cr_assert_eq(berth_device_allocate(scene.device[0], sizeof early, &address, &error), 0);
+    cr_assert_eq(bth_device_allocate(scene.device[0], sizeof early, &address, &error), 0);
     scene_put(scene.device[0], address, early, sizeof early);
-    cr_assert_eq(berth_device_stream_open(scene.device[0], &kernels, &error), 0);
-    cr_assert_eq(berth_device_event_open(scene.device[0], &ready, &error), 0);
-    berth_simulated_hold(&kernels, true); /* the kernels that make the bytes */
-    cr_assert_eq(berth_device_copy_to_device(&kernels, address, late, sizeof early, &error), 0);
-    cr_assert_eq(berth_device_event_record(&ready, &kernels, &error), 0);
+    cr_assert_eq(bth_device_stream_open(scene.device[0], &kernels, &error), 0);
+    cr_assert_eq(bth_device_event_open(scene.device[0], &ready, &error), 0);
+    bth_simulated_hold(&kernels, true); /* the kernels that make the bytes */
+    cr_assert_eq(bth_device_copy_to_device(&kernels, address, late, sizeof early, &error), 0);
+    cr_assert_eq(bth_device_event_record(&ready, &kernels, &error), 0);
     berth_storage *storage = berth_device_storage_new(scene.tree, BERTH_FLOAT32, address,
                                                       sizeof early, "simulated", ready.native);
     berth_value *tensor = berth_tensor_value(
@@ -187,16 +187,16 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     cr_assert_eq(berth_save_begin(path, tensor, 0, NULL, &job, &error), 0, "%s", error.message);
     cr_expect_not(berth_job_is_staged(job));
     usleep(20000);
-    berth_simulated_hold(&kernels, false);
+    bth_simulated_hold(&kernels, false);
     cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
     berth_job_free(job);
     file = test_read_file(path, &nbytes);
     cr_expect_not_null(memmem(file, nbytes, late, sizeof early), "the bytes behind the event");
     cr_expect_not_null(memmem(file, nbytes, "simulated:0", 11), "\"simulated\" is the first one");
-    berth_device_event_close(&ready);
-    berth_device_stream_close(&kernels);
-    berth_device_release(scene.device[0], address);
-    berth_pinned_release(scene.device[0], pinned);
+    bth_device_event_close(&ready);
+    bth_device_stream_close(&kernels);
+    bth_device_release(scene.device[0], address);
+    bth_pinned_release(scene.device[0], pinned);
     free(file);
 }
 
@@ -298,22 +298,22 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
         "its context died and was opened anew: what was in it is gone"};
     char message[300];
     uint8_t bytes[4];
-    berth_device_handle *again;
+    bth_device_handle *again;
     const berth_storage *storage =
         berth_value_tensor(berth_dict_get(scene.state, "part1"))->storage;
 
-    berth_simulated_reset(0);
+    bth_simulated_reset(0);
     scene.address[0] = scene.address[1] = 0; /* nothing to be released */
     for (int round = 0; round < 2; round++) {
         snprintf(message, sizeof message, "%s: data/0: simulated:0: %s", path, told[round]);
         cr_expect_eq(berth_save(path, scene.state, NULL, &error), BERTH_E_DEVICE);
         cr_expect_str_eq(error.message, message);
         cr_expect_eq(test_folder_count(folder), 0);
-        berth_error_clear(&error);
+        bth_error_clear(&error);
         cr_expect_eq(storage->read(storage, bytes, 4, 0, &error), BERTH_E_DEVICE);
         cr_expect_not_null(strstr(error.message, told[round]), "%s", error.message);
-        berth_error_clear(&error);
-        cr_assert_eq(berth_device_open("simulated:0", &again, &error), 0, "%s", error.message);
+        bth_error_clear(&error);
+        cr_assert_eq(bth_device_open("simulated:0", &again, &error), 0, "%s", error.message);
     }
 }
 
@@ -326,7 +326,7 @@ DEVICE_TEST(memory_that_was_freed_fails_the_save_before_anything_is_written)
              "%s: data/1: simulated:0: 280000 bytes at 0x%zx are not this device's memory, or not "
              "any more",
              path, (size_t)scene.address[1]);
-    berth_device_release(scene.device[1], scene.address[1]);
+    bth_device_release(scene.device[1], scene.address[1]);
     scene.address[1] = 0;
     cr_expect_eq(berth_save(path, scene.state, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, message);

@@ -19,7 +19,7 @@ static void set_up(void)
 {
     folder = test_folder_new();
     path = test_path(folder, "archive.pt");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     scene_begin(&scene);
 }
 
@@ -106,18 +106,18 @@ Test(save_device_job, that_fails_behind_its_staging_tells_it_at_its_end)
 
 /* A stream of the program's, held: its event does not come. */
 typedef struct kernels {
-    berth_device_stream stream;
-    berth_device_event ready;
+    bth_device_stream stream;
+    bth_device_event ready;
     berth_tree *tree;
     berth_value *state;
 } kernels;
 
 static void begin_kernels(kernels *held)
 {
-    cr_assert_eq(berth_device_stream_open(scene.device[0], &held->stream, &error), 0);
-    cr_assert_eq(berth_device_event_open(scene.device[0], &held->ready, &error), 0);
-    berth_simulated_hold(&held->stream, true);
-    cr_assert_eq(berth_device_event_record(&held->ready, &held->stream, &error), 0);
+    cr_assert_eq(bth_device_stream_open(scene.device[0], &held->stream, &error), 0);
+    cr_assert_eq(bth_device_event_open(scene.device[0], &held->ready, &error), 0);
+    bth_simulated_hold(&held->stream, true);
+    cr_assert_eq(bth_device_event_record(&held->ready, &held->stream, &error), 0);
     held->tree = berth_tree_new(&error);
     held->state = scene_value(&scene, held->tree, true, held->ready.native);
 }
@@ -125,8 +125,8 @@ static void begin_kernels(kernels *held)
 static void end_kernels(kernels *held)
 {
     berth_tree_free(held->tree);
-    berth_device_event_close(&held->ready);
-    berth_device_stream_close(&held->stream);
+    bth_device_event_close(&held->ready);
+    bth_device_stream_close(&held->stream);
 }
 
 static void check_event(const char *options)
@@ -141,7 +141,7 @@ static void check_event(const char *options)
     cr_assert_eq(berth_save_begin(path, held.state, 0, NULL, &job, &error), 0, "%s", error.message);
     usleep(20000);
     cr_expect_not(berth_job_is_staged(job), "%s: before the event", options);
-    berth_simulated_hold(&held.stream, false);
+    bth_simulated_hold(&held.stream, false);
     cr_expect_eq(berth_job_wait(job, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
     berth_job_free(job);
@@ -170,12 +170,12 @@ Test(save_device_job, is_cancelled_while_it_waits_for_an_event)
     begin_kernels(&held);
     cr_assert_eq(berth_save_begin(path, held.state, 0, NULL, &job, &error), 0);
     cr_expect(berth_job_cancel(job));
-    berth_simulated_hold(&held.stream, false);
+    bth_simulated_hold(&held.stream, false);
     cr_expect_eq(berth_job_wait(job, &error), BERTH_E_CANCELLED, "%s", error.message);
     berth_job_free(job);
     end_kernels(&held);
     cr_expect_eq(test_folder_count(folder), 1);
-    cr_expect_eq(berth_simulated_seen().n_streams, 0);
+    cr_expect_eq(bth_simulated_seen().n_streams, 0);
 }
 
 /* ---- forks ---- */

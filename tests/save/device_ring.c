@@ -20,7 +20,7 @@ static void set_up(void)
 {
     folder = test_folder_new();
     path = test_path(folder, "archive.pt");
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     scene_begin(&scene);
 }
 
@@ -61,10 +61,10 @@ static void check_saved(const char *options)
 
 static void check_ring(const char *options, uint64_t ring_nbytes)
 {
-    berth_staging_trim();
+    bth_staging_trim();
     check_saved(options);
-    cr_expect_eq(berth_staging_kept_nbytes(), ring_nbytes, "%s: %llu", options,
-                 (unsigned long long)berth_staging_kept_nbytes());
+    cr_expect_eq(bth_staging_kept_nbytes(), ring_nbytes, "%s: %llu", options,
+                 (unsigned long long)bth_staging_kept_nbytes());
     cr_expect_geq(stats.memory_nbytes, ring_nbytes, "%s", options);
     cr_expect_leq(stats.memory_nbytes, ring_nbytes + MIB, "%s", options);
 }
@@ -92,29 +92,29 @@ Test(save_ring, what_is_said_of_buffers_goes_before_what_is_measured)
 Test(save_ring, is_pinned_once_and_kept)
 {
     check_saved("io.threads=3");
-    uint64_t n = berth_simulated_n_calls(BERTH_SIMULATED_PIN);
+    uint64_t n = bth_simulated_n_calls(BTH_SIMULATED_PIN);
     cr_expect_eq(n, 3);
     check_saved("io.threads=3");
     check_saved("io.threads=1");
-    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), n);
+    cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_PIN), n);
 }
 
 Test(save_ring, is_not_pinned_when_that_is_off)
 {
     check_saved("save.use_pinned_memory_for_d2h=off io.threads=4");
     check_saved("save.use_pinned_memory_for_d2h=off io.threads=1 save.method=direct");
-    cr_expect_eq(berth_simulated_n_calls(BERTH_SIMULATED_PIN), 0);
-    cr_expect_eq(berth_simulated_seen().pinned_nbytes, 0);
-    cr_expect_eq(berth_staging_kept_nbytes(), 0);
+    cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_PIN), 0);
+    cr_expect_eq(bth_simulated_seen().pinned_nbytes, 0);
+    cr_expect_eq(bth_staging_kept_nbytes(), 0);
     cr_expect_geq(stats.memory_nbytes, 3 * 2 * MIB);
 }
 
 Test(save_ring, comes_from_the_driver_where_memory_cannot_be_registered)
 {
-    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
-                                                   .memory_nbytes = UINT64_MAX,
-                                                   .pinned_nbytes = UINT64_MAX,
-                                                   .cannot_register = true});
+    bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
+                                               .memory_nbytes = UINT64_MAX,
+                                               .pinned_nbytes = UINT64_MAX,
+                                               .cannot_register = true});
     check_ring("io.threads=4", 4 * 2 * MIB);
     check_ring("io.threads=3 save.method=direct", 3 * 2 * MIB);
 }
@@ -168,8 +168,8 @@ static void keep_log(void *context, const char *message)
 
 static void pin_at_most(uint64_t nbytes)
 {
-    berth_staging_trim();
-    berth_simulated_set(&(berth_simulated_machine){
+    bth_staging_trim();
+    bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = nbytes});
 }
 
@@ -218,11 +218,11 @@ static int save_snapshot(const char *options)
 Test(save_ring, carries_snapshots_too)
 {
     cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB"), 0, "%s", error.message);
-    cr_expect_eq(berth_staging_kept_nbytes(), 4 * 2 * MIB);
-    berth_staging_trim();
+    cr_expect_eq(bth_staging_kept_nbytes(), 4 * 2 * MIB);
+    bth_staging_trim();
     cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB io.memory_nbytes=5MiB"), 0, "%s",
                  error.message);
-    cr_expect_eq(berth_staging_kept_nbytes(), 2 * 2 * MIB);
+    cr_expect_eq(bth_staging_kept_nbytes(), 2 * 2 * MIB);
     cr_expect_eq(save_snapshot("io.memory_nbytes=2MiB"), BERTH_E_MEMORY);
     cr_expect_not_null(strstr(error.message, ", and 2097152 for buffers; io.memory_nbytes is "),
                        "%s", error.message);
@@ -243,7 +243,7 @@ static int note_copies(void *context, const void *buffer, size_t nbytes, uint64_
 
     (void)buffer, (void)nbytes, (void)offset;
     if (*n_copies == 0)
-        *n_copies = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+        *n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
     return 0;
 }
 
@@ -254,7 +254,7 @@ Test(save_ring, tiles_are_copied_while_others_are_written)
     const berth_sink sink = {.write = note_copies, .context = &n_copies};
 
     cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=64KiB", &error), 0);
-    uint64_t n_before = berth_simulated_n_calls(BERTH_SIMULATED_COPY);
+    uint64_t n_before = bth_simulated_n_calls(BTH_SIMULATED_COPY);
     cr_assert_eq(berth_save_sink(&sink, NULL, scene.state, NULL, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
     cr_expect_eq(n_copies - n_before, 4, "two of the first tile, and two tiles ahead: %llu",
@@ -266,11 +266,11 @@ Test(save_ring, what_limited_the_save_is_told)
     const berth_sink slow = {.write = sleep_and_write};
     const berth_call call = {.stats = &stats};
 
-    berth_simulated_set(&(berth_simulated_machine){.n_devices = 2,
-                                                   .memory_nbytes = UINT64_MAX,
-                                                   .pinned_nbytes = UINT64_MAX,
-                                                   .latest_nanoseconds = 40000000,
-                                                   .seed = 1});
+    bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
+                                               .memory_nbytes = UINT64_MAX,
+                                               .pinned_nbytes = UINT64_MAX,
+                                               .latest_nanoseconds = 40000000,
+                                               .seed = 1});
     cr_assert_eq(save("io.threads=2 save.durability=none save.method=buffered"), 0);
     cr_expect_str_eq(stats.limited_by, "device");
     cr_expect_gt(stats.device_seconds, 0.01);
@@ -279,7 +279,7 @@ Test(save_ring, what_limited_the_save_is_told)
     cr_assert_eq(save("save.compute_crc32=off save.method=buffered"), 0);
     cr_expect_eq(stats.crc32_seconds, 0);
     cr_expect_gt(stats.render_seconds, 0);
-    berth_simulated_set(NULL);
+    bth_simulated_set(NULL);
     cr_assert_eq(berth_save_sink(&slow, NULL, scene.state, &call, &error), 0);
     cr_expect_str_eq(stats.limited_by, "disk");
     cr_expect_gt(stats.disk_seconds, 0.009);

@@ -26,7 +26,7 @@ static const struct {
 typedef struct device_scene {
     float *host[SCENE_N];
     uintptr_t address[SCENE_N];
-    berth_device_handle *device[SCENE_N]; /* NULL: the host */
+    bth_device_handle *device[SCENE_N]; /* NULL: the host */
     berth_tree *tree;
     berth_value *state; /* from the devices */
     uint8_t *expected;  /* saved from the host, with the same locations */
@@ -40,17 +40,17 @@ static inline void scene_must(int status, const berth_error *error)
 }
 
 /* Copies, and waits. */
-static inline void scene_put(berth_device_handle *device, uintptr_t to, const void *bytes,
+static inline void scene_put(bth_device_handle *device, uintptr_t to, const void *bytes,
                              size_t nbytes)
 {
-    berth_device_stream stream;
+    bth_device_stream stream;
     berth_error error;
 
-    berth_error_clear(&error);
-    scene_must(berth_device_stream_open(device, &stream, &error), &error);
-    scene_must(berth_device_copy_to_device(&stream, to, bytes, nbytes, &error), &error);
-    scene_must(berth_device_stream_wait(&stream, &error), &error);
-    berth_device_stream_close(&stream);
+    bth_error_clear(&error);
+    scene_must(bth_device_stream_open(device, &stream, &error), &error);
+    scene_must(bth_device_copy_to_device(&stream, to, bytes, nbytes, &error), &error);
+    scene_must(bth_device_stream_wait(&stream, &error), &error);
+    bth_device_stream_close(&stream);
 }
 
 static inline size_t scene_nbytes(size_t i)
@@ -67,14 +67,14 @@ static inline void scene_fill(device_scene *scene, size_t i)
 {
     berth_error error;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     scene->host[i] = malloc(scene_nbytes(i) + 1);
     for (size_t j = 0; j < scene_parts[i].n; j++)
         scene->host[i][j] = (float)(j * 7 + i) * 0.37f;
     if (strcmp(scene_location(i), "cpu") == 0)
         return;
-    scene_must(berth_device_open(scene_location(i), &scene->device[i], &error), &error);
-    scene_must(berth_device_allocate(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
+    scene_must(bth_device_open(scene_location(i), &scene->device[i], &error), &error);
+    scene_must(bth_device_allocate(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
                &error);
     scene_put(scene->device[i], scene->address[i], scene->host[i], scene_nbytes(i));
 }
@@ -135,7 +135,7 @@ static inline void scene_release(device_scene *scene)
 {
     for (size_t i = 0; i < SCENE_N; i++) {
         if (scene->device[i])
-            berth_device_release(scene->device[i], scene->address[i]);
+            bth_device_release(scene->device[i], scene->address[i]);
         scene->address[i] = 0;
     }
 }

@@ -25,7 +25,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     free(path), free(leftover), free(other);
     test_folder_remove(folder);
 }
@@ -71,9 +71,9 @@ static int fsetxattr_on_full(int fd, const char *name, const void *value, size_t
 static void fill_disk(int (*kill)(pid_t process, int number))
 {
     n_claims = 0;
-    berth_system.setxattr = setxattr_on_full;
-    berth_system.fsetxattr = fsetxattr_on_full;
-    berth_system.kill = kill;
+    bth_system.setxattr = setxattr_on_full;
+    bth_system.fsetxattr = fsetxattr_on_full;
+    bth_system.kill = kill;
 }
 
 /* The save ends well at the last moment: its temporary gets the target's name, and its process is
@@ -111,12 +111,12 @@ static void ignore(void *context, const berth_temporary *found)
 /* As a save that runs: of this process. */
 static void leave_mine(void)
 {
-    char owner[BERTH_OWNER_NBYTES];
+    char owner[BTH_OWNER_NBYTES];
 
     (void)unlink(path), (void)unlink(leftover), (void)unlink(other);
     test_write_file(leftover, OLD, strlen(OLD));
-    cr_assert(berth_owner_of_this(owner));
-    cr_assert_eq(setxattr(leftover, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    cr_assert(bth_owner_of_this(owner));
+    cr_assert_eq(setxattr(leftover, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
 }
 
 /* Looks at the leftover, and removes what is left over. */
@@ -153,7 +153,7 @@ Test(leftovers, on_a_full_disk_nothing_that_has_a_name_is_emptied)
             cr_assert_eq(link(leftover, other), 0);
         fill_disk(cases[i % 3].kill);
         remove_by((int)(i / 6));
-        berth_system_restore();
+        bth_system_restore();
         const char *kept = cases[i % 3].kill == kill_gone ? other : path;
         cr_assert(holds(kept, OLD, strlen(OLD)), "%s, %zu: emptied", what, i);
         if (cases[i % 3].kill == kill_too_late_and_next)
@@ -169,7 +169,7 @@ Test(leftovers, on_a_full_disk_what_is_dead_gives_its_room)
         leave_mine();
         fill_disk(kill_gone);
         remove_by(remover);
-        berth_system_restore();
+        bth_system_restore();
         cr_assert_geq(n_claims, 2, "it was claimed once");
         struct stat status;
         if (stat(leftover, &status) == 0) /* nothing can be claimed here */
@@ -241,8 +241,8 @@ Test(leftovers, numbers_of_links_are_not_needed)
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
     berth_error error;
 
-    berth_system.fstat = fstat_without_links;
-    berth_system.fstatat = fstatat_without_links;
+    bth_system.fstat = fstat_without_links;
+    bth_system.fstatat = fstatat_without_links;
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(berth_save_records(path, NULL, records, 1, 0, NULL, &error), 0, "%s",
                      error.message);
@@ -275,7 +275,7 @@ Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
         test_write_file(path, "old", 3);
         write_errno = failures[i % 4];
         n_writes = 0;
-        berth_system.pwrite = pwrite_fails_once;
+        bth_system.pwrite = pwrite_fails_once;
         cr_assert_eq(berth_atomic_begin(path, 8, NULL, &file, &error), 0, "%s", error.message);
         int status = berth_atomic_write(file, "half", 4, 0, &error);
         cr_assert_lt(status, 0);
@@ -284,7 +284,7 @@ Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
         if (i >= 4)
             (void)berth_atomic_write(file, "half", 4, 4, NULL);
         cr_assert_eq(berth_atomic_commit(file, &why), status, "%s: saved all the same", message);
-        berth_system_restore();
+        bth_system_restore();
         cr_assert_eq(why.system_errno, write_errno);
         cr_assert_str_eq(why.message, message);
         cr_assert(holds(path, "old", 3));

@@ -25,7 +25,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     free(path), free(bytes);
     test_folder_remove(folder);
 }
@@ -51,16 +51,16 @@ static int no_fstatfs(int fd, struct statfs *status)
     return -1;
 }
 
-static berth_method choose(const char *options, uint64_t nbytes)
+static bth_method choose(const char *options, uint64_t nbytes)
 {
     struct berth_config config;
     berth_error error;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
     berth_config_unpatch(NULL);
-    return berth_method_choose(&config, -1, nbytes);
+    return bth_method_choose(&config, -1, nbytes);
 }
 
 /* /proc/meminfo with 5 GiB to be had, and no groups. */
@@ -111,16 +111,16 @@ Test(method, auto_goes_by_file_system_size_memory_and_durability)
     };
 
     test_write_file(path, memory, sizeof memory - 1);
-    berth_system.open = open_little_memory;
-    berth_system.fstatfs = fstatfs_of_type;
+    bth_system.open = open_little_memory;
+    bth_system.fstatfs = fstatfs_of_type;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         type = cases[i].type;
-        berth_method method = choose(cases[i].options, cases[i].nbytes);
+        bth_method method = choose(cases[i].options, cases[i].nbytes);
         cr_expect_eq(method.is_direct, cases[i].is_direct, "%zu", i);
         cr_expect_str_eq(method.reason, cases[i].reason, "%zu", i);
         cr_expect_eq(method.is_durable, !strstr(cases[i].options, "none"), "%zu", i);
     }
-    berth_system.fstatfs = no_fstatfs;
+    bth_system.fstatfs = no_fstatfs;
     cr_expect_not(choose("", 4096 * MIB).is_direct);
 }
 
@@ -165,17 +165,17 @@ Test(method, the_second_description_is_of_the_same_file_or_none)
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     char *other = test_path(folder, "other.pt");
     const char *reason;
-    berth_direct direct;
+    bth_direct direct;
 
     other_path = other;
-    berth_system.open = open_other;
-    cr_assert_not(berth_direct_open(fd, &direct, &reason));
+    bth_system.open = open_other;
+    cr_assert_not(bth_direct_open(fd, &direct, &reason));
     cr_assert_eq(direct.fd, -1);
     cr_assert_str_eq(reason, "the file cannot be opened a second time");
-    berth_system.open = open_plain;
-    cr_assert(berth_direct_open(fd, &direct, &reason));
+    bth_system.open = open_plain;
+    cr_assert(bth_direct_open(fd, &direct, &reason));
     cr_assert_neq(direct.fd, fd);
-    berth_direct_close(&direct);
+    bth_direct_close(&direct);
     close(fd);
     free(other);
 }
@@ -194,27 +194,27 @@ Test(method, alignment_is_what_the_file_tells_and_at_least_a_block)
     };
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     const char *reason;
-    berth_direct direct;
+    bth_direct direct;
 
-    berth_system.open = open_plain;
-    berth_system.statx = statx_tells;
+    bth_system.open = open_plain;
+    bth_system.statx = statx_tells;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         offset_align = cases[i].offset;
         memory_align = cases[i].memory;
-        cr_expect_eq(berth_direct_open(fd, &direct, &reason), cases[i].works, "%zu", i);
+        cr_expect_eq(bth_direct_open(fd, &direct, &reason), cases[i].works, "%zu", i);
         if (!cases[i].works) {
             cr_expect_str_eq(reason, "the file system has no direct writes");
             continue;
         }
         cr_expect_eq(direct.block_nbytes, cases[i].block, "%zu", i);
         cr_expect_eq(direct.memory_alignment, cases[i].aligned, "%zu", i);
-        berth_direct_close(&direct);
+        bth_direct_close(&direct);
     }
-    berth_system.statx = statx_fails;
-    cr_expect(berth_direct_open(fd, &direct, &reason));
+    bth_system.statx = statx_fails;
+    cr_expect(bth_direct_open(fd, &direct, &reason));
     cr_expect_eq(direct.block_nbytes, 4096);
     cr_expect_eq(direct.memory_alignment, 4096);
-    berth_direct_close(&direct);
+    bth_direct_close(&direct);
     close(fd);
 }
 
@@ -272,23 +272,23 @@ static int getrlimit_of_file(int resource, struct rlimit *limit)
 Test(method, is_told_with_its_reason)
 {
     const char *reason;
-    berth_direct direct;
+    bth_direct direct;
 
     int fd = open(path, O_RDWR | O_CREAT, 0600);
-    bool possible = berth_direct_open(fd, &direct, &reason);
-    berth_direct_close(&direct);
+    bool possible = bth_direct_open(fd, &direct, &reason);
+    bth_direct_close(&direct);
     close(fd);
     check_told("", "buffered", "the file is small");
     check_told("save.method=buffered", "buffered", "save.method=buffered");
     if (!possible)
         cr_skip_test("no direct writes here");
     check_told("save.method=direct", "direct", "save.method=direct");
-    berth_system.pwrite = refuse_direct;
+    bth_system.pwrite = refuse_direct;
     check_told(SMALL, "direct, then buffered",
                "a direct write was refused (EINVAL), the rest was buffered");
     cr_expect_eq(n_refused, 1, "direct writes are off after the first that is refused");
-    berth_system.pwrite = pwrite;
-    berth_system.getrlimit = getrlimit_of_file;
+    bth_system.pwrite = pwrite;
+    bth_system.getrlimit = getrlimit_of_file;
     check_told(SMALL, "buffered",
                "the limit of a file's size leaves no room for a whole last block");
 }
@@ -353,13 +353,13 @@ static int no_writeback(int fd, off_t offset, off_t nbytes, unsigned flags)
 
 Test(method, buffered_bytes_start_for_the_disk_only_where_they_must_get_there)
 {
-    berth_system.sync_file_range = count_writeback;
+    bth_system.sync_file_range = count_writeback;
     save(path, BUFFERED "save.durability=none");
     cr_expect_eq(n_started, 0);
     berth_stats stats = save(path, BUFFERED "save.durability=full");
     cr_expect_eq(started_nbytes, stats.moved_nbytes);
     n_started = 0;
-    berth_system.sync_file_range = no_writeback;
+    bth_system.sync_file_range = no_writeback;
     save(path, BUFFERED "save.durability=full");
     cr_expect_eq(n_started, 1, "not asked again where it cannot be");
 }

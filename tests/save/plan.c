@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "save/names.h"
+#include "save/archive_name.h"
 #include "save/plan.h"
 #include "tests/save/records.h"
 
@@ -15,8 +15,8 @@ static berth_plan *plan_of(const char *archive, const berth_new_record *records,
     struct berth_config config = config_of(assignments);
     berth_plan *plan = NULL;
 
-    berth_error_clear(error);
-    int status = berth_plan_records(archive, records, n_records, flags, &config, &plan, error);
+    bth_error_clear(error);
+    int status = bth_plan_records(archive, records, n_records, flags, &config, &plan, error);
     cr_assert_eq(status, error->code);
     cr_assert_eq(plan == NULL, status < 0);
     return plan;
@@ -113,8 +113,8 @@ Test(plan, complete_records_are_all_there_is_in_their_order)
 
     cr_assert_eq(berth_plan_count(plan), 4);
     for (size_t i = 0; i < 4; i++)
-        cr_assert_str_eq(berth_plan_name(plan, i), records[i].name);
-    cr_assert_eq(plan->id_index, BERTH_NO_RECORD);
+        cr_assert_str_eq(bth_plan_name(plan, i), records[i].name);
+    cr_assert_eq(plan->id_index, BTH_NO_RECORD);
     cr_assert_eq(plan->tail_offset, plan->directory_offset);
     berth_plan_free(plan);
 }
@@ -131,17 +131,16 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
                                             {.name = "data/1", .nbytes = 8, .data = "?"}};
         berth_error error;
         berth_plan *plan = plan_of("big", records, 3, 0, "", &error);
-        const berth_place *big = &plan->records[4].place, *after = &plan->records[5].place;
+        const bth_place *big = &plan->records[4].place, *after = &plan->records[5].place;
         cr_assert_eq(big->zip64_nbytes, own[i]);
         cr_assert_eq(big->descriptor_nbytes, own[i] ? 24 : 16);
         cr_assert_eq(after->header_offset, big->data_offset + sizes[i] + big->descriptor_nbytes);
         cr_assert_eq(after->zip64_nbytes, next[i]);
         cr_assert_eq(after->descriptor_nbytes, 24);
         cr_assert_eq(after->data_offset % 64, 0);
-        const berth_planned *last = &plan->records[7];
-        cr_assert_eq(plan->nbytes, last->central_offset +
-                                       berth_layout_central_nbytes(&last->place) +
-                                       BERTH_ZIP_END_NBYTES);
+        const bth_planned *last = &plan->records[7];
+        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->place) +
+                                       BTH_ZIP_END_NBYTES);
         berth_plan_free(plan);
     }
 }
@@ -288,16 +287,16 @@ Test(plan, the_archive_is_named_after_the_path_as_pytorch_does)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *name = berth_archive_name_of_path(cases[i][0]);
+        char *name = bth_archive_name_of_path(cases[i][0]);
         cr_assert_str_eq(name, cases[i][1], "%s gives %s", cases[i][0], name);
-        berth_release(name);
+        bth_release(name);
     }
     for (size_t n = 510; n <= 511; n++) { /* some file systems have such names */
         char path[600] = "";
         memset(path, 'n', n);
-        char *name = berth_archive_name_of_path(strcat(path, ".pt"));
+        char *name = bth_archive_name_of_path(strcat(path, ".pt"));
         cr_assert_eq(strlen(name), n == 510 ? n : strlen("archive"));
-        berth_release(name);
+        bth_release(name);
     }
 }
 
@@ -310,7 +309,7 @@ Test(plan, finding_by_offset_agrees_with_a_walk)
         size_t i = 0;
         while (i < plan->n_records && plan->records[i].place.next_offset <= offset)
             i++;
-        cr_assert_eq(berth_plan_find(plan, offset), i);
+        cr_assert_eq(bth_plan_find(plan, offset), i);
     }
     berth_plan_free(plan);
 }
@@ -331,10 +330,10 @@ Test(plan, no_memory_is_a_clean_error_wherever_it_happens)
         for (uint64_t nth = 1;; nth++) {
             berth_plan *plan = NULL;
             berth_error error;
-            berth_error_clear(&error);
+            bth_error_clear(&error);
             test_memory_watch();
             test_memory_refuse(nth, for_ever);
-            int status = berth_plan_records("x", records, 200, 0, &config, &plan, &error);
+            int status = bth_plan_records("x", records, 200, 0, &config, &plan, &error);
             berth_plan_free(plan);
             cr_assert_eq(test_memory_seen().live_nbytes, 0);
             test_memory_unwatch();

@@ -10,7 +10,7 @@
 
 /* Memory where one byte is stored wrongly. */
 struct spoiled {
-    berth_output_memory memory;
+    bth_output_memory memory;
     uint64_t at; /* UINT64_MAX: none */
 };
 
@@ -44,9 +44,9 @@ static berth_plan *sample_plan(const uint8_t *bytes)
     berth_error error;
 
     sample_records(bytes, records);
-    berth_error_clear(&error);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0);
-    cr_assert_eq(berth_plan_records("archive", records, N_SAMPLES, 0, &config, &plan, &error), 0);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_plan_records("archive", records, N_SAMPLES, 0, &config, &plan, &error), 0);
     return plan;
 }
 
@@ -54,23 +54,23 @@ static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, bert
 {
     struct spoiled spoiled = {.at = at,
                               .memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)}};
-    const berth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
-    const berth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
-    berth_run_facts facts;
+    const bth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
+    const bth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
+    bth_run_facts facts;
 
-    berth_error_clear(error);
-    berth_run(plan, &output, &settings, &facts, error);
+    bth_error_clear(error);
+    bth_run(plan, &output, &settings, &facts, error);
     free(spoiled.memory.bytes);
     return error->code;
 }
 
 static bool is_data(const berth_plan *plan, uint64_t at)
 {
-    size_t i = berth_plan_find(plan, at);
+    size_t i = bth_plan_find(plan, at);
 
     if (i == plan->n_records)
         return false;
-    const berth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].place;
     return at >= place->data_offset && at < place->data_offset + place->nbytes;
 }
 
@@ -111,9 +111,9 @@ Test(readback, with_debug_on_a_file_that_reads_back_wrongly_does_not_replace_the
 
     test_write_file(path, "old", 3);
     cr_assert_eq(berth_config_patch("debug=on", &error), 0);
-    berth_system.pwrite = pwrite_wrongly;
+    bth_system.pwrite = pwrite_wrongly;
     int status = berth_save_records(path, NULL, records, 1, 0, NULL, &error);
-    berth_system_restore();
+    bth_system_restore();
     cr_assert_lt(status, 0);
     FILE *file = fopen(path, "rb");
     cr_assert_eq(fread(old, 1, 4, file), 3);

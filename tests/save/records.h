@@ -17,7 +17,7 @@
 #include "config/fnv.h"
 #include "config/options.h"
 #include "format/checksum.h"
-#include "format/zip_write.h"
+#include "format/zip/zip_write.h"
 #include "save/temporary.h"
 #include "tests/support/support.h"
 
@@ -41,8 +41,8 @@ static inline uint8_t *sample_bytes(size_t nbytes)
 /* The name of a temporary of a target in its folder. Allocated. */
 static inline char *temporary_path(const char *folder, const char *target, int slot)
 {
-    char name[BERTH_TEMPORARY_NAME_NBYTES];
-    uint64_t hash = berth_fnv(BERTH_FNV_BEGIN, target, strlen(target));
+    char name[BTH_TEMPORARY_NAME_NBYTES];
+    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
 
     snprintf(name, sizeof name, ".berth-%016llx-%d.tmp", (unsigned long long)hash, slot);
     return test_path(folder, name);
@@ -51,12 +51,12 @@ static inline char *temporary_path(const char *folder, const char *target, int s
 /* What a save leaves that is killed: of this process's number, but of one that started earlier. */
 static inline void leave_temporary(const char *path)
 {
-    char owner[BERTH_OWNER_NBYTES];
+    char owner[BTH_OWNER_NBYTES];
 
     test_write_file(path, "half a checkpoint", 17);
-    cr_assert(berth_owner_of_this(owner));
+    cr_assert(bth_owner_of_this(owner));
     strcpy(strrchr(owner, ' '), " 1");
-    cr_assert_eq(setxattr(path, BERTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0, "%s",
+    cr_assert_eq(setxattr(path, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0, "%s",
                  strerror(errno));
 }
 
@@ -81,7 +81,7 @@ static inline void sample_records(const uint8_t *bytes, berth_new_record records
 typedef struct composed {
     uint8_t *bytes;
     size_t nbytes;
-    berth_place places[64];
+    bth_place places[64];
     uint32_t sums[64];
     size_t n_records;
 } composed;
@@ -103,27 +103,26 @@ static inline void compose(composed *file, const berth_new_record *records, size
 
     *file = (composed){.n_records = n_records};
     for (size_t i = 0; i < n_records; i++) {
-        berth_place *place = &file->places[i];
+        bth_place *place = &file->places[i];
         snprintf(name, sizeof name, "archive/%s", records[i].name);
-        if (berth_layout_place(file->nbytes, strlen(name), records[i].nbytes, alignment, place) < 0)
+        if (bth_layout_place(file->nbytes, strlen(name), records[i].nbytes, alignment, place) < 0)
             test_give_up("%s has no place", name);
         file->sums[i] =
-            compute_crc32 ? berth_crc32(0, records[i].data, (size_t)records[i].nbytes) : 0;
-        berth_zip_write_local(place, name, grow(file, place->data_offset - place->header_offset));
+            compute_crc32 ? bth_crc32(0, records[i].data, (size_t)records[i].nbytes) : 0;
+        bth_zip_write_local(place, name, grow(file, place->data_offset - place->header_offset));
         if (place->nbytes > 0)
             memcpy(grow(file, place->nbytes), records[i].data, place->nbytes);
         if (place->descriptor_nbytes > 0)
-            berth_zip_write_descriptor(place, file->sums[i], grow(file, place->descriptor_nbytes));
+            bth_zip_write_descriptor(place, file->sums[i], grow(file, place->descriptor_nbytes));
     }
     size_t directory_at = file->nbytes;
     for (size_t i = 0; i < n_records; i++) {
         snprintf(name, sizeof name, "archive/%s", records[i].name);
-        berth_zip_write_central(&file->places[i], name, file->sums[i],
-                                grow(file, berth_layout_central_nbytes(&file->places[i])));
+        bth_zip_write_central(&file->places[i], name, file->sums[i],
+                              grow(file, bth_layout_central_nbytes(&file->places[i])));
     }
     size_t directory_nbytes = file->nbytes - directory_at;
-    berth_zip_write_end(n_records, directory_at, directory_nbytes,
-                        grow(file, BERTH_ZIP_END_NBYTES));
+    bth_zip_write_end(n_records, directory_at, directory_nbytes, grow(file, BTH_ZIP_END_NBYTES));
 }
 
 /* What is in force with these assignments. */
@@ -132,9 +131,9 @@ static inline struct berth_config config_of(const char *assignments)
     struct berth_config config;
     berth_error error;
 
-    berth_error_clear(&error);
+    bth_error_clear(&error);
     cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
     berth_config_unpatch(&error);
     return config;
 }

@@ -42,7 +42,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    berth_system_restore();
+    bth_system_restore();
     free(path), free(bytes);
     test_folder_remove(folder);
 }
@@ -152,8 +152,8 @@ Test(tally, of_direct_writes)
                                                        {"direct, copied", SMALL},
                                                        {"none", "it is empty"}};
 
-    berth_system.open = open_plain;
-    berth_system.ioctl = scan;
+    bth_system.open = open_plain;
+    bth_system.ioctl = scan;
     pages_are_large = true;
     check(DIRECT "save.storage_alignment=4096", expected);
     check(DIRECT "save.storage_alignment=4096 io.threads=4 io.chunk_nbytes=300KiB", expected);
@@ -171,9 +171,9 @@ Test(tally, of_direct_writes_that_are_refused)
                                                          {"direct, then buffered", why},
                                                          {"none", "it is empty"}};
 
-    berth_system.open = open_plain;
-    berth_system.ioctl = scan;
-    berth_system.pwrite = refuse;
+    bth_system.open = open_plain;
+    bth_system.ioctl = scan;
+    bth_system.pwrite = refuse;
     check(DIRECT, expected);
 }
 
@@ -211,7 +211,7 @@ Test(tally, of_a_failed_save_tells_what_was_written)
     berth_storage_stats told[N_STORAGES] = {0};
     berth_stats stats;
 
-    berth_system.fallocate = no_room;
+    bth_system.fallocate = no_room;
     cr_assert_eq(save(BUFFERED, &stats, told, N_STORAGES), BERTH_E_NO_SPACE);
     for (size_t i = 0; i < N_STORAGES; i++) {
         cr_expect_str_eq(told[i].method, "none");
@@ -219,8 +219,8 @@ Test(tally, of_a_failed_save_tells_what_was_written)
         cr_expect_eq(told[i].crc32, BERTH_CRC_UNCHECKED);
         cr_expect_eq(told[i].moved_nbytes, 0);
     }
-    berth_system_restore();
-    berth_system.pwritev = no_writing;
+    bth_system_restore();
+    bth_system.pwritev = no_writing;
     cr_assert_eq(save(BUFFERED "io.threads=1", &stats, told, N_STORAGES), BERTH_E_SYSTEM);
     cr_expect_str_eq(told[0].method, "none");
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "config/error.h"
-#include "format/value.h"
+#include "format/values/value.h"
 #include "save/run.h"
 #include "tests/save/records.h"
 
@@ -20,8 +20,8 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
     berth_plan *plan = NULL;
     berth_error error;
 
-    berth_error_clear(&error);
-    berth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    bth_error_clear(&error);
+    bth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
     cr_assert(plan, "%s", error.message);
     return plan;
 }
@@ -30,17 +30,17 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
 static void check_run(const berth_plan *plan, const uint8_t *expected, unsigned n_workers,
                       uint64_t tile_nbytes, bool in_order)
 {
-    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    berth_output output = berth_output_of_memory(&memory);
-    const berth_run_settings settings = {
+    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    bth_output output = bth_output_of_memory(&memory);
+    const bth_run_settings settings = {
         .n_workers = n_workers, .tile_nbytes = tile_nbytes, .read_back = true};
-    berth_run_facts facts;
+    bth_run_facts facts;
     berth_error error;
 
     memset(memory.bytes, 0xEE, plan->nbytes);
     output.in_order = in_order;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
     cr_assert_eq(facts.moved_nbytes, plan->nbytes, "every byte is written exactly once");
     for (uint64_t i = 0; i < plan->nbytes; i++)
         cr_assert_eq(memory.bytes[i], expected[i],
@@ -87,7 +87,7 @@ Test(tiles, any_size_and_any_number_of_workers_give_the_composed_file)
 
 /* Counts writes longer than the tiles: descriptors on their own. */
 struct long_writes {
-    berth_output_memory memory;
+    bth_output_memory memory;
     uint64_t tile_nbytes;
     _Atomic unsigned n;
 };
@@ -112,12 +112,12 @@ Test(tiles, descriptors_are_written_alone_only_where_workers_run_side_by_side)
     berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
     for (unsigned n_workers = 0; n_workers <= 4; n_workers++) {
         struct long_writes writes = {.tile_nbytes = 7, .memory.bytes = malloc(plan->nbytes)};
-        const berth_output output = {.write = write_counted, .context = &writes};
-        const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 7};
-        berth_run_facts facts;
+        const bth_output output = {.write = write_counted, .context = &writes};
+        const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 7};
+        bth_run_facts facts;
         berth_error error;
-        berth_error_clear(&error);
-        cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0);
+        bth_error_clear(&error);
+        cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0);
         cr_assert_eq(writes.n, n_workers > 1 ? N_SAMPLES - 2u : 0u, "two samples are empty");
         free(writes.memory.bytes);
     }
@@ -145,15 +145,15 @@ Test(tiles, the_id_does_not_depend_on_how_it_was_run)
 
     sample_records(bytes, records);
     berth_plan *plan = plan_of(records, N_SAMPLES, 0, "save.compute_crc32=on");
-    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    berth_output output = berth_output_of_memory(&memory);
-    const berth_run_settings settings = {.tile_nbytes = plan->nbytes};
-    berth_run_facts facts;
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    bth_output output = bth_output_of_memory(&memory);
+    const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
+    bth_run_facts facts;
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
     check_all_runs(plan, memory.bytes);
     const uint8_t *id = memory.bytes + plan->records[plan->id_index].place.data_offset;
-    for (size_t i = 0; i < BERTH_ID_NBYTES; i++)
+    for (size_t i = 0; i < BTH_ID_NBYTES; i++)
         cr_assert(id[i] >= '0' && id[i] <= '9');
     free(memory.bytes);
     berth_plan_free(plan);
@@ -161,21 +161,21 @@ Test(tiles, the_id_does_not_depend_on_how_it_was_run)
 }
 
 static void save_id(const uint8_t *bytes, const char *last_name, const char *assignments,
-                    char id[BERTH_ID_NBYTES])
+                    char id[BTH_ID_NBYTES])
 {
     berth_new_record records[N_SAMPLES];
-    berth_run_facts facts;
+    bth_run_facts facts;
     berth_error error;
 
     sample_records(bytes, records);
     records[N_SAMPLES - 1].name = last_name;
     berth_plan *plan = plan_of(records, N_SAMPLES, 0, assignments);
-    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    berth_output output = berth_output_of_memory(&memory);
-    const berth_run_settings settings = {.tile_nbytes = 4096};
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
-    memcpy(id, memory.bytes + plan->records[plan->id_index].place.data_offset, BERTH_ID_NBYTES);
+    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    bth_output output = bth_output_of_memory(&memory);
+    const bth_run_settings settings = {.tile_nbytes = 4096};
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
+    memcpy(id, memory.bytes + plan->records[plan->id_index].place.data_offset, BTH_ID_NBYTES);
     free(memory.bytes);
     berth_plan_free(plan);
 }
@@ -183,7 +183,7 @@ static void save_id(const uint8_t *bytes, const char *last_name, const char *ass
 Test(tiles, the_id_depends_on_names_and_crcs_without_crcs_on_names_only)
 {
     uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
-    char first[BERTH_ID_NBYTES], second[BERTH_ID_NBYTES], plain[BERTH_ID_NBYTES];
+    char first[BTH_ID_NBYTES], second[BTH_ID_NBYTES], plain[BTH_ID_NBYTES];
 
     save_id(bytes, "data/7", "save.compute_crc32=on", first);
     save_id(bytes, "data/8", "save.compute_crc32=on", second);
@@ -241,14 +241,14 @@ Test(tiles, a_callback_that_fails_is_told_with_record_and_byte)
         {.name = "data/0", .nbytes = 100, .read = refuse_to_read},
     };
     berth_plan *plan = plan_of(records, 2, 0, "");
-    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    berth_output output = berth_output_of_memory(&memory);
-    const berth_run_settings settings = {.n_workers = 2, .tile_nbytes = 64};
-    berth_run_facts facts;
+    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    bth_output output = bth_output_of_memory(&memory);
+    const bth_run_settings settings = {.n_workers = 2, .tile_nbytes = 64};
+    bth_run_facts facts;
     berth_error error;
 
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), BERTH_E_CALLBACK);
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), BERTH_E_CALLBACK);
     char expected[128];
     snprintf(expected, sizeof expected,
              "data/0 at byte %llu: the caller's read failed: Input/output error",
@@ -281,14 +281,14 @@ Test(tiles, a_record_may_go_without_its_crc)
 
 static void check_sums_are_refused(const berth_plan *plan, uint64_t tile_nbytes, unsigned n_workers)
 {
-    berth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    berth_output output = berth_output_of_memory(&memory);
-    const berth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile_nbytes};
-    berth_run_facts facts;
+    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
+    bth_output output = bth_output_of_memory(&memory);
+    const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile_nbytes};
+    bth_run_facts facts;
     berth_error error;
 
-    berth_error_clear(&error);
-    cr_assert_eq(berth_run(plan, &output, &settings, &facts, &error), BERTH_E_CHECKSUM, "%s",
+    bth_error_clear(&error);
+    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), BERTH_E_CHECKSUM, "%s",
                  error.message);
     cr_assert(strstr(error.message, "and should have 0x"), "%s", error.message);
     free(memory.bytes);
@@ -305,7 +305,7 @@ Test(tiles, bytes_that_do_not_sum_to_the_crc_that_is_known_are_not_saved)
     compose(&with, records, N_SAMPLES, 64, true);
     for (size_t i = 0; i < N_SAMPLES; i++)
         if (records[i].data)
-            records[i].crc32 = berth_crc32(0, records[i].data, (size_t)records[i].nbytes);
+            records[i].crc32 = bth_crc32(0, records[i].data, (size_t)records[i].nbytes);
     berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
     check_all_runs(plan, with.bytes);
     for (size_t i = 0; i < plan->n_records; i++) {
@@ -346,8 +346,8 @@ Test(tiles, elements_are_swapped_whole_wherever_tiles_cut_them)
     berth_error error;
     struct berth_config config = config_of("");
 
-    berth_error_clear(&error);
-    berth_plan *plan = berth_plan_new("archive", &config, 0, &error);
+    bth_error_clear(&error);
+    berth_plan *plan = bth_plan_new("archive", &config, 0, &error);
     for (size_t i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "data/%zu", i);
         swapped[i] = malloc(NBYTES);
@@ -358,10 +358,10 @@ Test(tiles, elements_are_swapped_whole_wherever_tiles_cut_them)
         storages[i].read = read_storage;
         storages[i].context = bytes;
         expected[i] = (berth_new_record){.name = names[i], .nbytes = NBYTES, .data = swapped[i]};
-        const berth_planned content = {.storage = &storages[i], .swap_nbytes = units[i]};
-        cr_assert_eq(berth_plan_add(plan, names[i], NBYTES, &content, &error), 0);
+        const bth_planned content = {.storage = &storages[i], .swap_nbytes = units[i]};
+        cr_assert_eq(bth_plan_add(plan, names[i], NBYTES, &content, &error), 0);
     }
-    cr_assert_eq(berth_plan_close(plan, &error), 0);
+    cr_assert_eq(bth_plan_close(plan, &error), 0);
     compose(&file, expected, N, 64, true);
     check_all_runs(plan, file.bytes);
     berth_plan_free(plan);
@@ -377,16 +377,16 @@ Test(tiles, a_view_of_a_storage_is_read_through_its_root)
     uint8_t *bytes = sample_bytes(100);
     const berth_storage root = {.nbytes = 100, .data = bytes};
     const berth_storage view = {.nbytes = 40, .root = &root, .root_offset = 7};
-    const berth_planned content = {.storage = &view, .swap_nbytes = 1};
+    const bth_planned content = {.storage = &view, .swap_nbytes = 1};
     const berth_new_record expected = {.name = "data/0", .nbytes = 40, .data = bytes + 7};
     struct berth_config config = config_of("");
     composed file;
     berth_error error;
 
-    berth_error_clear(&error);
-    berth_plan *plan = berth_plan_new("archive", &config, 0, &error);
-    cr_assert_eq(berth_plan_add(plan, "data/0", 40, &content, &error), 0);
-    cr_assert_eq(berth_plan_close(plan, &error), 0);
+    bth_error_clear(&error);
+    berth_plan *plan = bth_plan_new("archive", &config, 0, &error);
+    cr_assert_eq(bth_plan_add(plan, "data/0", 40, &content, &error), 0);
+    cr_assert_eq(bth_plan_close(plan, &error), 0);
     compose(&file, &expected, 1, 64, true);
     check_all_runs(plan, file.bytes);
     berth_plan_free(plan);

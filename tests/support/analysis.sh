@@ -9,14 +9,15 @@
 analyze() {
     local function=$1 source flags cuda
     shift
-    [ $# -gt 0 ] || set -- {config,format,io,load,save,tools}/*.c
+    # shellcheck disable=SC2046
+    [ $# -gt 0 ] || set -- $(find config format io load save tools -name '*.c' | sort)
     cuda=$(find_cuda_headers)
     export -f "${function?}" gcc_excuses gcc_unexcused
     for source in "$@"; do
         [ -n "$cuda" ] || [ "$source" != io/cuda.c ] || continue
         flags="-std=c11 -D_GNU_SOURCE -pthread -I.${cuda:+ -DBERTH_HAS_CUDA -isystem $cuda}"
         case $source in
-        config/error.c | config/memory.c | format/value.c) ;; # these define what contracts.h tells of
+        config/error.c | config/memory.c | format/values/value.c) ;; # these define what contracts.h tells of
         tools/* | */tools/*) ;;                                # these see only berth.h
         *) flags+=" -include config/error.h -include config/memory.h -include tests/support/contracts.h" ;;
         esac
@@ -39,10 +40,10 @@ analysis_tidy() {
 gcc_excuses() {
     cat <<'END'
 config/options.c berth_config_patch 1 malloc-leak: the thread's value holds it until the patch ends
-format/names.c long_key 1 malloc-leak: kept in names->keys; what lay there was released before
-format/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
-format/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
-format/pickle_emit.c berth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
+format/names/names.c long_key 1 malloc-leak: kept in names->keys; what lay there was released before
+format/names/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
+format/names/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
+format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
 io/simulated_stream.c ask 1 malloc-leak: at the end of the queue, where stream->last points
 load/to_device.c make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
 load/to_device.c place_items 1 malloc-leak: the same list, behind a call
@@ -96,7 +97,7 @@ int berth_seed(size_t n);
 int berth_seed(size_t n)
 {
     static const int table[2] = {1, 2};
-    char *text = berth_allocate(8);
+    char *text = bth_allocate(8);
     int sum = 0;
 
     if (!text)
@@ -104,7 +105,7 @@ int berth_seed(size_t n)
     text[0] = 'a';
     for (size_t i = 0; i < 2; i++)
         sum += table[i] + text[0];
-    berth_release(text);
+    bth_release(text);
     return n > 3 ? sum : 0;
 }
 END
@@ -116,7 +117,7 @@ END
 void berth_seed(char *text);
 void berth_seed(char *text)
 {
-    berth_release(text);
+    bth_release(text);
     *text = 'a';
 }
 END

@@ -9,7 +9,7 @@ import unittest
 from check_includes import check
 
 HOUSE = [
-    "berth.h", "config/error.h", "format/value.h", "io/file.h", "save/plan.h", "load/open.h",
+    "berth.h", "config/error.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
     "tools/common.h", "tests/support/support.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
@@ -43,7 +43,7 @@ class IncludeCheck(unittest.TestCase):
         self.refused("config/x.c", '#include "io/file.h"', "config/ may include berth.h, config/")
         self.refused("format/x.c", '#include "io/file.h"',
                      "format/ may include berth.h, config/, format/")
-        self.refused("io/x.h", '#include "format/value.h"', "io/ may include berth.h, config/, io/")
+        self.refused("io/x.h", '#include "format/values/value.h"', "io/ may include berth.h, config/, io/")
 
     def test_outside_sees_only_the_public_header(self):
         self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include berth.h, tools/")
@@ -77,7 +77,7 @@ class IncludeCheck(unittest.TestCase):
 
     def test_what_is_right_is_taken(self):
         for path, line in (
-            ("save/x.c", '#include "format/value.h"'),
+            ("save/x.c", '#include "format/values/value.h"'),
             ("load/x.c", '#include "berth.h"'),
             ("tools/x.c", '#include "tools/common.h"'),
             ("tests/save/x.c", '#include "load/open.h"'),

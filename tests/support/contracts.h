@@ -29,13 +29,13 @@ static inline char *contract_duplicate(const char *text, size_t n)
     return copy;
 }
 
-#define berth_allocate(nbytes) contract_allocate(nbytes)
-#define berth_allocate_zeroed(nbytes) calloc(1, nbytes)
-#define berth_reallocate(pointer, nbytes) realloc(pointer, nbytes)
-#define berth_release(pointer) free(pointer)
-#define berth_duplicate(text, n) contract_duplicate(text, n)
+#define bth_allocate(nbytes) contract_allocate(nbytes)
+#define bth_allocate_zeroed(nbytes) calloc(1, nbytes)
+#define bth_reallocate(pointer, nbytes) realloc(pointer, nbytes)
+#define bth_release(pointer) free(pointer)
+#define bth_duplicate(text, n) contract_duplicate(text, n)
 
-/* berth_fail and its kin leave an error behind, and return its code. */
+/* bth_fail and its kin leave an error behind, and return its code. */
 static inline int contract_failed(berth_error *error, int code)
 {
     if (code >= 0)
@@ -44,9 +44,9 @@ static inline int contract_failed(berth_error *error, int code)
     return code;
 }
 
-#define berth_fail(error, ...) contract_failed(error, (berth_fail)(error, __VA_ARGS__))
-#define berth_fail_errno(error, ...) contract_failed(error, (berth_fail_errno)(error, __VA_ARGS__))
-#define berth_fail_memory(error, nbytes) contract_failed(error, (berth_fail_memory)(error, nbytes))
+#define bth_fail(error, ...) contract_failed(error, (bth_fail)(error, __VA_ARGS__))
+#define bth_fail_errno(error, ...) contract_failed(error, (bth_fail_errno)(error, __VA_ARGS__))
+#define bth_fail_memory(error, nbytes) contract_failed(error, (bth_fail_memory)(error, nbytes))
 
 /* What is no value is None. */
 static inline berth_kind contract_kind(const berth_value *value)

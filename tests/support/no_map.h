@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A machine that maps nothing: berth_system.mmap = refused_mmap. */
+/* A machine that maps nothing: bth_system.mmap = refused_mmap. */
 #ifndef TESTS_NO_MAP_H
 #define TESTS_NO_MAP_H
 

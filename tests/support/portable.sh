@@ -12,12 +12,10 @@ foreign_needs() {
 
 # The sources of these folders, and these sources, one a line, without their ".c".
 foreign_sources() {
-    local given source
+    local given
     for given in "$@"; do
         [ -d "$given" ] || printf '%s\n' "${given%.c}"
-        [ ! -d "$given" ] || for source in "$given"/*.c; do
-            [ "$source" = io/cuda.c ] || printf '%s\n' "${source%.c}"
-        done
+        [ ! -d "$given" ] || find "$given" -name '*.c' ! -path io/cuda.c | sort | sed 's/[.]c$//'
     done
 }
 

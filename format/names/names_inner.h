@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What names.c (the walk), names_text.c (texts) and names_find.c (look-up) share. */
+#ifndef BTH_FORMAT_NAMES_NAMES_INNER_H
+#define BTH_FORMAT_NAMES_NAMES_INNER_H
+
+#include "format/names/names.h"
+
+/* Steps from a value to what is neither an item nor a part. */
+enum {
+    BTH_STEP_LIST_ITEMS = UINT32_MAX - 3, /* the first: items have smaller numbers */
+    BTH_STEP_DICT_ITEMS,
+    BTH_STEP_INNER,
+    BTH_STEP_STATE
+};
+
+/* Bit of names_entry.hash: another tensor has the same short name. */
+#define BTH_NAME_SHARED (UINT64_C(1) << 63)
+
+/* An edge that leads to a tensor, or to a container with one: 24 bytes, no text. */
+struct names_entry {
+    const berth_value *value;
+    uint64_t hash;   /* of the short name */
+    uint32_t parent; /* entry; UINT32_MAX for the root */
+    uint32_t index;  /* item of the parent's value, or BERTH_STEP_ */
+};
+
+/* The hash of a long key, kept: a file may use one key in many dicts. */
+struct names_key {
+    const void *text;
+    uint64_t hash;
+    uint64_t power;
+};
+
+struct bth_names {
+    const berth_value *root;
+    struct names_entry *entries;
+    uint32_t n_entries;
+    uint32_t entries_capacity;
+    uint32_t *tensors; /* entries, in the order of the walk */
+    uint32_t n_tensors;
+    uint32_t tensors_capacity;
+    uint32_t *slots; /* by hash: place in `tensors` + 1, 0: free */
+    uint64_t slots_mask;
+    struct names_key *keys;
+    size_t n_keys;
+    size_t keys_mask;
+    uint64_t powers[9]; /* of the hash's base */
+};
+
+/* Memo-doubled tuples would be 2^n characters: a tuple's repr ends after so many, with "...)" (P3).
+ */
+enum { BTH_TUPLE_REPR_NBYTES = 256 };
+
+/* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
+struct names_out {
+    char *text;
+    size_t nbytes;
+    size_t capacity;
+    size_t limit;
+    bool cut;
+    bool failed;
+};
+
+void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes);
+void bth_out_text(struct names_out *out, const char *text);
+
+/* Python's repr of a key; that of a tuple is cut after some 256 bytes (P3). */
+void bth_out_repr(struct names_out *out, const berth_value *key);
+
+/* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */
+void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index);
+/* One step in a path: "['a']", "[0]", ".indices". */
+void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index);
+/* The short name, or the path, of an entry. */
+void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry, bool path);
+
+/* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
+const char *bth_part_name(const berth_value *value, uint32_t i);
+/* That part. */
+const berth_value *bth_part(const berth_value *value, uint32_t i);
+/* What a step leads to; NULL if there is no such step. */
+const berth_value *bth_step(const berth_value *parent, uint32_t index);
+
+/* The hash of a short name, as of an entry. */
+uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
+/* The place in `tensors` of the first tensor of that hash, or UINT32_MAX. */
+uint32_t bth_names_slot(const bth_names *names, uint64_t hash);
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The texts of names: steps, short names and paths. */
+#include "format/names/names_inner.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/value.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
+{
+    if (out->failed || out->cut)
+        return;
+    if (nbytes > out->limit - out->nbytes) {
+        out->cut = true;
+        return;
+    }
+    if (nbytes >= out->capacity - out->nbytes) {
+        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 96;
+        char *grown = bth_reallocate(out->text, capacity);
+        if (!grown) {
+            out->failed = true;
+            return;
+        }
+        out->text = grown;
+        out->capacity = capacity;
+    }
+    memcpy(out->text + out->nbytes, text, nbytes);
+    out->nbytes += nbytes;
+    out->text[out->nbytes] = '\0';
+}
+
+void bth_out_text(struct names_out *out, const char *text)
+{
+    bth_out_bytes(out, text, strlen(text));
+}
+
+/* ---- steps ---- */
+
+static bool is_tensor(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
+}
+
+const berth_value *bth_part(const berth_value *value, uint32_t i)
+{
+    const berth_value *plain = bth_value_plain(value);
+    const berth_tensor *tensor = berth_value_tensor(plain);
+    if (!tensor)
+        return berth_value_item(plain, i);
+    const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
+    return berth_value_tensor(part) ? part : NULL; /* older files have lists */
+}
+
+const char *bth_part_name(const berth_value *value, uint32_t i)
+{
+    static const char *const coo[] = {"indices", "values"};
+    static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
+    static const char *const by_column[] = {"ccol_indices", "row_indices", "values"};
+    static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
+    static const char *const quantized[] = {"scales", "zero_points"};
+    if (!bth_part(value, i))
+        return NULL;
+    const berth_value *plain = bth_value_plain(value);
+    if (berth_value_kind(plain) == BERTH_KIND_TENSOR)
+        return quantized[i];
+    if (berth_value_kind(plain) == BERTH_KIND_NESTED)
+        return nested[i];
+    switch (berth_value_layout(plain)) {
+    case BERTH_SPARSE_COO:
+        return coo[i];
+    case BERTH_SPARSE_CSR:
+    case BERTH_SPARSE_BSR:
+        return by_row[i];
+    default:
+        return by_column[i];
+    }
+}
+
+const berth_value *bth_step(const berth_value *parent, uint32_t index)
+{
+    if (index == BTH_STEP_STATE)
+        return berth_value_state(parent);
+    if (index == BTH_STEP_INNER)
+        return berth_value_inner(parent);
+    if (index == BTH_STEP_LIST_ITEMS)
+        return berth_value_list_items(parent);
+    if (index == BTH_STEP_DICT_ITEMS)
+        return berth_value_dict_items(parent);
+    return is_tensor(parent) ? bth_part(parent, index) : berth_value_item(parent, index);
+}
+
+/* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
+static const char *attribute_name(const berth_value *parent, uint32_t index)
+{
+    if (index == BTH_STEP_STATE)
+        return "__dict__";
+    if (index == BTH_STEP_LIST_ITEMS)
+        return "list_items";
+    if (index == BTH_STEP_DICT_ITEMS)
+        return "dict_items";
+    if (index == BTH_STEP_INNER)
+        return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
+    return is_tensor(parent) ? bth_part_name(parent, index) : NULL;
+}
+
+static void out_index(struct names_out *out, uint32_t index)
+{
+    char text[16];
+    (void)snprintf(text, sizeof(text), "%" PRIu32, index);
+    bth_out_text(out, text);
+}
+
+void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
+{
+    const char *attribute = attribute_name(parent, index);
+    const berth_value *key = attribute ? NULL : berth_value_key(parent, index);
+    size_t nbytes;
+    const char *text =
+        berth_value_kind(key) == BERTH_KIND_STR ? berth_value_text(key, &nbytes) : NULL;
+    if (attribute)
+        bth_out_text(out, attribute);
+    else if (text)
+        bth_out_bytes(out, text, nbytes);
+    else if (key)
+        bth_out_repr(out, key);
+    else
+        out_index(out, index);
+}
+
+void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index)
+{
+    const char *attribute = attribute_name(parent, index);
+    if (attribute) {
+        bth_out_text(out, ".");
+        bth_out_text(out, attribute);
+        return;
+    }
+    const berth_value *key = berth_value_key(parent, index);
+    bth_out_text(out, "[");
+    if (key)
+        bth_out_repr(out, key);
+    else
+        out_index(out, index);
+    bth_out_text(out, "]");
+}
+
+/* ---- entries ---- */
+
+static void out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
+                      size_t n, bool path)
+{
+    for (size_t i = n; i-- > 0;) {
+        const struct names_entry *entry = &names->entries[chain[i]];
+        const berth_value *parent = names->entries[entry->parent].value;
+        if (path) {
+            bth_out_path_step(out, parent, entry->index);
+            continue;
+        }
+        if (i + 1 < n)
+            bth_out_text(out, ".");
+        bth_out_short_step(out, parent, entry->index);
+    }
+}
+
+void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry, bool path)
+{
+    size_t n = 0;
+    for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
+         at = names->entries[at].parent)
+        n++;
+    bth_out_bytes(out, "", 0);
+    if (n == 0)
+        return;
+    uint32_t few[32], *chain = n <= 32 ? few : bth_allocate(n * sizeof(*chain));
+    if (!chain) {
+        out->failed = true;
+        return;
+    }
+    n = 0;
+    for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
+         at = names->entries[at].parent)
+        chain[n++] = at;
+    out_steps(out, names, chain, n, path);
+    if (chain != few)
+        bth_release(chain);
+}
+
+/*
+ * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
+ * the key. A million levels of short keys are less.
+ */
+#define LONGEST_NAME_NBYTES ((size_t)16 << 20)
+
+/*
+ * Whether a short name can stand for its tensor: a NUL would end it early, and surrogates are no
+ * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
+ * does is read as one.
+ */
+static bool can_be_said(const struct names_out *out, const struct names_entry *entry)
+{
+    if (out->nbytes == 0)
+        return entry->parent == UINT32_MAX;
+    if (out->text[0] == '[' || out->text[0] == '.')
+        return false;
+    for (size_t i = 0; i < out->nbytes; i++)
+        if (out->text[i] == '\0' || /* one more is behind the last byte */
+            ((uint8_t)out->text[i] == 0xed && (uint8_t)out->text[i + 1] >= 0xa0))
+            return false;
+    return true;
+}
+
+int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
+                   berth_error *error)
+{
+    if (i >= names->n_tensors)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
+                        names->n_tensors);
+    uint32_t entry = names->tensors[i];
+    bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
+    struct names_out short_out = {
+        .limit = LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
+    struct names_out path_out = {
+        .limit = LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
+    bth_out_entry(&short_out, names, entry, shared);
+    if (!shared && !short_out.failed && !short_out.cut &&
+        !can_be_said(&short_out, &names->entries[entry])) {
+        short_out.nbytes = 0;
+        bth_out_entry(&short_out, names, entry, true);
+    }
+    bth_out_entry(&path_out, names, entry, true);
+    *name = (bth_name_text){.text = short_out.text, .capacity = short_out.capacity};
+    *path = (bth_name_text){.text = path_out.text, .capacity = path_out.capacity};
+    if (short_out.failed || path_out.failed)
+        return bth_fail_memory(error, short_out.nbytes + path_out.nbytes);
+    if (path_out.cut) /* of the two, the path is the longer one */
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "the name of tensor %zu has more than %zu bytes", i, LONGEST_NAME_NBYTES);
+    return 0;
+}
+
+int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error)
+{
+    bth_name_text texts[2] = {{0}, {0}};
+
+    *name = *path = NULL;
+    if (bth_names_show(names, i, &texts[0], &texts[1], error) < 0) {
+        bth_release(texts[0].text);
+        bth_release(texts[1].text);
+        return error->code;
+    }
+    *name = texts[0].text;
+    *path = texts[1].text;
+    return 0;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/pickle/pickle_emit.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/fnv.h"
+#include "config/memory.h"
+
+#define RECORD "data.pkl"
+
+/* ---- bytes ---- */
+
+/* Room for n more bytes: where they go, or NULL when it has failed. */
+static uint8_t *reserve(bth_emitter *emitter, size_t n)
+{
+    if (emitter->error->code != BERTH_OK)
+        return NULL;
+    if (n > emitter->capacity - emitter->nbytes) {
+        uint64_t wanted;
+        if (!bth_add(emitter->nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
+            bth_fail_memory(emitter->error, UINT64_MAX);
+            return NULL;
+        }
+        size_t capacity = emitter->capacity ? emitter->capacity : 1024;
+        while (capacity < wanted)
+            capacity *= 2;
+        uint8_t *bytes = bth_reallocate(emitter->bytes, capacity);
+        if (!bytes) {
+            bth_fail_memory(emitter->error, capacity);
+            return NULL;
+        }
+        emitter->bytes = bytes;
+        emitter->capacity = capacity;
+    }
+    uint8_t *at = emitter->bytes + emitter->nbytes;
+    emitter->nbytes += n;
+    return at;
+}
+
+static void put_u32(uint8_t *out, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = (uint8_t)(value >> (8 * i));
+}
+
+void bth_emit_op(bth_emitter *emitter, int op)
+{
+    uint8_t *out = reserve(emitter, 1);
+    if (out)
+        *out = (uint8_t)op;
+}
+
+/* An opcode with one byte, or another with four, as the value fits. */
+static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, uint32_t value)
+{
+    uint8_t *out = reserve(emitter, value < 256 ? 2 : 5);
+    if (!out)
+        return;
+    out[0] = (uint8_t)(value < 256 ? short_op : long_op);
+    if (value < 256)
+        out[1] = (uint8_t)value;
+    else
+        put_u32(out + 1, value);
+}
+
+void bth_emit_bool(bth_emitter *emitter, bool value)
+{
+    bth_emit_op(emitter, value ? BTH_OP_NEWTRUE : BTH_OP_NEWFALSE);
+}
+
+void bth_emit_int(bth_emitter *emitter, int64_t value)
+{
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)((uint64_t)value >> (8 * i));
+    if (value < INT32_MIN || value > INT32_MAX) {
+        bth_emit_bigint(emitter, bytes, sizeof bytes);
+        return;
+    }
+    bool one = value >= 0 && value <= UINT8_MAX;
+    bool two = value >= 0 && value <= UINT16_MAX;
+    size_t n = one ? 1 : two ? 2 : 4;
+    bth_emit_op(emitter, one ? BTH_OP_BININT1 : two ? BTH_OP_BININT2 : BTH_OP_BININT);
+    uint8_t *out = reserve(emitter, n);
+    if (out)
+        memcpy(out, bytes, n);
+}
+
+void bth_emit_float(bth_emitter *emitter, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits); /* as bits: a NaN keeps its payload */
+    uint8_t *out = reserve(emitter, 9);
+    if (!out)
+        return;
+    out[0] = BTH_OP_BINFLOAT;
+    for (int i = 0; i < 8; i++)
+        out[1 + i] = (uint8_t)(bits >> (56 - 8 * i));
+}
+
+void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
+{
+    /* As short as the sign allows, as CPython's LONG1; of 255 bytes at most, as every value is. */
+    while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
+                          (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
+        nbytes--;
+    uint8_t *out = reserve(emitter, 2 + nbytes);
+    if (!out)
+        return;
+    out[0] = BTH_OP_LONG1;
+    out[1] = (uint8_t)nbytes;
+    memcpy(out + 2, bytes, nbytes);
+}
+
+/* ---- text ---- */
+
+/* BINUNICODE and its length: where the text goes. */
+static uint8_t *reserve_text(bth_emitter *emitter, size_t nbytes)
+{
+    if (nbytes > UINT32_MAX) {
+        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                 "text of %zu bytes: pickle protocol 2 holds at most 4294967295", nbytes);
+        return NULL;
+    }
+    uint8_t *out = reserve(emitter, 5 + nbytes);
+    if (!out)
+        return NULL;
+    out[0] = BTH_OP_BINUNICODE;
+    put_u32(out + 1, (uint32_t)nbytes);
+    return out + 5;
+}
+
+void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot)
+{
+    if (bth_emit_again(emitter, slot))
+        return;
+    uint8_t *out = reserve_text(emitter, nbytes);
+    if (out && nbytes > 0)
+        memcpy(out, text, nbytes);
+    bth_emit_memo(emitter, slot);
+}
+
+void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
+{
+    /* CPython decodes one byte to one of 256 strings that it keeps. */
+    uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
+                     : nbytes == 1 ? &emitter->characters[bytes[0]]
+                                   : NULL;
+    if (bth_emit_again(emitter, slot))
+        return;
+    size_t n = nbytes;
+    for (size_t i = 0; i < nbytes; i++)
+        n += bytes[i] >> 7;
+    uint8_t *out = reserve_text(emitter, n);
+    for (size_t i = 0; out && i < nbytes; i++) {
+        if (bytes[i] < 0x80) {
+            *out++ = bytes[i];
+        } else {
+            *out++ = (uint8_t)(0xc0 | (bytes[i] >> 6));
+            *out++ = (uint8_t)(0x80 | (bytes[i] & 0x3f));
+        }
+    }
+    bth_emit_memo(emitter, slot);
+}
+
+static const char *const constant_texts[BTH_TEXT_COUNT] = {
+    [BTH_TEXT_STORAGE] = "storage", [BTH_TEXT_CPU] = "cpu",       [BTH_TEXT_META] = "meta",
+    [BTH_TEXT_MPS] = "mps",         [BTH_TEXT_LATIN1] = "latin1",
+};
+
+void bth_emit_constant(bth_emitter *emitter, int constant)
+{
+    const char *text = constant_texts[constant];
+    bth_emit_text(emitter, text, strlen(text), &emitter->constants[constant]);
+}
+
+int bth_emit_find_constant(const char *text, size_t nbytes)
+{
+    for (int i = 0; i < BTH_TEXT_COUNT; i++)
+        if (strlen(constant_texts[i]) == nbytes && memcmp(constant_texts[i], text, nbytes) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- memo ---- */
+
+void bth_emit_memo(bth_emitter *emitter, uint32_t *slot)
+{
+    if (emitter->n_memo == BTH_MEMO_OPEN - 1) {
+        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
+                 "more objects than a pickle of protocol 2 can number");
+        return;
+    }
+    emit_short_or_long(emitter, BTH_OP_BINPUT, BTH_OP_LONG_BINPUT, emitter->n_memo);
+    emitter->n_memo++;
+    if (slot)
+        *slot = emitter->n_memo;
+}
+
+bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
+{
+    if (!slot || *slot == 0 || *slot == BTH_MEMO_OPEN)
+        return false;
+    emit_short_or_long(emitter, BTH_OP_BINGET, BTH_OP_LONG_BINGET, *slot - 1);
+    return true;
+}
+
+/* ---- globals ---- */
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    hash = bth_fnv(hash, text, strlen(text));
+    return hash ^ (hash >> 29);
+}
+
+/* The entry of a global, or the free one where it belongs. */
+static bth_emitted_global *find_global(const bth_emitter *emitter, const char *module,
+                                       const char *name)
+{
+    uint64_t hash = hash_text(hash_text(BTH_FNV_BEGIN, module) * 31, name);
+    size_t i = (size_t)hash & (emitter->globals_capacity - 1);
+    for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
+        bth_emitted_global *global = &emitter->globals[i];
+        if (!global->name ||
+            (strcmp(global->name, name) == 0 && strcmp(global->module, module) == 0))
+            return global;
+    }
+}
+
+/* Keeps the table at most half full. */
+static bool grow_globals(bth_emitter *emitter)
+{
+    if (emitter->n_globals < emitter->globals_capacity / 2)
+        return true;
+    size_t old_capacity = emitter->globals_capacity;
+    size_t capacity = old_capacity ? old_capacity * 2 : 64;
+    bth_emitted_global *old = emitter->globals;
+    bth_emitted_global *table = bth_allocate_zeroed(capacity * sizeof *table);
+    if (!table) {
+        bth_fail_memory(emitter->error, capacity * sizeof *table);
+        return false;
+    }
+    emitter->globals = table;
+    emitter->globals_capacity = capacity;
+    for (size_t i = 0; i < old_capacity; i++)
+        if (old[i].name)
+            *find_global(emitter, old[i].module, old[i].name) = old[i];
+    bth_release(old);
+    return true;
+}
+
+static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
+{
+    memcpy(out, text, nbytes);
+    out[nbytes] = '\n';
+    return out + nbytes + 1;
+}
+
+void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
+{
+    if (!grow_globals(emitter))
+        return;
+    bth_emitted_global *global = find_global(emitter, module, name);
+    if (!global->name) {
+        global->module = module;
+        global->name = name;
+        emitter->n_globals++;
+    }
+    if (bth_emit_again(emitter, &global->memo))
+        return;
+    size_t module_nbytes = strlen(module);
+    size_t name_nbytes = strlen(name);
+    uint8_t *out = reserve(emitter, module_nbytes + name_nbytes + 3);
+    if (!out)
+        return;
+    *out++ = BTH_OP_GLOBAL;
+    put_line(put_line(out, module, module_nbytes), name, name_nbytes);
+    bth_emit_memo(emitter, &global->memo);
+}
+
+/* ---- tuples ---- */
+
+void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
+{
+    if (n > 3)
+        bth_emit_op(emitter, BTH_OP_MARK);
+}
+
+void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot)
+{
+    if (n == 0) { /* one object for ever, and never stored */
+        bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
+        return;
+    }
+    bth_emit_op(emitter, n > 3 ? BTH_OP_TUPLE : BTH_OP_TUPLE1 + (int)n - 1);
+    bth_emit_memo(emitter, slot);
+}
+
+void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
+{
+    bth_emit_tuple_mark(emitter, (size_t)n);
+    for (int32_t i = 0; i < n; i++)
+        bth_emit_int(emitter, items[i]);
+    bth_emit_tuple(emitter, (size_t)n, NULL);
+}

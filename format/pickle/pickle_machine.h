@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The pickle reader's machine, private to its files: pickle_read.c runs the opcodes,
+ * pickle_scan.c knows their arguments, pickle_usual.c many at once, pickle_stack.c keeps stack and
+ * memo, pickle_globals.c knows the globals, pickle_reduce.c and pickle_tensors.c build what REDUCE
+ * asks for, pickle_persistent.c meets storages.
+ */
+#ifndef BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
+#define BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
+
+#include "config/error.h"
+#include "format/pickle/pickle.h"
+#include "format/values/node.h"
+
+/* ---- opcodes ---- */
+
+typedef enum bth_form {
+    BTH_FORM_NOTHING,
+    BTH_FORM_U1,
+    BTH_FORM_U2,
+    BTH_FORM_U4,
+    BTH_FORM_I4,
+    BTH_FORM_F8,
+    BTH_FORM_TEXT1,
+    BTH_FORM_TEXT4,
+    BTH_FORM_LINES
+} bth_form;
+
+typedef struct bth_opcode {
+    const char *name; /* NULL: no opcode of any pickle */
+    bool allowed;
+    uint8_t form;
+} bth_opcode;
+
+extern const bth_opcode bth_opcodes[256];
+
+/* An opcode's argument; text points into the pickle. */
+typedef struct bth_argument {
+    const char *text; /* TEXT1, TEXT4; LINES: the first line */
+    size_t text_nbytes;
+    const char *name; /* LINES: the second line */
+    size_t name_nbytes;
+    int64_t number; /* U1 to I4 */
+    double real;    /* F8 */
+} bth_argument;
+
+/*
+ * bth_scan_<form>(bytes, nbytes, argument): reads the argument at bytes, of which nbytes are
+ * there. Its size, or SIZE_MAX if it is cut. In line, as the opcodes: a file has millions of them.
+ */
+static inline size_t bth_scan_NOTHING(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    (void)bytes, (void)nbytes, (void)argument;
+    return 0;
+}
+
+static inline uint32_t bth_little_u32(const uint8_t *bytes)
+{
+    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline size_t bth_scan_U1(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    if (nbytes < 1)
+        return SIZE_MAX;
+    argument->number = bytes[0];
+    return 1;
+}
+
+static inline size_t bth_scan_U2(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    if (nbytes < 2)
+        return SIZE_MAX;
+    argument->number = bytes[0] | bytes[1] << 8;
+    return 2;
+}
+
+static inline size_t bth_scan_U4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    if (nbytes < 4)
+        return SIZE_MAX;
+    argument->number = bth_little_u32(bytes);
+    return 4;
+}
+
+static inline size_t bth_scan_I4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    if (nbytes < 4)
+        return SIZE_MAX;
+    argument->number = (int32_t)bth_little_u32(bytes);
+    return 4;
+}
+
+/* The text whose length has been read; the length is not believed before it is compared (P3). */
+static inline size_t bth_scan_text(const uint8_t *bytes, size_t nbytes, size_t head, size_t length,
+                                   bth_argument *argument)
+{
+    if (length > nbytes - head)
+        return SIZE_MAX;
+    argument->text = (const char *)bytes + head;
+    argument->text_nbytes = length;
+    return head + length;
+}
+
+static inline size_t bth_scan_TEXT1(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    return nbytes < 1 ? SIZE_MAX : bth_scan_text(bytes, nbytes, 1, bytes[0], argument);
+}
+
+static inline size_t bth_scan_TEXT4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    return nbytes < 4 ? SIZE_MAX : bth_scan_text(bytes, nbytes, 4, bth_little_u32(bytes), argument);
+}
+
+size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
+size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
+
+/* ---- the usual tensor ---- */
+
+/*
+ * A tensor as torch.save writes each one that comes after the first of its class: always the same
+ * opcodes, with other arguments. Most of a checkpoint's pickle is that.
+ */
+enum {
+    BTH_USUAL_NBYTES = 192, /* more than one can have: where fewer are left, none is looked for */
+    BTH_USUAL_RANK = 6,
+    BTH_USUAL_KEY_NBYTES = 16,
+    BTH_USUAL_PUTS = 6
+};
+
+/* What is fetched: _rebuild_tensor_v2, 'storage', its class, its key, its location, OrderedDict. */
+enum {
+    BTH_USUAL_FUNCTION,
+    BTH_USUAL_WORD,
+    BTH_USUAL_CLASS,
+    BTH_USUAL_KEY,
+    BTH_USUAL_LOCATION,
+    BTH_USUAL_HOOKS,
+    BTH_USUAL_GETS
+};
+
+typedef struct bth_usual {
+    uint32_t gets[BTH_USUAL_GETS];
+    uint32_t puts[BTH_USUAL_PUTS];
+    size_t n_puts;
+    const char *key; /* NULL: it is fetched */
+    size_t key_nbytes;
+    int64_t numel; /* as all that follow: no less than 0, no more than 31 bits */
+    int64_t offset;
+    int64_t size[BTH_USUAL_RANK];
+    int64_t stride[BTH_USUAL_RANK];
+    int32_t rank;
+    int32_t stride_rank;
+    bool requires_grad;
+} bth_usual;
+
+/* Whether it is worth while to look for one: a GET, and a MARK. */
+static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t *bytes,
+                                    size_t nbytes)
+{
+    if ((bytes[0] != 'h' && bytes[0] != 'j') || nbytes < BTH_USUAL_NBYTES || rules->one_by_one)
+        return false;
+    const uint8_t *marks = bytes + (bytes[0] == 'h' ? 2 : 5);
+    return marks[0] == '(';
+}
+
+/* Its size, or 0 if there is none; BTH_USUAL_NBYTES are there. */
+size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual);
+
+/* BERTH_E_FORBIDDEN, naming the opcode (P1). */
+int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error);
+
+/* ---- globals ---- */
+
+typedef enum bth_what {
+    BTH_IS_CALLABLE,
+    BTH_IS_PARAMETER_CLASS,
+    BTH_IS_TENSOR_CLASS,
+    BTH_IS_NEVER_CALLED,
+    BTH_IS_QSCHEME,
+    BTH_IS_DTYPE,
+    BTH_IS_STORAGE_CLASS
+} bth_what;
+
+typedef struct bth_unpickler bth_unpickler;
+typedef struct bth_known bth_known;
+
+/* Builds what REDUCE asks for; arguments have been checked against known->arguments. NULL: error
+   or tree has failed. */
+typedef berth_value *(*bth_builder)(bth_unpickler *unpickler, const bth_known *known,
+                                    berth_value *const *arguments, size_t n);
+
+/* A global that may be named. */
+struct bth_known {
+    const char *module;
+    const char *name;
+    const char *arguments; /* CALLABLE: a letter each */
+    bth_builder build;     /* CALLABLE */
+    bth_what what;
+    uint8_t least, most; /* CALLABLE: how many arguments */
+    int number;          /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
+};
+
+/* More than there are globals. */
+#define BTH_MAX_GLOBALS 255
+
+extern const bth_known bth_globals[]; /* the rows of pickle_globals.def */
+
+/* ---- the machine ---- */
+
+/*
+ * A Parameter or tensor whose BUILD has not come yet (files from before PyTorch 0.4 build them in
+ * two steps): resolved when it is used or built.
+ */
+typedef struct bth_pending {
+    berth_value *value;  /* NULL until resolved */
+    berth_value *tensor; /* of a Parameter; NULL: a tensor class */
+    bool requires_grad;
+    int8_t dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
+} bth_pending;
+
+/*
+ * The stack and the memo hold nodes. Two things that are no nodes are told by the low bits of the
+ * pointer: marks (the index of the mark below), and pending objects.
+ */
+#define BTH_TAG_MARK 1u
+#define BTH_TAG_PENDING 2u
+#define BTH_TAG_BITS 3u
+
+struct bth_unpickler {
+    const uint8_t *bytes;
+    size_t nbytes;
+    size_t op_at; /* the opcode at hand */
+    const bth_pickle_rules *rules;
+    const bth_pickle_survey *survey;
+    berth_tree *tree;
+    berth_error *error;
+    bool stopped;
+
+    berth_value **stack;
+    size_t depth;
+    size_t capacity;
+    size_t floor;       /* first slot above the last MARK */
+    berth_value **memo; /* of indices that are fetched */
+    size_t n_memo;
+    bool has_pending;
+
+    berth_value *small_ints[256];          /* made once */
+    berth_value *globals[BTH_MAX_GLOBALS]; /* the node of each, once it was named */
+
+    /* Arguments that nothing refers to after the opcode they are for: berth_unpickle_arguments.
+     * Last, as a tuple is open-ended. */
+    union {
+        struct tuple_node tuple;
+        char room[sizeof(struct tuple_node) + 8 * sizeof(berth_value *)];
+    } arguments;
+};
+
+/* Sets the error with record and byte of the opcode at hand; returns its code. */
+int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same with the tree's own sentence behind "subject: ", unless an error is set already. */
+int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
+/* Name of the opcode at hand. */
+const char *bth_unpickle_opcode(const bth_unpickler *unpickler);
+
+/* Room for one more slot. */
+int bth_unpickle_grow_stack(bth_unpickler *unpickler);
+/* P2: there are fewer than n items above the last MARK. */
+int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n);
+/* The object behind a slot that is pending. */
+berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot);
+
+static inline uintptr_t bth_slot_tag(const berth_value *slot)
+{
+    return (uintptr_t)slot & BTH_TAG_BITS;
+}
+
+static inline int bth_unpickle_push_slot(bth_unpickler *unpickler, berth_value *slot)
+{
+    if (unpickler->depth == unpickler->capacity && bth_unpickle_grow_stack(unpickler) < 0)
+        return unpickler->error->code;
+    unpickler->stack[unpickler->depth++] = slot;
+    return 0;
+}
+
+/* NULL: what made the value has failed. */
+static inline int bth_unpickle_push(bth_unpickler *unpickler, berth_value *value)
+{
+    if (!value)
+        return bth_unpickle_fail_tree(unpickler, bth_unpickle_opcode(unpickler));
+    return bth_unpickle_push_slot(unpickler, value);
+}
+
+/* Whether n items lie above the last MARK; else an error (P2). */
+static inline int bth_unpickle_want(bth_unpickler *unpickler, size_t n)
+{
+    return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_want(unpickler, n);
+}
+
+/* The item that lies `below` the top, resolved; NULL after a failure. There is one. */
+static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t below)
+{
+    berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
+    return bth_slot_tag(slot) ? bth_unpickle_resolve(unpickler, slot) : slot;
+}
+
+int bth_unpickle_push_mark(bth_unpickler *unpickler);
+/* The items above the last MARK, which are taken away with it; valid until the next push. */
+int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
+/* Room in the memo for what is fetched. */
+int bth_unpickle_begin_memo(bth_unpickler *unpickler);
+/* P2, P3: an index that is not fetched. */
+int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index);
+
+/* Whether a memo index may be fetched. */
+static inline bool bth_unpickle_is_fetched(const bth_unpickler *unpickler, uint64_t index)
+{
+    return index < unpickler->n_memo &&
+           unpickler->survey->fetched[index % BTH_FETCHED_BITS / 64] >> index % 64 & 1;
+}
+
+static inline int bth_unpickle_put(bth_unpickler *unpickler, uint64_t index)
+{
+    if (!bth_unpickle_is_fetched(unpickler, index))
+        return bth_unpickle_skip_put(unpickler, index);
+    unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
+    return 0;
+}
+
+/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. */
+berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n);
+int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index);
+void bth_unpickle_free_stack(bth_unpickler *unpickler);
+
+/* The node of GLOBAL module name; unknown ones are refused, or inert. */
+berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
+/* What a node that came from GLOBAL means, maybe in *room; NULL for any other node. */
+const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room);
+/* Whether it names a storage class, whose dtype it then tells. */
+bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
+
+/* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
+berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
+                                 berth_value *arguments, bool new_object);
+/* Checks the arguments of a known callable and builds (P1); NULL after a failure. */
+berth_value *bth_unpickle_call(bth_unpickler *unpickler, const bth_known *known,
+                               berth_value *arguments);
+/* BUILD on what lies at the top, pending or not. */
+int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
+/* Hooks are never saved: None or an empty OrderedDict stands in their place. */
+bool bth_is_no_hooks(const berth_value *value);
+/* Whether the four arguments of _rebuild_from_type_v2 name a plain tensor and a known function. */
+bool bth_unpickle_is_plain(berth_value *const *items);
+/* The storage that a persistent id names (P5). */
+berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
+
+/* Pushes the usual tensor at `bytes`, or fails (memory): its size. 0: there is none. */
+size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes);
+
+/* The items of a tuple; SIZE_MAX for what is none. */
+static inline size_t bth_unpickle_items(const berth_value *value, berth_value *const **items)
+{
+    const struct tuple_node *tuple = (const struct tuple_node *)value;
+    if (value->kind != BERTH_KIND_TUPLE)
+        return SIZE_MAX;
+    *items = tuple->items;
+    return tuple->key.count;
+}
+
+/* The builder of one row, a bth_builder. */
+#define BTH_BUILDER(name)                                                                          \
+    berth_value *bth_build_##name(bth_unpickler *unpickler, const bth_known *known,                \
+                                  berth_value *const *items, size_t n)
+#define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILDER(build);
+#include "format/pickle/pickle_globals.def"
+
+#endif

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Runs a pickle's opcodes (P1, P2). A handler each, chosen by the table of pickle_opcodes.def;
+ * no recursion, no allocation of its own beside stack and memo (P3).
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "format/pickle/pickle_machine.h"
+
+const char *bth_unpickle_opcode(const bth_unpickler *unpickler)
+{
+    return bth_opcodes[unpickler->bytes[unpickler->op_at]].name;
+}
+
+int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
+{
+    char text[sizeof unpickler->error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return bth_fail(unpickler->error, code, unpickler->rules->record,
+                    unpickler->rules->base_offset + unpickler->op_at, "%s", text);
+}
+
+int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
+{
+    berth_error inner;
+    /* An error that is there already stays. */
+    if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
+        return bth_fail_memory(unpickler->error, 0);
+    /* What the maker calls a bad argument is, here, a bad pickle. */
+    int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
+    return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
+}
+
+/* Takes n items away that a handler has looked at, and puts one in their place. */
+static int replace(bth_unpickler *unpickler, size_t n, berth_value *value)
+{
+    unpickler->depth -= n;
+    return bth_unpickle_push(unpickler, value);
+}
+
+#define HANDLER(name)                                                                              \
+    static inline int run_##name(bth_unpickler *unpickler,                                         \
+                                 __attribute__((unused)) const bth_argument *argument)
+
+/* ---- scalars and text ---- */
+
+/* Older protocols are a subset; newer ones fail at the first opcode that they added. */
+HANDLER(PROTO)
+{
+    if (unpickler->op_at != 0)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "PROTO after the start");
+    if (argument->number > 5)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "pickle protocol %d",
+                                 (int)argument->number);
+    return 0;
+}
+
+HANDLER(NONE)
+{
+    return bth_unpickle_push(unpickler, berth_none(unpickler->tree));
+}
+
+HANDLER(NEWTRUE)
+{
+    return bth_unpickle_push(unpickler, berth_bool(unpickler->tree, true));
+}
+
+HANDLER(NEWFALSE)
+{
+    return bth_unpickle_push(unpickler, berth_bool(unpickler->tree, false));
+}
+
+HANDLER(BININT)
+{
+    return bth_unpickle_push(unpickler, berth_int(unpickler->tree, argument->number));
+}
+
+/* Python, too, has each small integer once. */
+HANDLER(BININT1)
+{
+    berth_value **kept = &unpickler->small_ints[argument->number];
+    if (!*kept)
+        *kept = berth_int(unpickler->tree, argument->number);
+    return bth_unpickle_push(unpickler, *kept);
+}
+
+HANDLER(BININT2)
+{
+    return run_BININT(unpickler, argument);
+}
+
+HANDLER(LONG1)
+{
+    const uint8_t *bytes = (const uint8_t *)argument->text;
+    size_t nbytes = argument->text_nbytes;
+    return bth_unpickle_push(unpickler, nbytes ? berth_bigint(unpickler->tree, bytes, nbytes)
+                                               : berth_int(unpickler->tree, 0));
+}
+
+HANDLER(BINFLOAT)
+{
+    return bth_unpickle_push(unpickler, berth_float(unpickler->tree, argument->real));
+}
+
+HANDLER(BINUNICODE)
+{
+    return bth_unpickle_push(unpickler,
+                             berth_str(unpickler->tree, argument->text, argument->text_nbytes));
+}
+
+/* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
+HANDLER(SHORT_BINSTRING)
+{
+    const uint8_t *text = (const uint8_t *)argument->text;
+    for (size_t i = 1; i < argument->text_nbytes; i++) {
+        if (text[i - 1] == 0xed && text[i] >= 0xa0)
+            return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                     "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
+                                     i - 1);
+    }
+    return run_BINUNICODE(unpickler, argument);
+}
+
+/* ---- containers ---- */
+
+HANDLER(MARK)
+{
+    return bth_unpickle_push_mark(unpickler);
+}
+
+HANDLER(EMPTY_LIST)
+{
+    return bth_unpickle_push(unpickler, berth_list(unpickler->tree));
+}
+
+HANDLER(EMPTY_DICT)
+{
+    return bth_unpickle_push(unpickler, berth_dict(unpickler->tree));
+}
+
+HANDLER(EMPTY_SET)
+{
+    return bth_unpickle_push(unpickler, berth_set(unpickler->tree));
+}
+
+HANDLER(EMPTY_TUPLE)
+{
+    return bth_unpickle_push(unpickler, bth_tuple_of(unpickler->tree, NULL, 0));
+}
+
+HANDLER(TUPLE)
+{
+    berth_value *const *items;
+    size_t n;
+    int code = bth_unpickle_pop_mark(unpickler, &items, &n);
+    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
+}
+
+static int make_tuple(bth_unpickler *unpickler, size_t n)
+{
+    berth_value *items[3];
+    int code = bth_unpickle_want(unpickler, n);
+    for (size_t i = 0; i < n && code == 0; i++) {
+        items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
+        code = unpickler->error->code;
+    }
+    return code < 0 ? code : replace(unpickler, n, bth_unpickle_tuple(unpickler, items, n));
+}
+
+HANDLER(TUPLE1)
+{
+    return make_tuple(unpickler, 1);
+}
+
+HANDLER(TUPLE2)
+{
+    return make_tuple(unpickler, 2);
+}
+
+HANDLER(TUPLE3)
+{
+    return make_tuple(unpickler, 3);
+}
+
+/*
+ * P1: what is built from an unknown global keeps its items. Every pickler gives it list items, then
+ * key items, then its state, and so it is written again; another order would be lost, and is
+ * refused.
+ */
+static int fill_inert(bth_unpickler *unpickler, berth_value *object, berth_value *const *items,
+                      size_t n, bool by_key)
+{
+    const char *opcode = bth_unpickle_opcode(unpickler);
+    if (berth_value_state(object))
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
+                                 opcode);
+    if (!by_key && berth_value_dict_items(object))
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
+                                 opcode);
+    int code =
+        by_key ? bth_call_set_items(object, items, n / 2) : bth_call_extend(object, items, n);
+    return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
+}
+
+/* P5; NULL is no list, and what was told of it first stays. */
+static int append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items, size_t n)
+{
+    if (bth_node_kind(list) == BERTH_KIND_CALL)
+        return fill_inert(unpickler, list, items, n, false);
+    if (bth_node_kind(list) != BERTH_KIND_LIST)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
+                                 bth_unpickle_opcode(unpickler),
+                                 bth_kind_phrase(bth_node_kind(list)));
+    if (bth_list_extend(list, items, n) < 0)
+        return bth_unpickle_fail_tree(unpickler, bth_unpickle_opcode(unpickler));
+    return 0;
+}
+
+/* P5; NULL as above. */
+static int set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
+                     size_t n)
+{
+    const char *opcode = bth_unpickle_opcode(unpickler);
+    berth_kind kind = bth_node_kind(dict);
+    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER &&
+        kind != BERTH_KIND_CALL)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
+                                 bth_kind_phrase(kind));
+    if (n % 2 != 0)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
+                                 opcode, n);
+    if (kind == BERTH_KIND_CALL)
+        return fill_inert(unpickler, dict, items, n, true);
+    if (bth_dict_extend(dict, items, n / 2) < 0)
+        return bth_unpickle_fail_tree(unpickler, opcode);
+    return 0;
+}
+
+HANDLER(APPEND)
+{
+    int code = bth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *item = bth_unpickle_peek(unpickler, 0);
+    if (!item)
+        return unpickler->error->code;
+    unpickler->depth--;
+    return append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
+}
+
+HANDLER(SETITEM)
+{
+    int code = bth_unpickle_want(unpickler, 3);
+    if (code < 0)
+        return code;
+    berth_value *items[] = {bth_unpickle_peek(unpickler, 1), bth_unpickle_peek(unpickler, 0)};
+    if (!items[0] || !items[1])
+        return unpickler->error->code;
+    unpickler->depth -= 2;
+    return set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
+}
+
+/* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
+static int fill(bth_unpickler *unpickler,
+                int (*into)(bth_unpickler *, berth_value *, berth_value *const *, size_t))
+{
+    berth_value *const *items;
+    size_t n;
+    int code = bth_unpickle_pop_mark(unpickler, &items, &n);
+    if (code == 0)
+        code = bth_unpickle_want(unpickler, 1);
+    if (code < 0)
+        return code;
+    return into(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
+}
+
+HANDLER(APPENDS)
+{
+    return fill(unpickler, append);
+}
+
+HANDLER(SETITEMS)
+{
+    return fill(unpickler, set_items);
+}
+
+/* ---- memo ---- */
+
+HANDLER(BINPUT)
+{
+    int code = bth_unpickle_want(unpickler, 1);
+    return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
+}
+
+HANDLER(LONG_BINPUT)
+{
+    return run_BINPUT(unpickler, argument);
+}
+
+HANDLER(BINGET)
+{
+    return bth_unpickle_get(unpickler, (uint64_t)argument->number);
+}
+
+HANDLER(LONG_BINGET)
+{
+    return run_BINGET(unpickler, argument);
+}
+
+/* ---- objects ---- */
+
+HANDLER(GLOBAL)
+{
+    return bth_unpickle_push(unpickler, bth_unpickle_global(unpickler, argument));
+}
+
+static int make_object(bth_unpickler *unpickler, bool new_object)
+{
+    int code = bth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *arguments = bth_unpickle_peek(unpickler, 0);
+    berth_value *callable = bth_unpickle_peek(unpickler, 1);
+    if (!arguments || !callable)
+        return unpickler->error->code;
+    return replace(unpickler, 2, bth_unpickle_reduce(unpickler, callable, arguments, new_object));
+}
+
+HANDLER(REDUCE)
+{
+    return make_object(unpickler, false);
+}
+
+HANDLER(NEWOBJ)
+{
+    return make_object(unpickler, true);
+}
+
+HANDLER(BUILD)
+{
+    int code = bth_unpickle_want(unpickler, 2);
+    if (code < 0)
+        return code;
+    berth_value *state = bth_unpickle_peek(unpickler, 0);
+    if (!state)
+        return unpickler->error->code;
+    unpickler->depth--;
+    return bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
+}
+
+HANDLER(BINPERSID)
+{
+    int code = bth_unpickle_want(unpickler, 1);
+    if (code < 0)
+        return code;
+    berth_value *id = bth_unpickle_peek(unpickler, 0);
+    return id ? replace(unpickler, 1, bth_unpickle_persistent(unpickler, id))
+              : unpickler->error->code;
+}
+
+/* One reading: nothing may be left on the stack, and nothing may follow. */
+HANDLER(STOP)
+{
+    if (unpickler->floor != 0)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP within a MARK");
+    if (unpickler->depth != 1)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
+                                 unpickler->depth);
+    size_t left = unpickler->nbytes - unpickler->op_at - 1;
+    if (left > 0)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP", left);
+    unpickler->stopped = true;
+    return 0;
+}
+
+/* ---- the machine ---- */
+
+static int fail_cut(bth_unpickler *unpickler, size_t left)
+{
+    const char *name = bth_unpickle_opcode(unpickler);
+    if (unpickler->bytes[unpickler->op_at] == 'c')
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
+    return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                             "the argument of %s is cut: %zu bytes are left", name, left);
+}
+
+static int fail_without_stop(bth_unpickler *unpickler)
+{
+    return bth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
+                    unpickler->rules->base_offset + unpickler->nbytes,
+                    "the pickle ends without STOP");
+}
+
+/* One case a row of pickle_opcodes.def, each with its argument's form and its handler in line. */
+static int run(bth_unpickler *unpickler)
+{
+    const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
+    int code = 0;
+    while (code == 0 && !unpickler->stopped) {
+        if (at == end)
+            return fail_without_stop(unpickler);
+        unpickler->op_at = (size_t)(at - unpickler->bytes);
+        size_t usual_nbytes = bth_may_be_usual(unpickler->rules, at, (size_t)(end - at))
+                                  ? bth_unpickle_usual(unpickler, at)
+                                  : 0;
+        if (usual_nbytes) {
+            at += usual_nbytes;
+            code = unpickler->error->code;
+            continue;
+        }
+        bth_argument argument;
+        size_t left = (size_t)(end - ++at), used;
+        switch (at[-1]) {
+#define BTH_OPCODE(name, opcode, form)                                                             \
+    case opcode:                                                                                   \
+        used = bth_scan_##form(at, left, &argument);                                               \
+        if (used == SIZE_MAX)                                                                      \
+            return fail_cut(unpickler, left);                                                      \
+        at += used;                                                                                \
+        code = run_##name(unpickler, &argument);                                                   \
+        break;
+#include "format/pickle/pickle_opcodes.def"
+        default:
+            return bth_fail_opcode(at[-1], unpickler->rules, unpickler->op_at, unpickler->error);
+        }
+    }
+    return code;
+}
+
+int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
+                    berth_tree *tree, berth_value **root, berth_error *error)
+{
+    bth_pickle_survey own = {0};
+    berth_error unasked;
+    bth_unpickler unpickler = {.bytes = bytes,
+                               .nbytes = nbytes,
+                               .rules = rules,
+                               .survey = rules->survey ? rules->survey : &own,
+                               .tree = tree,
+                               .error = error};
+    bth_error_clear(&unasked);
+    if (!rules->survey) /* a pickle that is no good is told by who runs it */
+        (void)bth_pickle_look(bytes, nbytes, rules, &own, &unasked);
+    int code = bth_unpickle_begin_memo(&unpickler);
+    if (code == 0)
+        code = run(&unpickler);
+    if (code == 0) {
+        *root = bth_unpickle_peek(&unpickler, 0);
+        code = error->code;
+    }
+    bth_unpickle_free_stack(&unpickler);
+    return code;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * REDUCE, NEWOBJ and BUILD: argument shapes (P1), and the values that are no tensors. Nothing is
+ * called: each known global has a maker of nodes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/pickle/pickle_machine.h"
+
+/* ---- argument shapes ---- */
+
+bool bth_is_no_hooks(const berth_value *value)
+{
+    berth_kind kind = bth_node_kind(value);
+    return kind == BERTH_KIND_NONE ||
+           (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
+}
+
+/* What a letter of pickle_globals.def stands for. */
+static const struct letter {
+    uint32_t kinds; /* bits; 0: any */
+    const char *words;
+} letters[128] = {
+#define KIND(name) (UINT32_C(1) << BERTH_KIND_##name)
+    ['S'] = {KIND(STORAGE), "a storage"},
+    ['i'] = {KIND(INT), "an int of 64 bits"},
+    ['h'] = {KIND(TUPLE) | KIND(SIZE), "a tuple of ints"},
+    ['b'] = {KIND(BOOL), "a bool"},
+    ['f'] = {KIND(FLOAT) | KIND(INT), "a float"},
+    ['D'] = {KIND(DTYPE), "a dtype"},
+    ['o'] = {KIND(NONE) | KIND(ORDERED_DICT), "an empty OrderedDict"},
+    ['m'] = {KIND(DICT) | KIND(NONE), "a dict"},
+    ['s'] = {KIND(STR), "a str"},
+    ['Y'] = {KIND(BYTES) | KIND(STR), "bytes"},
+    ['l'] = {KIND(LIST), "a list"},
+    ['d'] = {KIND(DICT), "a dict"},
+    ['u'] = {KIND(TUPLE), "a tuple"},
+    ['L'] = {KIND(LAYOUT), "a layout"},
+    ['t'] = {KIND(TENSOR), "a tensor"},
+    /* Not one with attributes: PyTorch's Parameters are made without them. */
+    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED), "a tensor"},
+#undef KIND
+};
+
+static bool fits(char letter, const berth_value *value)
+{
+    uint32_t kinds = letters[(unsigned char)letter].kinds;
+    if (kinds && !(kinds >> value->kind & 1))
+        return false;
+    if (value->kind == BERTH_KIND_INT && kinds)
+        return !(value->flags & BTH_NODE_BIG);
+    return letter != 'o' || bth_is_no_hooks(value);
+}
+
+static int fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n)
+{
+    const char *plural = known->most == 1 ? "" : "s";
+    if (known->least == known->most)
+        (void)bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
+                                known->module, known->name, known->most, plural, n);
+    else
+        (void)bth_unpickle_fail(
+            unpickler, BERTH_E_PICKLE, "%s %s wants %d %s %d argument%s, got %zu", known->module,
+            known->name, known->least, known->most == known->least + 1 ? "or" : "to", known->most,
+            plural, n);
+    return BERTH_E_PICKLE;
+}
+
+static int check_arguments(bth_unpickler *unpickler, const bth_known *known,
+                           berth_value *const *items, size_t n)
+{
+    const char *wanted = known->arguments;
+    if (n < known->least || n > known->most)
+        return fail_count(unpickler, known, n);
+    for (size_t i = 0; i < n; i++)
+        if (!fits(wanted[i], items[i]))
+            return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                     "%s %s wants %s as argument %zu, got %s", known->module,
+                                     known->name, letters[(unsigned char)wanted[i]].words, i + 1,
+                                     berth_kind_name(bth_node_kind(items[i])));
+    return 0;
+}
+
+berth_value *bth_unpickle_call(bth_unpickler *unpickler, const bth_known *known,
+                               berth_value *arguments)
+{
+    berth_value *const *items = &arguments;
+    size_t n = bth_unpickle_items(arguments, &items);
+    if (check_arguments(unpickler, known, items, n) < 0)
+        return NULL;
+    berth_value *value = known->build(unpickler, known, items, n);
+    if (!value && unpickler->error->code == BERTH_OK) {
+        char subject[96];
+        (void)snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
+        bth_unpickle_fail_tree(unpickler, subject);
+    }
+    return value;
+}
+
+/* ---- REDUCE and NEWOBJ ---- */
+
+static berth_value *refuse_call(bth_unpickler *unpickler, const bth_known *known, const char *why)
+{
+    bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
+                      bth_unpickle_opcode(unpickler), known->module, known->name, why);
+    return NULL;
+}
+
+static berth_value *new_pending(bth_unpickler *unpickler, bth_pending pending)
+{
+    bth_pending *kept = bth_tree_allocate(unpickler->tree, sizeof *kept);
+    if (!kept) {
+        bth_unpickle_fail_tree(unpickler, "Parameter");
+        return NULL;
+    }
+    *kept = pending;
+    unpickler->has_pending = true;
+    return (berth_value *)((uintptr_t)kept | BTH_TAG_PENDING);
+}
+
+/* Parameter(tensor, requires_grad): files from before 0.4, whose BUILD tells the rest. */
+static berth_value *begin_parameter(bth_unpickler *unpickler, const bth_known *known,
+                                    berth_value *arguments)
+{
+    bth_known checked = *known;
+    checked.arguments = "Tb";
+    checked.least = 1;
+    checked.most = 2;
+    berth_value *const *items = &arguments;
+    size_t n = bth_unpickle_items(arguments, &items);
+    if (check_arguments(unpickler, &checked, items, n) < 0)
+        return NULL;
+    return new_pending(
+        unpickler,
+        (bth_pending){.tensor = items[0], .requires_grad = n < 2 || berth_value_bool(items[1])});
+}
+
+/* FloatTensor(): its BUILD tells storage, offset, size and stride. */
+static berth_value *begin_tensor(bth_unpickler *unpickler, const bth_known *known,
+                                 berth_value *arguments)
+{
+    if (berth_value_count(arguments) != 0) {
+        fail_count(unpickler, known, berth_value_count(arguments));
+        return NULL;
+    }
+    return new_pending(unpickler, (bth_pending){.dtype = (int8_t)known->number});
+}
+
+/* NEWOBJ makes an object without its __init__: only what is the same then as REDUCE's. */
+static bool is_same_as_new(const bth_known *known, berth_value *arguments)
+{
+    if (known->what == BTH_IS_PARAMETER_CLASS)
+        return true;
+    bool empty = berth_value_count(arguments) == 0;
+    return empty && (known->what == BTH_IS_TENSOR_CLASS || known->build == bth_build_ordered_dict ||
+                     known->build == bth_build_counter || known->build == bth_build_set);
+}
+
+/* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
+static bool is_kept_inert(const bth_unpickler *unpickler, const bth_known *known,
+                          const berth_value *arguments)
+{
+    berth_value *const *items;
+    return unpickler->rules->inert && known->build == bth_build_from_type_v2 &&
+           bth_unpickle_items(arguments, &items) == 4 && !bth_unpickle_is_plain(items);
+}
+
+berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
+                                 berth_value *arguments, bool new_object)
+{
+    bth_known room;
+    if (arguments->kind != BERTH_KIND_TUPLE) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
+                          bth_unpickle_opcode(unpickler),
+                          bth_kind_phrase(bth_node_kind(arguments)));
+        return NULL;
+    }
+    if (callable->kind != BERTH_KIND_GLOBAL) {
+        bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
+                          bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(callable)));
+        return NULL;
+    }
+    const bth_known *known = bth_unpickle_known(callable, &room);
+    if (!known) /* inert: listed and saved again, never run */
+        return bth_call_value(unpickler->tree, callable, arguments, new_object);
+    if (new_object && !is_same_as_new(known, arguments))
+        return refuse_call(unpickler, known, "never made so");
+    switch (known->what) {
+    case BTH_IS_CALLABLE:
+        if (is_kept_inert(unpickler, known, arguments))
+            return bth_call_value(unpickler->tree, callable, arguments, new_object);
+        return bth_unpickle_call(unpickler, known, arguments);
+    case BTH_IS_PARAMETER_CLASS:
+        return begin_parameter(unpickler, known, arguments);
+    case BTH_IS_TENSOR_CLASS:
+        return begin_tensor(unpickler, known, arguments);
+    default:
+        return refuse_call(unpickler, known, "it is only named, never called");
+    }
+}
+
+/* ---- values that are no tensors ---- */
+
+BTH_BUILDER(ordered_dict)
+{
+    (void)known;
+    if (n == 0)
+        return berth_ordered_dict(unpickler->tree);
+    return bth_ordered_dict_from(unpickler->tree, items[0]);
+}
+
+BTH_BUILDER(counter)
+{
+    (void)known;
+    return bth_counter_from(unpickler->tree, n ? items[0] : NULL);
+}
+
+BTH_BUILDER(set)
+{
+    (void)known;
+    return bth_set_from(unpickler->tree, n ? items[0] : NULL);
+}
+
+BTH_BUILDER(size)
+{
+    (void)known, (void)n;
+    return bth_size_from(unpickler->tree, items[0]);
+}
+
+static double number_of(const berth_value *value)
+{
+    int64_t integer;
+    return berth_value_int(value, &integer) ? (double)integer : berth_value_float(value);
+}
+
+BTH_BUILDER(complex)
+{
+    (void)known, (void)n;
+    return berth_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
+}
+
+/* Device types that PyTorch knows by itself. */
+static bool is_device_type(const char *type)
+{
+    static const char *const types[] = {
+        "cpu",    "cuda", "ipu",  "xpu",  "mkldnn", "opengl",        "opencl",
+        "ideep",  "hip",  "ve",   "fpga", "maia",   "xla",           "lazy",
+        "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(type, types[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
+BTH_BUILDER(device)
+{
+    size_t nbytes;
+    const char *text = berth_value_text(items[0], &nbytes);
+    char type[40] = "";
+    int64_t index = -1;
+    size_t type_nbytes = strcspn(text, ":");
+    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
+    if (good && n == 2) {
+        (void)berth_value_int(items[1], &index); /* it is one: see fits() */
+        good = type_nbytes == nbytes && index >= 0;
+    }
+    if (good && type_nbytes < nbytes) {
+        const char *digits = text + type_nbytes + 1;
+        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
+        index = good ? strtol(digits, NULL, 10) : -1;
+    }
+    if (good) {
+        memcpy(type, text, type_nbytes);
+        type[type_nbytes] = 0;
+    }
+    if (!is_device_type(type)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
+                          known->module, known->name);
+        return NULL;
+    }
+    return berth_device(unpickler->tree, type, index);
+}
+
+/* Of a str, as its letter says. */
+static bool is_latin1(const berth_value *value)
+{
+    const char *name = berth_value_text(value, NULL);
+    return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
+}
+
+static berth_value *refuse_encoding(bth_unpickler *unpickler, const bth_known *known)
+{
+    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1", known->module,
+                      known->name);
+    return NULL;
+}
+
+BTH_BUILDER(encode)
+{
+    (void)n;
+    if (!is_latin1(items[1]))
+        return refuse_encoding(unpickler, known);
+    return bth_bytes_from_latin1(unpickler->tree, items[0]);
+}
+
+/* bytearray(), bytearray(bytes), and as Python before 3.8 wrote it, bytearray(text, 'latin-1'). */
+BTH_BUILDER(bytearray)
+{
+    berth_value *bytes = n ? items[0] : NULL;
+    if (n == 2 ? !is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
+        return refuse_encoding(unpickler, known);
+    if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
+        bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
+    if (n && !bytes)
+        return NULL;
+    return bth_bytearray_from(unpickler->tree, bytes);
+}
+
+BTH_BUILDER(layout)
+{
+    (void)n;
+    const char *name = berth_value_text(items[0], NULL);
+    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
+        if (strcmp(name, bth_layout_names[layout]) == 0)
+            return berth_layout_value(unpickler->tree, (berth_layout_kind)layout);
+    }
+    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
+                      known->name);
+    return NULL;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Opcodes and their arguments, and the end of a pickle, without building anything. */
+#include <string.h>
+
+#include "format/pickle/pickle_machine.h"
+
+const bth_opcode bth_opcodes[256] = {
+#define BTH_OPCODE(opcode, byte, argument) [byte] = {#opcode, true, BTH_FORM_##argument},
+#define BTH_OPCODE_REFUSED(opcode, byte) [byte] = {#opcode, false, BTH_FORM_NOTHING},
+#include "format/pickle/pickle_opcodes.def"
+};
+
+size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    uint64_t bits = 0;
+    if (nbytes < 8)
+        return SIZE_MAX;
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | bytes[i];
+    memcpy(&argument->real, &bits, sizeof bits);
+    return 8;
+}
+
+size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    const uint8_t *first = memchr(bytes, '\n', nbytes);
+    if (!first)
+        return SIZE_MAX;
+    const uint8_t *name = first + 1;
+    const uint8_t *second = memchr(name, '\n', nbytes - (size_t)(name - bytes));
+    if (!second)
+        return SIZE_MAX;
+    argument->text = (const char *)bytes;
+    argument->text_nbytes = (size_t)(first - bytes);
+    argument->name = (const char *)name;
+    argument->name_nbytes = (size_t)(second - name);
+    return (size_t)(second + 1 - bytes);
+}
+
+int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error)
+{
+    const char *name = bth_opcodes[byte].name;
+    uint64_t offset = rules->base_offset + at;
+    if (name)
+        return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
+                        "opcode %s (0x%02x) is not allowed in a checkpoint", name, byte);
+    return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset, "0x%02x is no pickle opcode",
+                    byte);
+}
+
+static void note_fetched(bth_pickle_survey *survey, uint32_t index)
+{
+    survey->fetched[index % BTH_FETCHED_BITS / 64] |= UINT64_C(1) << index % 64;
+    /* In 32 bits the last one stays: no pickle is so long, so both are wrong. */
+    uint64_t n = (uint64_t)index + 1;
+    if (n > survey->n_memo)
+        survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;
+}
+
+static size_t look_at_usual(const uint8_t *bytes, bth_pickle_survey *survey)
+{
+    bth_usual usual;
+    size_t used = bth_scan_usual(bytes, &usual);
+    for (size_t i = 0; used && i < BTH_USUAL_GETS; i++)
+        note_fetched(survey, usual.gets[i]);
+    return used;
+}
+
+int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
+                    bth_pickle_survey *survey, berth_error *error)
+{
+    size_t at = survey->extent;
+    bool ended = false;
+    while (at < nbytes && !ended) {
+        size_t used = bth_may_be_usual(rules, bytes + at, nbytes - at)
+                          ? look_at_usual(bytes + at, survey)
+                          : 0;
+        if (used) {
+            at += used;
+            continue;
+        }
+        bth_argument argument;
+        switch (bytes[at]) {
+#define BTH_OPCODE(name, opcode, form)                                                             \
+    case opcode:                                                                                   \
+        used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
+        if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX)                              \
+            note_fetched(survey, (uint32_t)argument.number);                                       \
+        ended = (opcode) == '.';                                                                   \
+        break;
+#include "format/pickle/pickle_opcodes.def"
+        default:
+            return bth_fail_opcode(bytes[at], rules, at, error);
+        }
+        if (used == SIZE_MAX)
+            break;
+        at += 1 + used;
+    }
+    survey->extent = at;
+    if (ended)
+        return 0;
+    return bth_fail(error, BERTH_E_TRUNCATED, rules->record, rules->base_offset + nbytes,
+                    "the pickle does not end here: no STOP yet");
+}

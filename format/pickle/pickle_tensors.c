@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What REDUCE builds of torch._utils and torch._tensor: tensors of every kind (FORMAT.md 6), each
+ * checked against its storage by the value layer (T1, T2, T4), and BUILD.
+ */
+#include <string.h>
+
+#include "format/pickle/pickle_machine.h"
+
+/* Order of the arguments that all strided tensors share. */
+enum { STORAGE, OFFSET, SIZE, STRIDE };
+
+/* Of an int of 64 bits. */
+static int64_t int_of(const berth_value *value)
+{
+    return ((const struct int_node *)value)->value;
+}
+
+static uint32_t grad_flag(const berth_value *requires_grad)
+{
+    return requires_grad->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
+}
+
+/* Fills shape and stride, which stay with the nodes that they came in (P3). */
+static bool read_shape(bth_unpickler *unpickler, berth_tensor *tensor, berth_value *size,
+                       berth_value *stride)
+{
+    int32_t rank;
+    if (!bth_value_as_shape(size, &tensor->shape, &tensor->rank) ||
+        !bth_value_as_shape(stride, &tensor->stride, &rank))
+        return false;
+    if (rank == tensor->rank)
+        return true;
+    bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a tensor of %d sizes and %d strides",
+                      (int)tensor->rank, (int)rank);
+    return false;
+}
+
+/* A tensor of a storage node as _rebuild_tensor does; NULL: error or tree has failed. */
+static berth_value *make_tensor(bth_unpickler *unpickler, berth_tensor *tensor,
+                                berth_value *const *arguments)
+{
+    tensor->storage = ((const struct storage_node *)arguments[STORAGE])->storage;
+    tensor->storage_offset = int_of(arguments[OFFSET]);
+    if (!read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
+        return NULL;
+    return bth_tensor_adopt(unpickler->tree, tensor);
+}
+
+/* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
+static berth_dtype class_dtype(const berth_value *storage)
+{
+    berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
+    return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
+}
+
+/*
+ * {'conj': True, 'neg': True}. One reading: for PyTorch it is enough that they are there, whatever
+ * they say, so False is refused; nobody writes it.
+ */
+static bool read_metadata(bth_unpickler *unpickler, const bth_known *known,
+                          const berth_value *metadata, uint32_t *flags)
+{
+    for (size_t i = 0; i < berth_value_count(metadata); i++) {
+        const berth_value *key = berth_value_key(metadata, i);
+        const berth_value *value = berth_value_item(metadata, i);
+        const char *name = berth_value_text(key, NULL);
+        uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
+                        : name && strcmp(name, "neg") == 0 ? BERTH_NEG
+                                                           : 0;
+        if (!flag || !berth_value_bool(value)) {
+            bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                              "%s %s with other metadata than conj and neg, True", known->module,
+                              known->name);
+            return false;
+        }
+        *flags |= flag;
+    }
+    return true;
+}
+
+BTH_BUILDER(tensor_v1)
+{
+    (void)known, (void)n;
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
+    return make_tensor(unpickler, &tensor, items);
+}
+
+BTH_BUILDER(tensor_v2)
+{
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[4])};
+    if (n > 6 && !read_metadata(unpickler, known, items[6], &tensor.flags))
+        return NULL;
+    return make_tensor(unpickler, &tensor, items);
+}
+
+BTH_BUILDER(tensor_v3)
+{
+    berth_tensor tensor = {.dtype = berth_value_dtype(items[6]), .flags = grad_flag(items[4])};
+    if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
+                          known->module, known->name);
+        return NULL;
+    }
+    if (n > 7 && !read_metadata(unpickler, known, items[7], &tensor.flags))
+        return NULL;
+    return make_tensor(unpickler, &tensor, items);
+}
+
+BTH_BUILDER(meta)
+{
+    (void)known, (void)n;
+    berth_tensor tensor = {.dtype = berth_value_dtype(items[0]),
+                           .flags = BERTH_META | grad_flag(items[3])};
+    if (!read_shape(unpickler, &tensor, items[1], items[2]))
+        return NULL;
+    return bth_tensor_adopt(unpickler->tree, &tensor);
+}
+
+/* ---- quantized ---- */
+
+static bool is_number(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_value_int(value, &integer);
+    *number = is_int ? (double)integer : berth_value_float(value);
+    return is_int || bth_node_kind(value) == BERTH_KIND_FLOAT;
+}
+
+/* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
+static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
+{
+    berth_value *const *items;
+    size_t n = bth_unpickle_items(parameters, &items);
+    if (n == 0 || n > 4)
+        return false;
+    tensor->qscheme = berth_value_qscheme(items[0]);
+    switch (tensor->qscheme) {
+    case BERTH_PER_TENSOR_AFFINE:
+        return n == 3 && is_number(items[1], &tensor->scale) &&
+               berth_value_int(items[2], &tensor->zero_point);
+    case BERTH_PER_CHANNEL_AFFINE:
+    case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
+        if (n != 4 || bth_node_kind(items[1]) != BERTH_KIND_TENSOR ||
+            bth_node_kind(items[2]) != BERTH_KIND_TENSOR)
+            return false;
+        tensor->scales = items[1];
+        tensor->zero_points = items[2];
+        return berth_value_int(items[3], &tensor->axis);
+    default: /* PyTorch neither writes nor reads the symmetric schemes. */
+        return false;
+    }
+}
+
+BTH_BUILDER(qtensor)
+{
+    (void)n;
+    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[5])};
+    if (!read_quantizer(items[4], &tensor)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                          "%s %s wants (per_tensor_affine, scale, zero_point) or "
+                          "(per_channel_affine, scales, zero_points, axis) as argument 5",
+                          known->module, known->name);
+        return NULL;
+    }
+    return make_tensor(unpickler, &tensor, items);
+}
+
+/* ---- tensors of several parts ---- */
+
+/* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
+BTH_BUILDER(sparse)
+{
+    berth_value *const *parts = items;
+    const int64_t *shape;
+    int32_t rank;
+    (void)n;
+    berth_layout_kind layout = berth_value_layout(items[0]);
+    bool coo = layout == BERTH_SPARSE_COO;
+    bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
+    size_t n_tensors = coo ? 2 : 3;
+    size_t n_parts = bth_unpickle_items(items[1], &parts);
+    bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
+    for (size_t i = 0; good && i < n_tensors; i++)
+        good = bth_node_kind(parts[i]) == BERTH_KIND_TENSOR;
+    if (good && n_parts == 4 && coo)
+        good = bth_node_kind(parts[3]) == BERTH_KIND_BOOL;
+    if (!good || !(coo || compressed)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of parts that make no sparse tensor",
+                          known->module, known->name);
+        return NULL;
+    }
+    if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
+        return NULL;
+    bool is_coalesced = coo && n_parts == 4 && berth_value_bool(parts[3]);
+    return bth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
+}
+
+BTH_BUILDER(nested)
+{
+    (void)known, (void)n;
+    return berth_nested(unpickler->tree, items);
+}
+
+BTH_BUILDER(parameter)
+{
+    (void)known, (void)n;
+    return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
+}
+
+/*
+ * One reading: PyTorch takes what the dicts of a state hold now, so that they must not grow; and
+ * their names are known to be good.
+ */
+static void keep_attributes(berth_value *state)
+{
+    bool pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
+    for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
+        berth_value *part = pair ? berth_value_item(state, i) : state;
+        if (bth_node_kind(part) == BERTH_KIND_DICT)
+            part->flags |= BTH_NODE_USED | BTH_NODE_ATTRIBUTES;
+    }
+}
+
+/* P5 */
+static berth_value *with_state(bth_unpickler *unpickler, const bth_known *known,
+                               berth_value *tensor, berth_value *state)
+{
+    char problem[200];
+    if (!bth_value_is_state(state)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
+                          known->module, known->name, berth_kind_name(bth_node_kind(state)));
+        return NULL;
+    }
+    if (!bth_attributes_are_good(state, problem, sizeof problem)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module, known->name,
+                          problem);
+        return NULL;
+    }
+    keep_attributes(state);
+    return berth_subclass(unpickler->tree, tensor, state);
+}
+
+BTH_BUILDER(parameter_with_state)
+{
+    berth_value *parameter = bth_build_parameter(unpickler, known, items, n);
+    return parameter ? with_state(unpickler, known, parameter, items[3]) : NULL;
+}
+
+/* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
+bool bth_unpickle_is_plain(berth_value *const *items)
+{
+    bth_known rooms[2];
+    const bth_known *function = bth_unpickle_known(items[0], &rooms[0]);
+    const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
+    return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
+           function->build != bth_build_from_type_v2 &&
+           function->build != bth_build_parameter && /* which would not stay one */
+           function->build != bth_build_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
+           type->number == BERTH_DTYPE_NONE;
+}
+
+BTH_BUILDER(from_type_v2)
+{
+    bth_known room;
+    (void)n;
+    if (!bth_unpickle_is_plain(items)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                          "%s %s wants a _rebuild function and torch Tensor as first arguments",
+                          known->module, known->name);
+        return NULL;
+    }
+    berth_value *tensor =
+        bth_unpickle_call(unpickler, bth_unpickle_known(items[0], &room), items[2]);
+    return tensor ? with_state(unpickler, known, tensor, items[3]) : NULL;
+}
+
+/* ---- BUILD ---- */
+
+/* The second step of a Parameter or tensor from before 0.4. */
+static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
+{
+    berth_value *const *items = NULL;
+    size_t n = bth_unpickle_items(state, &items);
+    const char *words =
+        pending->tensor ? "(requires_grad, volatile, hooks)" : "(storage, offset, size, stride)";
+    int64_t integer;
+    bool good = !pending->value;
+    if (pending->tensor)
+        good = good && n == 3 && bth_node_kind(items[0]) == BERTH_KIND_BOOL &&
+               bth_node_kind(items[1]) == BERTH_KIND_BOOL && bth_is_no_hooks(items[2]);
+    else
+        good = good && n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
+               berth_value_int(items[OFFSET], &integer) &&
+               (pending->dtype == BERTH_DTYPE_NONE ||
+                class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
+    if (!good)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s wants %s, once",
+                                 pending->tensor ? "Parameter" : "tensor", words);
+    if (pending->tensor) {
+        pending->value =
+            berth_parameter(unpickler->tree, pending->tensor, berth_value_bool(items[0]));
+    } else {
+        berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
+        pending->value = make_tensor(unpickler, &tensor, items);
+    }
+    return pending->value ? 0 : bth_unpickle_fail_tree(unpickler, "BUILD");
+}
+
+berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
+{
+    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
+    if (pending->value)
+        return pending->value;
+    if (!pending->tensor) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
+        return NULL;
+    }
+    pending->value = berth_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    if (!pending->value)
+        bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
+    return pending->value;
+}
+
+int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state)
+{
+    if (bth_slot_tag(slot)) {
+        uintptr_t pending = (uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS;
+        return build_pending(unpickler, (bth_pending *)pending, state);
+    }
+    berth_kind kind = bth_node_kind(slot);
+    if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
+        return bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
+                                 "BUILD of %s: only OrderedDicts, and tensors and Parameters "
+                                 "of old files, take a state",
+                                 bth_kind_phrase(kind));
+    if (kind == BERTH_KIND_ORDERED_DICT && bth_node_kind(state) != BERTH_KIND_DICT)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                 "BUILD of an OrderedDict wants a dict, got %s",
+                                 berth_kind_name(bth_node_kind(state)));
+    if (berth_value_state(slot))
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
+                                 bth_kind_phrase(kind));
+    if (kind == BERTH_KIND_ORDERED_DICT)
+        state->flags |= BTH_NODE_USED;
+    if (berth_value_set_state(slot, state) < 0)
+        return bth_unpickle_fail_tree(unpickler, "BUILD");
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Files from before PyTorch 1.6 (FORMAT.md 1): five pickles one after the other (magic number,
+ * protocol version, system info, object, storage keys), then for each key its count of elements
+ * and the elements. The object goes through the same reader as any other: no second, weaker door.
+ */
+#include "format/pickle/stream_read.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
+
+enum { PROTOCOL_VERSION = 1001, COUNT_NBYTES = 8 };
+
+static const char *const names[N_PICKLES] = {"magic number", "protocol version", "system info",
+                                             "object", "storage keys"};
+
+/* 0x1950a86a20f9469cfc6c, the magic number, as LONG1 has it. */
+static const uint8_t magic_number[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9,
+                                         0x20, 0x6a, 0xa8, 0x50, 0x19};
+
+bool bth_stream_is(const uint8_t *bytes, size_t nbytes)
+{
+    static const uint8_t head[4] = {0x80, 0x02, 0x8a, 0x0a};
+    if (nbytes < sizeof head + sizeof magic_number)
+        return false;
+    return memcmp(bytes, head, sizeof head) == 0 &&
+           memcmp(bytes + sizeof head, magic_number, sizeof magic_number) == 0;
+}
+
+static int fail(berth_error *error, int pickle, const char *problem)
+{
+    return bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, "%s", problem);
+}
+
+/* ---- the five pickles ---- */
+
+static int check_header(berth_value *const *values, bth_stream *stream, berth_error *error)
+{
+    size_t nbytes;
+    int64_t version;
+    const uint8_t *magic = berth_value_bigint(values[MAGIC], &nbytes);
+    if (!magic || nbytes != sizeof magic_number || memcmp(magic, magic_number, nbytes) != 0)
+        return fail(error, MAGIC, "not that of a PyTorch stream");
+    if (!berth_value_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
+        return fail(error, PROTOCOL, "not 1001");
+    if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
+        return fail(error, SYSTEM, "not a dict");
+    const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
+    if (berth_value_kind(little) != BERTH_KIND_BOOL)
+        return fail(error, SYSTEM, "little_endian is missing or no bool");
+    stream->recorded_little_endian = berth_value_bool(little);
+    return 0;
+}
+
+/* One key of the list: a storage of the object, not a view, not named before. */
+static int take_key(berth_tree *tree, const berth_value *value, bool *named, const char **key,
+                    berth_error *error)
+{
+    size_t nbytes;
+    if (berth_value_kind(value) != BERTH_KIND_STR)
+        return fail(error, KEYS, "a key is no str");
+    *key = berth_value_text(value, &nbytes);
+    const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
+    if (!storage)
+        return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
+                        "storage %.80s is not in the object, so that its size is unknown", *key);
+    if (storage->root || named[storage->index])
+        return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET, "storage %.80s is %s",
+                        *key, storage->root ? "a view of another one" : "listed twice");
+    named[storage->index] = true;
+    return 0;
+}
+
+/* Storages of the object that the list leaves out have no bytes: PyTorch would hand out garbage. */
+static int check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
+{
+    for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
+        const berth_storage *storage = bth_tree_storage(tree, i);
+        if (!storage->root && !named[i])
+            return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
+                            "storage %.80s of the object is not listed", storage->key);
+    }
+    return 0;
+}
+
+static int read_keys(const berth_value *list, berth_tree *tree, bth_stream *stream,
+                     berth_error *error)
+{
+    if (berth_value_kind(list) != BERTH_KIND_LIST)
+        return fail(error, KEYS, "not a list");
+    size_t n_keys = berth_value_count(list);
+    size_t n_storages = bth_tree_n_storages(tree);
+    bool *named = bth_allocate_zeroed(n_storages + 1);
+    const char **keys = bth_tree_allocate(tree, (n_keys + 1) * sizeof *keys);
+    int code = named && keys ? 0 : bth_fail_memory(error, n_keys * sizeof *keys);
+    for (size_t i = 0; i < n_keys && code == 0; i++)
+        code = take_key(tree, berth_value_item(list, i), named, &keys[i], error);
+    if (code == 0)
+        code = check_all_named(tree, named, error);
+    bth_release(named);
+    stream->keys = keys;
+    stream->n_keys = n_keys;
+    return code;
+}
+
+/* Where each pickle ends. Before anything is built, so that a caller can bring more bytes. */
+static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
+                        berth_error *error)
+{
+    size_t at = 0;
+    for (int i = 0; i < N_PICKLES; i++) {
+        bth_pickle_rules rules = {.record = names[i], .base_offset = at};
+        bth_pickle_survey survey = {0};
+        if (bth_pickle_look(bytes + at, nbytes - at, &rules, &survey, error) < 0)
+            return error->code;
+        at += survey.extent;
+        ends[i] = at;
+    }
+    return 0;
+}
+
+int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                    bth_stream *stream, berth_error *error)
+{
+    size_t ends[N_PICKLES] = {0};
+    berth_value *values[N_PICKLES];
+    *stream = (bth_stream){0};
+    if (find_extents(bytes, nbytes, ends, error) < 0)
+        return error->code;
+    size_t at = 0;
+    for (int i = 0; i < N_PICKLES; i++) {
+        bth_pickle_rules rules = {
+            .inert = inert && i == OBJECT, .stream = true, .record = names[i], .base_offset = at};
+        int code = bth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
+        if (code == 0 && i == SYSTEM)
+            code = check_header(values, stream, error);
+        if (code < 0)
+            return code;
+        at = ends[i];
+    }
+    stream->root = values[OBJECT];
+    stream->payload_offset = at;
+    return read_keys(values[KEYS], tree, stream, error);
+}
+
+/* ---- the payload ---- */
+
+/* Views have no payload of their own: they lie within their root's. */
+static void place_views(berth_tree *tree)
+{
+    for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
+        berth_storage *storage = bth_tree_storage(tree, i);
+        if (storage->root)
+            storage->offset = storage->root->offset + storage->root_offset;
+    }
+}
+
+int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const uint8_t count[8],
+                     uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
+                     berth_error *error)
+{
+    const char *key = stream->keys[i];
+    berth_storage *storage = bth_tree_find_storage(tree, key, strlen(key));
+    uint64_t numel = 0, nbytes;
+    for (int byte = COUNT_NBYTES - 1; byte >= 0; byte--)
+        numel = numel << 8 | count[byte];
+    if (!bth_multiply(numel, berth_dtype_nbytes(storage->dtype), &nbytes) ||
+        nbytes != storage->nbytes)
+        return bth_fail(error, BERTH_E_TENSOR, key, count_offset,
+                        "%" PRIu64 " elements of %s, but %" PRIu64 " bytes in the object", numel,
+                        berth_dtype_name(storage->dtype), storage->nbytes);
+    if (count_offset > file_nbytes || file_nbytes - count_offset < COUNT_NBYTES ||
+        nbytes > file_nbytes - count_offset - COUNT_NBYTES)
+        return bth_fail(error, BERTH_E_TRUNCATED, key, count_offset,
+                        "the file ends within this storage's %" PRIu64 " bytes", nbytes);
+    storage->offset = count_offset + COUNT_NBYTES;
+    *next_offset = storage->offset + nbytes;
+    if (i + 1 == stream->n_keys)
+        place_views(tree);
+    return 0;
+}

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A value made again, in a tree of its own, over no more of its storages' bytes than its tensors
+ * use. No byte is copied: the new storages are views of the old ones.
+ *
+ * What a value was made of was there before it, so those edges have no cycles: nodes are made depth
+ * first along them, each once, without recursion (P3). What was put into a value afterwards, and
+ * may hold it again, is filled in when the value is there, one value after the other.
+ */
+#include <string.h>
+
+#include "config/memory.h"
+#include "format/values/node.h"
+#include "format/values/tensor.h"
+
+#define FIRST_FRAMES 64
+
+struct frame {
+    const berth_value *source;
+    size_t at; /* parts that are made already */
+};
+
+/* What is used of one of the old storages. */
+struct use {
+    berth_storage *made; /* over all of it, until everything is known */
+    uint64_t begin, end; /* bytes; begin == end: none */
+    uint64_t unit;       /* of the widest element that it is seen as: a power of two */
+    bool is_whole;       /* a storage as such is a value, too */
+};
+
+typedef struct copying {
+    berth_tree *tree;
+    const berth_tree *from;
+    berth_value **made;          /* by the id that the node has in the old tree */
+    const berth_value **sources; /* old nodes that were made, in that order */
+    size_t n_made;
+    struct frame *frames;
+    size_t n_frames, n_frames_room;
+    struct use *uses; /* by the old storages' index */
+    size_t n_uses;
+} copying;
+
+/* ---- storages ---- */
+
+static int read_view(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
+                     berth_error *error)
+{
+    const berth_storage *bottom = storage->context;
+
+    return bottom->read(bottom, buffer, nbytes, storage->root_offset + offset, error);
+}
+
+static struct use *use_of(copying *copy, const berth_storage *storage)
+{
+    struct use *use = &copy->uses[storage->index];
+    uint64_t offset = 0;
+
+    if (use->made)
+        return use;
+    use->made = berth_storage_new(copy->tree, storage->dtype, NULL, 0, storage->location);
+    if (!use->made)
+        return NULL;
+    const berth_storage *bottom = bth_storage_bottom(storage, &offset);
+    use->made->nbytes = storage->nbytes;
+    use->made->root_offset = offset;
+    if (bottom->data) {
+        use->made->data = (const uint8_t *)bottom->data + offset;
+    } else if (bottom->device) {
+        use->made->read = bottom->read;
+        use->made->device = bottom->device;
+        use->made->root_offset += bottom->root_offset;
+    } else if (bottom->read) {
+        use->made->read = read_view;
+        use->made->context = (void *)(uintptr_t)bottom;
+    }
+    use->unit = berth_dtype_nbytes(storage->dtype);
+    return use;
+}
+
+/* A tensor's first byte in its storage: of the item that holds the element. */
+static uint64_t first_byte(const berth_tensor *tensor, int64_t storage_offset)
+{
+    return (uint64_t)storage_offset / (uint64_t)bth_dtype_elements(tensor->dtype) *
+           berth_dtype_nbytes(tensor->dtype);
+}
+
+/* `placed`: with the storage that it is written on. */
+static void note_use(struct use *use, const berth_tensor *placed)
+{
+    uint64_t end, item_nbytes = berth_dtype_nbytes(placed->dtype);
+    uint64_t begin = first_byte(placed, placed->storage_offset);
+
+    if (use->unit < item_nbytes)
+        use->unit = item_nbytes;
+    (void)bth_tensor_extent(placed, &end); /* there is one: the tensor has been checked, T2 */
+    if (end == 0)
+        return;
+    if (use->begin == use->end || begin < use->begin)
+        use->begin = begin;
+    if (end > use->end)
+        use->end = end;
+}
+
+/* Elements stay where they are in a unit, so that they stay aligned. */
+static void trim_storage(const berth_storage *old, struct use *use)
+{
+    berth_storage *made = use->made;
+    uint64_t begin = use->begin & ~(use->unit - 1);
+    uint64_t rest = use->end % use->unit ? use->unit - use->end % use->unit : 0;
+    uint64_t end = rest > old->nbytes - use->end ? old->nbytes : use->end + rest;
+
+    if (use->is_whole) {
+        begin = 0;
+        end = old->nbytes;
+    }
+    use->begin = begin;
+    made->nbytes = end - begin;
+    made->root_offset += begin;
+    if (made->data)
+        made->data = (const uint8_t *)made->data + begin;
+}
+
+/* ---- making: along what the old node was made of ---- */
+
+/* Part i of what a node is made of; NULL: there are no more. */
+static const berth_value *part_of(const berth_value *value, size_t i)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return berth_value_item(value, i);
+    case BERTH_KIND_BYTEARRAY:
+    case BERTH_KIND_SIZE:
+    case BERTH_KIND_PARAMETER:
+    case BERTH_KIND_SUBCLASS:
+        return i == 0 ? ((const struct wrap_node *)value)->inner : NULL;
+    case BERTH_KIND_CALL:
+        if (i == 0)
+            return berth_value_inner(value);
+        return i == 1 ? bth_value_arguments(value) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* Nodes without an id: nobody can tell whether they are the same. */
+static berth_value *make_plain(berth_tree *tree, const berth_value *source)
+{
+    const uint8_t *bytes;
+    int64_t integer;
+    size_t nbytes;
+
+    switch (berth_value_kind(source)) {
+    case BERTH_KIND_BOOL:
+        return berth_bool(tree, berth_value_bool(source));
+    case BERTH_KIND_INT:
+        if (berth_value_int(source, &integer))
+            return berth_int(tree, integer);
+        bytes = berth_value_bigint(source, &nbytes);
+        return berth_bigint(tree, bytes, nbytes);
+    case BERTH_KIND_FLOAT:
+        return berth_float(tree, berth_value_float(source));
+    case BERTH_KIND_TUPLE:
+        return berth_tuple(tree, NULL, 0);
+    default:
+        return berth_none(tree);
+    }
+}
+
+/* The new node of one that is made already. */
+static berth_value *made_of(const copying *copy, const berth_value *source)
+{
+    size_t id = bth_value_id(source);
+
+    return id == SIZE_MAX ? make_plain(copy->tree, source) : copy->made[id];
+}
+
+static berth_value *make_tuple(const copying *copy, const berth_value *source)
+{
+    size_t n = berth_value_count(source);
+    berth_value **items = bth_allocate(n * sizeof *items);
+
+    if (!items) {
+        bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a tuple",
+                      n * sizeof *items);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        items[i] = made_of(copy, berth_value_item(source, i));
+    berth_value *tuple = berth_tuple(copy->tree, items, n);
+    bth_release(items);
+    return tuple;
+}
+
+static berth_value *make_parts(const copying *copy, const berth_value *source)
+{
+    const struct parts_node *node = (const struct parts_node *)source;
+    berth_value *parts[4];
+
+    for (size_t i = 0; i < node->n_parts; i++)
+        parts[i] = made_of(copy, node->parts[i]);
+    if (source->kind == BERTH_KIND_NESTED)
+        return berth_nested(copy->tree, parts);
+    return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
+                            parts, berth_value_is_coalesced(source));
+}
+
+/* Over all of its storage at first. The parameters of a quantized one are filled in. */
+static berth_value *make_tensor(copying *copy, const berth_value *source)
+{
+    const berth_tensor *old = berth_value_tensor(source);
+    berth_tensor tensor = *old;
+
+    tensor.qscheme = BERTH_NOT_QUANTIZED;
+    tensor.scales = tensor.zero_points = NULL;
+    if (old->storage) {
+        tensor.storage = (berth_storage *)(uintptr_t)bth_tensor_place(old, &tensor.storage_offset);
+        struct use *use = use_of(copy, tensor.storage);
+        if (!use)
+            return NULL;
+        note_use(use, &tensor);
+        tensor.storage = use->made;
+    }
+    return bth_tensor_adopt(copy->tree, &tensor);
+}
+
+static berth_value *make_storage(copying *copy, const berth_value *source)
+{
+    struct use *use = use_of(copy, berth_value_storage(source));
+
+    if (!use)
+        return NULL;
+    use->is_whole = true;
+    return bth_storage_value_as(copy->tree, use->made, bth_value_storage_class(source));
+}
+
+static berth_value *make_global(const copying *copy, const berth_value *source)
+{
+    const struct global_node *node = (const struct global_node *)source;
+    const char *name = node->text + node->module_nbytes + 1;
+    bool is_inert = source->flags & BTH_NODE_TRUE;
+
+    return (is_inert ? bth_inert_global : bth_global)(copy->tree, node->text, node->module_nbytes,
+                                                      name, node->name_nbytes);
+}
+
+static berth_value *make_scalar(const copying *copy, const berth_value *source)
+{
+    berth_tree *tree = copy->tree;
+    int64_t index;
+    size_t nbytes;
+
+    switch (berth_value_kind(source)) {
+    case BERTH_KIND_COMPLEX:
+        return berth_complex(tree, berth_value_float(source), berth_value_imaginary(source));
+    case BERTH_KIND_STR: {
+        const char *text = berth_value_text(source, &nbytes);
+        return berth_str(tree, text, nbytes);
+    }
+    case BERTH_KIND_BYTES: {
+        const uint8_t *bytes = berth_value_bytes(source, &nbytes);
+        return berth_bytes(tree, bytes, nbytes);
+    }
+    case BERTH_KIND_DEVICE: {
+        const char *type = bth_value_device(source, &index);
+        return berth_device(tree, type, index);
+    }
+    case BERTH_KIND_DTYPE:
+        return berth_dtype_value(tree, berth_value_dtype(source));
+    case BERTH_KIND_QSCHEME:
+        return berth_qscheme_value(tree, berth_value_qscheme(source));
+    case BERTH_KIND_LAYOUT:
+        return berth_layout_value(tree, berth_value_layout(source));
+    default:
+        return make_global(copy, source);
+    }
+}
+
+/* A node whose parts are all made. Containers and attributes are empty at first. */
+static berth_value *make(copying *copy, const berth_value *source)
+{
+    berth_tree *tree = copy->tree;
+
+    switch (berth_value_kind(source)) {
+    case BERTH_KIND_LIST:
+        return berth_list(tree);
+    case BERTH_KIND_DICT:
+        return berth_dict(tree);
+    case BERTH_KIND_ORDERED_DICT:
+        return berth_ordered_dict(tree);
+    case BERTH_KIND_COUNTER:
+        return berth_counter(tree);
+    case BERTH_KIND_SET:
+        return berth_set(tree);
+    case BERTH_KIND_TUPLE:
+        return make_tuple(copy, source);
+    case BERTH_KIND_BYTEARRAY:
+        return bth_bytearray_from(tree, made_of(copy, part_of(source, 0)));
+    case BERTH_KIND_SIZE:
+        return bth_size_from(tree, made_of(copy, part_of(source, 0)));
+    case BERTH_KIND_STORAGE:
+        return make_storage(copy, source);
+    case BERTH_KIND_TENSOR:
+        return make_tensor(copy, source);
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return make_parts(copy, source);
+    case BERTH_KIND_PARAMETER:
+        return berth_parameter(tree, made_of(copy, part_of(source, 0)),
+                               source->flags & BTH_NODE_TRUE);
+    case BERTH_KIND_SUBCLASS:
+        return berth_subclass(tree, made_of(copy, part_of(source, 0)), berth_none(tree));
+    case BERTH_KIND_CALL:
+        return bth_call_value(tree, made_of(copy, part_of(source, 0)),
+                              made_of(copy, part_of(source, 1)), bth_value_is_new_object(source));
+    default:
+        return make_scalar(copy, source);
+    }
+}
+
+static bool push(copying *copy, const berth_value *source)
+{
+    if (copy->n_frames == copy->n_frames_room) {
+        size_t room = copy->n_frames_room ? 2 * copy->n_frames_room : FIRST_FRAMES;
+        struct frame *frames = bth_reallocate(copy->frames, room * sizeof *frames);
+        if (!frames) {
+            bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
+                          room * sizeof *frames);
+            return false;
+        }
+        copy->frames = frames;
+        copy->n_frames_room = room;
+    }
+    copy->frames[copy->n_frames++] = (struct frame){.source = source};
+    return true;
+}
+
+static bool is_made(const copying *copy, const berth_value *source)
+{
+    size_t id = bth_value_id(source);
+
+    return id == SIZE_MAX || copy->made[id];
+}
+
+/* Makes the node of the last frame, or enters what is missing for it. */
+static bool step(copying *copy)
+{
+    struct frame *frame = &copy->frames[copy->n_frames - 1];
+    const berth_value *source = frame->source;
+    const berth_value *part;
+
+    while ((part = part_of(source, frame->at)) != NULL) {
+        frame->at++;
+        if (!is_made(copy, part))
+            return push(copy, part);
+    }
+    berth_value *made = make(copy, source);
+    if (!made)
+        return false;
+    copy->made[bth_value_id(source)] = made;
+    copy->sources[copy->n_made++] = source;
+    copy->n_frames--;
+    return true;
+}
+
+/* The new node of an old one, made if it is not there yet. NULL: of NULL, or the tree has failed.
+ */
+static berth_value *get(copying *copy, const berth_value *source)
+{
+    if (!source || copy->tree->error.code != BERTH_OK)
+        return NULL;
+    if (!is_made(copy, source)) {
+        if (!push(copy, source))
+            return NULL;
+        while (copy->n_frames > 0)
+            if (!step(copy))
+                return NULL;
+    }
+    return made_of(copy, source);
+}
+
+/* ---- filling: what came into the old node later ---- */
+
+static void fill_container(copying *copy, const berth_value *source, berth_value *made)
+{
+    berth_kind kind = berth_value_kind(source);
+    size_t n = berth_value_count(source);
+
+    for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
+        berth_value *item = get(copy, berth_value_item(source, i));
+        if (kind == BERTH_KIND_LIST)
+            berth_list_append(made, item);
+        else if (kind == BERTH_KIND_SET)
+            berth_set_add(made, item);
+        else
+            berth_dict_set_value(made, get(copy, berth_value_key(source, i)), item);
+    }
+    made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
+}
+
+static void fill_quantized(copying *copy, const berth_value *source, berth_value *made)
+{
+    const berth_tensor *old = &((const struct tensor_node *)source)->tensor;
+    berth_tensor *tensor = &((struct tensor_node *)made)->tensor;
+
+    tensor->qscheme = old->qscheme;
+    tensor->scales = get(copy, old->scales);
+    tensor->zero_points = get(copy, old->zero_points);
+}
+
+static void fill(copying *copy, const berth_value *source)
+{
+    berth_value *made = made_of(copy, source);
+    const berth_value *state = berth_value_state(source);
+
+    switch (berth_value_kind(source)) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_SET:
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+        fill_container(copy, source, made);
+        break;
+    case BERTH_KIND_TENSOR:
+        fill_quantized(copy, source, made);
+        break;
+    case BERTH_KIND_CALL:
+        ((struct call_node *)made)->list_items = get(copy, berth_value_list_items(source));
+        ((struct call_node *)made)->dict_items = get(copy, berth_value_dict_items(source));
+        break;
+    default:
+        break;
+    }
+    if (state)
+        berth_value_set_state(made, get(copy, state));
+}
+
+/* ---- when all is there ---- */
+
+/* The tensor on its trimmed storage; T2 holds for it as for any. */
+static void trim_tensor(copying *copy, const berth_value *source)
+{
+    struct tensor_node *node = (struct tensor_node *)made_of(copy, source);
+    const berth_tensor *old = berth_value_tensor(source);
+    berth_tensor *tensor = &node->tensor;
+    berth_error error = {.code = BERTH_OK};
+
+    if (!tensor->storage)
+        return;
+    const berth_storage *storage = bth_tensor_place(old, &tensor->storage_offset);
+    const struct use *use = &copy->uses[storage->index];
+    uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
+                       (uint64_t)bth_dtype_elements(tensor->dtype);
+    if (berth_tensor_numel(tensor) > 0)
+        tensor->storage_offset -= (int64_t)skipped;
+    else if (use->made->nbytes < storage->nbytes)
+        tensor->storage_offset = 0; /* of no element: it may lie anywhere */
+    if (bth_tensor_check(tensor, &error) < 0)
+        bth_tree_fail(copy->tree, error.code, "%s", error.message);
+}
+
+static void trim(copying *copy)
+{
+    for (size_t i = 0; i < copy->n_uses; i++)
+        if (copy->uses[i].made)
+            trim_storage(bth_tree_storage(copy->from, i), &copy->uses[i]);
+    for (size_t i = 0; i < copy->n_made; i++)
+        if (copy->sources[i]->kind == BERTH_KIND_TENSOR)
+            trim_tensor(copy, copy->sources[i]);
+}
+
+/* What is there now: the new tree may be the old one, and grow. */
+static bool begin(copying *copy)
+{
+    size_t n = bth_tree_n_ids(copy->from) + 1;
+
+    copy->n_uses = bth_tree_n_storages(copy->from);
+    copy->made = bth_allocate_zeroed(n * sizeof *copy->made);
+    copy->sources = bth_allocate_zeroed(n * sizeof *copy->sources);
+    copy->uses = bth_allocate_zeroed((copy->n_uses + 1) * sizeof *copy->uses);
+    if (copy->made && copy->sources && copy->uses)
+        return true;
+    bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
+                  n * 2 * sizeof *copy->made + copy->n_uses * sizeof *copy->uses);
+    return false;
+}
+
+berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
+{
+    copying copy = {.tree = tree, .from = bth_value_tree(value)};
+    berth_value *made = NULL;
+    berth_error error;
+
+    if (!tree)
+        return NULL;
+    if (!value) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the value is NULL");
+        return NULL;
+    }
+    if (berth_tree_error(copy.from, &error) < 0)
+        bth_tree_fail(tree, error.code, "%s", error.message);
+    else if (begin(&copy))
+        made = get(&copy, value);
+    for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
+        fill(&copy, copy.sources[i]);
+    if (tree->error.code == BERTH_OK)
+        trim(&copy);
+    bth_release(copy.made);
+    bth_release(copy.sources);
+    bth_release(copy.uses);
+    bth_release(copy.frames);
+    return tree->error.code == BERTH_OK ? made : NULL;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* dict, OrderedDict, Counter and set: entries in the order of insertion, found by hash. */
+#include "format/values/node.h"
+
+#include <string.h>
+
+#include "config/memory.h"
+
+/* Up to so many entries are scanned, without a table of slots. */
+enum { SCANNED = 8 };
+/* So many keys are looked at before the first of them is entered. */
+enum { AHEAD = 16 };
+
+static berth_value *dict_new(berth_tree *tree, berth_kind kind)
+{
+    struct dict_node *node = tree ? bth_node_raw(tree, kind, sizeof(*node)) : NULL;
+    if (!node)
+        return NULL;
+    node->table = NULL;
+    return &node->head;
+}
+
+berth_value *berth_dict(berth_tree *tree)
+{
+    return dict_new(tree, BERTH_KIND_DICT);
+}
+
+berth_value *berth_ordered_dict(berth_tree *tree)
+{
+    return dict_new(tree, BERTH_KIND_ORDERED_DICT);
+}
+
+berth_value *berth_counter(berth_tree *tree)
+{
+    return bth_node_new(tree, BERTH_KIND_COUNTER, sizeof(struct dict_node));
+}
+
+berth_value *berth_set(berth_tree *tree)
+{
+    return bth_node_new(tree, BERTH_KIND_SET, sizeof(struct dict_node));
+}
+
+static size_t table_nbytes(size_t capacity)
+{
+    return sizeof(struct table) + capacity * sizeof(struct table_entry);
+}
+
+/*
+ * The slot of the first entry whose key may be this one, from `at` on, or the free one. A slot
+ * holds the hash in its upper half: keys of another hash are not looked at.
+ */
+static uint64_t *next_slot(const struct table *table, uint32_t hash, uint32_t *at)
+{
+    while (table->slots[*at] && table->slots[*at] >> 32 != hash)
+        *at = (*at + 1) & table->slots_mask;
+    return &table->slots[*at];
+}
+
+/* Enters entry i, whose key is not in the table yet. */
+static void take_slot(struct table *table, uint32_t hash, uint32_t i)
+{
+    uint32_t at = hash & table->slots_mask;
+    while (table->slots[at])
+        at = (at + 1) & table->slots_mask;
+    table->slots[at] = (uint64_t)hash << 32 | (i + 1);
+}
+
+/* A table of slots that is at most two thirds full when all of `capacity` is used. */
+static bool make_slots(berth_tree *tree, struct table *table)
+{
+    uint64_t *old = table->slots;
+    size_t n_old = old ? (size_t)table->slots_mask + 1 : 0, n = 16;
+    while (n / 3 * 2 < table->capacity)
+        n *= 2;
+    if (n <= n_old)
+        return true;
+    if (n > UINT32_MAX) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of %u items", table->capacity);
+        return false;
+    }
+    uint64_t *slots = bth_tree_allocate(tree, bth_array_nbytes(n, sizeof(*slots)));
+    if (!slots)
+        return false;
+    memset(slots, 0, n * sizeof(*slots));
+    table->slots = slots;
+    table->slots_mask = (uint32_t)(n - 1);
+    for (uint32_t i = 0; !old && i < table->count; i++)
+        take_slot(table, bth_key_hash(tree, table->entries[i].key), i);
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i])
+            take_slot(table, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
+    bth_tree_discard(tree, old, n_old * sizeof(*old));
+    return true;
+}
+
+bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
+{
+    struct table *table = node->table;
+    size_t count = table ? table->count : 0;
+    size_t capacity = table ? table->capacity : 0;
+    if (table && n <= capacity - count)
+        return true;
+    if (n > UINT32_MAX / 4 - count) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of more than %u items", UINT32_MAX / 4);
+        return false;
+    }
+    size_t larger = bth_tree_capacity(capacity, count + n);
+    struct table *grown = bth_tree_grow(tree, table, table_nbytes(capacity), table_nbytes(larger));
+    if (!grown)
+        return false;
+    if (!table)
+        *grown = (struct table){.count = 0};
+    grown->capacity = (uint32_t)larger;
+    node->table = grown;
+    if (larger <= SCANNED || make_slots(tree, grown))
+        return true;
+    grown->capacity = grown->count; /* no entry without a free slot */
+    return false;
+}
+
+/*
+ * The entry of a prepared key; NULL if there is none, then *slot is the free one where it belongs,
+ * if there are slots.
+ */
+static struct table_entry *find(struct table *table, const berth_value *key, uint32_t hash,
+                                uint64_t **slot)
+{
+    if (!table->slots) {
+        for (uint32_t i = 0; i < table->count; i++)
+            if (bth_key_equal(table->entries[i].key, key))
+                return &table->entries[i];
+        return NULL;
+    }
+    for (uint32_t at = hash & table->slots_mask;; at = (at + 1) & table->slots_mask) {
+        *slot = next_slot(table, hash, &at);
+        if (!**slot)
+            return NULL;
+        struct table_entry *entry = &table->entries[(uint32_t) * *slot - 1];
+        if (bth_key_equal(entry->key, key))
+            return entry;
+    }
+}
+
+bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
+{
+    bool is_set = node->head.kind == BERTH_KIND_SET;
+    if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
+        !bth_table_reserve(tree, node, 1))
+        return false;
+    uint64_t *slot = NULL;
+    struct table *table = node->table;
+    uint32_t hash = table->slots ? bth_key_hash(tree, key) : 0;
+    struct table_entry *entry = find(table, key, hash, &slot);
+    if (entry) {
+        /* As in Python: the first key stays, at its place; a set keeps its first item. */
+        entry->value = is_set ? entry->value : value;
+        return true;
+    }
+    table->entries[table->count++] = (struct table_entry){.key = key, .value = value};
+    if (slot)
+        *slot = (uint64_t)hash << 32 | table->count;
+    return true;
+}
+
+/* ---- filling ---- */
+
+static bool is_dict(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
+}
+
+/* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
+static bool ask_for_slots(berth_tree *tree, const struct table *table, berth_value *const *items,
+                          size_t n)
+{
+    n = n < AHEAD ? n : AHEAD;
+    for (size_t i = 0; i < n; i++) {
+        if (!bth_key_prepare(tree, items[2 * i], "a dict key"))
+            return false;
+        if (table && table->slots)
+            __builtin_prefetch(&table->slots[bth_key_hash(tree, items[2 * i]) & table->slots_mask],
+                               1);
+    }
+    return true;
+}
+
+int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = bth_value_tree(dict);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!is_dict(dict))
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
+                             bth_kind_phrase((berth_kind)dict->kind));
+    if (dict->flags & BTH_NODE_USED)
+        return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                             "a dict that something was built from grows afterwards");
+    struct dict_node *node = (struct dict_node *)dict;
+    dict->flags &= (uint8_t)~BTH_NODE_ATTRIBUTES;
+    if (n > 1 && !bth_table_reserve(tree, node, n))
+        return tree->error.code;
+    for (size_t i = 0; i < n; i++) {
+        if (i % AHEAD == 0 && !ask_for_slots(tree, node->table, items + 2 * i, n - i))
+            return tree->error.code;
+        if (!bth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+            return tree->error.code;
+    }
+    return 0;
+}
+
+int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value)
+{
+    berth_value *items[2] = {key, value};
+    berth_tree *tree = bth_value_tree(dict);
+    if (tree && is_dict(dict) &&
+        (!bth_tree_owns(tree, key, "a dict's key") ||
+         !bth_tree_owns(tree, value, "a dict's value")))
+        return tree->error.code;
+    return bth_dict_extend(dict, items, 1);
+}
+
+/* The entry of a text key that need not be a node; NULL if there is none. */
+static struct table_entry *find_text(const berth_tree *tree, struct table *table, const char *text,
+                                     size_t nbytes)
+{
+    if (!table)
+        return NULL;
+    uint32_t hash = bth_hash_bytes(tree, text, nbytes);
+    uint32_t at = table->slots ? hash & table->slots_mask : 0;
+    for (;; at = table->slots ? (at + 1) & table->slots_mask : at + 1) {
+        uint32_t i = table->slots ? (uint32_t)*next_slot(table, hash, &at) - 1 : at;
+        if (i >= table->count)
+            return NULL;
+        const struct text_node *key = (const struct text_node *)table->entries[i].key;
+        if (key->key.head.kind == BERTH_KIND_STR && key->key.hash == hash &&
+            key->key.count == nbytes && memcmp(key->data, text, nbytes) == 0)
+            return &table->entries[i];
+    }
+}
+
+int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
+{
+    berth_tree *tree = bth_value_tree(dict);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!key)
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
+    struct table_entry *entry =
+        is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key)) : NULL;
+    berth_value *node = entry ? entry->key : berth_str(tree, key, strlen(key));
+    return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
+}
+
+/* ---- what REDUCE builds ---- */
+
+berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
+{
+    berth_value *counter = berth_counter(tree);
+    if (!counter || !dict)
+        return counter;
+    if (!bth_tree_owns(tree, dict, "the items of a Counter"))
+        return NULL;
+    if (dict->kind != BERTH_KIND_DICT || dict->flags & BTH_NODE_USED) {
+        bth_tree_fail(tree, BERTH_E_PICKLE,
+                      dict->kind == BERTH_KIND_DICT
+                          ? "a dict that something was built from is used again by Counter"
+                          : "a Counter made from %s, not a dict",
+                      bth_kind_phrase((berth_kind)dict->kind));
+        return NULL;
+    }
+    dict->flags |= BTH_NODE_USED;
+    const struct table *from = ((struct dict_node *)dict)->table;
+    struct dict_node *node = (struct dict_node *)counter;
+    if (from && !bth_table_reserve(tree, node, from->count))
+        return NULL;
+    for (uint32_t i = 0; from && i < from->count; i++) /* there is room, and keys are hashed */
+        (void)bth_table_set(tree, node, from->entries[i].key, from->entries[i].value);
+    return counter;
+}
+
+static bool set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
+{
+    if ((pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE) ||
+        berth_value_count(pair) != 2) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
+        return false;
+    }
+    return bth_table_set(tree, node, berth_value_item(pair, 0), berth_value_item(pair, 1));
+}
+
+berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items)
+{
+    berth_value *dict = berth_ordered_dict(tree);
+    if (!dict || !items)
+        return dict;
+    if (!bth_tree_owns(tree, items, "the items of an OrderedDict"))
+        return NULL;
+    if (items->kind != BERTH_KIND_LIST || items->flags & BTH_NODE_USED) {
+        bth_tree_fail(tree, BERTH_E_PICKLE,
+                      items->kind == BERTH_KIND_LIST
+                          ? "a list that something was built from is used again by OrderedDict"
+                          : "an OrderedDict made from %s, not a list",
+                      bth_kind_phrase((berth_kind)items->kind));
+        return NULL;
+    }
+    items->flags |= BTH_NODE_USED;
+    size_t n = berth_value_count(items);
+    for (size_t i = 0; i < n; i++)
+        if (!set_pair(tree, (struct dict_node *)dict, berth_value_item(items, i)))
+            return NULL;
+    return dict;
+}
+
+/* ---- asking ---- */
+
+berth_value *berth_value_key(const berth_value *value, size_t i)
+{
+    const struct table *table = is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
+    return table && i < table->count ? table->entries[i].key : NULL;
+}
+
+size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
+{
+    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    const struct table_entry *entry = find_text(bth_value_tree(dict), table, text, nbytes);
+    return entry ? (size_t)(entry - table->entries) : SIZE_MAX;
+}
+
+size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
+{
+    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
+    uint64_t *slot;
+    const struct table_entry *entry =
+        table ? find(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head), &slot) : NULL;
+    /* True and 1.0 are equal to 1, but are not what was asked for. */
+    return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
+                                                       : SIZE_MAX;
+}
+
+berth_value *berth_dict_get(const berth_value *dict, const char *key)
+{
+    size_t i = key ? bth_dict_find_text(dict, key, strlen(key)) : SIZE_MAX;
+    return i == SIZE_MAX ? NULL : berth_value_item(dict, i);
+}

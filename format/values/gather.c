@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Moving elements: out of any strides into row-major order, and from one byte order to another. */
+#include "format/values/tensor.h"
+
+#include <string.h>
+
+/* ---- gather ---- */
+
+/* The dimensions that matter, outermost first: without ones, neighbours merged where they can be.
+ */
+struct walk {
+    int32_t rank;
+    int64_t shape[BERTH_MAX_RANK];
+    int64_t stride[BERTH_MAX_RANK];
+    int64_t index[BERTH_MAX_RANK];
+};
+
+static void merge_dimensions(const berth_tensor *tensor, struct walk *walk)
+{
+    walk->rank = 0;
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        int64_t size = tensor->shape[i], stride = tensor->stride[i], together;
+        if (size == 1)
+            continue;
+        int32_t outer = walk->rank - 1;
+        if (outer >= 0 && !__builtin_mul_overflow(size, stride, &together) &&
+            walk->stride[outer] == together) {
+            walk->shape[outer] *= size;
+            walk->stride[outer] = stride;
+            continue;
+        }
+        walk->shape[walk->rank] = size;
+        walk->stride[walk->rank++] = stride;
+    }
+    if (walk->rank == 0) { /* one element */
+        walk->rank = 1;
+        walk->shape[0] = walk->stride[0] = 1;
+    }
+}
+
+/* Sets the index to element `first`; returns its position in the storage. */
+static int64_t seek(struct walk *walk, int64_t first)
+{
+    int64_t position = 0;
+    for (int32_t i = walk->rank; i-- > 0;) {
+        walk->index[i] = first % walk->shape[i];
+        first /= walk->shape[i];
+        position += walk->index[i] * walk->stride[i];
+    }
+    return position;
+}
+
+/* The innermost dimension is done: on to the next row. Returns the change of position. */
+static int64_t next_row(struct walk *walk)
+{
+    int64_t change = 0;
+    for (int32_t i = walk->rank - 1; i > 0; i--) {
+        change -= walk->index[i] * walk->stride[i];
+        walk->index[i] = 0;
+        if (++walk->index[i - 1] < walk->shape[i - 1])
+            return change + walk->stride[i - 1];
+        walk->index[i - 1]--;
+    }
+    return change;
+}
+
+#define GATHER_ITEMS(nbytes)                                                                       \
+    for (int64_t i = 0; i < n; i++, in += step, out += (nbytes))                                   \
+    memcpy(out, in, nbytes)
+
+/* n items, `step` bytes apart. The copies of constant size become single moves. */
+static void gather_items(char *out, const char *in, int64_t n, size_t item, int64_t step)
+{
+    switch (item) {
+    case 1:
+        GATHER_ITEMS(1);
+        break;
+    case 2:
+        GATHER_ITEMS(2);
+        break;
+    case 4:
+        GATHER_ITEMS(4);
+        break;
+    case 8:
+        GATHER_ITEMS(8);
+        break;
+    default:
+        GATHER_ITEMS(16);
+        break;
+    }
+}
+
+void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
+                       void *out)
+{
+    if (n <= 0)
+        return;
+    struct walk walk;
+    merge_dimensions(tensor, &walk);
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+    int64_t position = tensor->storage_offset + seek(&walk, first);
+    int32_t inner = walk.rank - 1;
+    char *to = out;
+    for (;;) {
+        int64_t run = walk.shape[inner] - walk.index[inner];
+        run = run < n ? run : n;
+        const char *from = (const char *)base + (size_t)position * item;
+        if (walk.stride[inner] == 1)
+            memcpy(to, from, (size_t)run * item);
+        else
+            gather_items(to, from, run, item, walk.stride[inner] * (int64_t)item);
+        n -= run;
+        if (n == 0)
+            return;
+        to += (size_t)run * item;
+        /* As if the index had walked to the last item of the row. */
+        position -= walk.index[inner] * walk.stride[inner];
+        walk.index[inner] = 0;
+        position += next_row(&walk);
+    }
+}
+
+/* ---- byte order ---- */
+
+#define SWAP_UNITS(type, swap)                                                                     \
+    for (size_t at = 0; at + sizeof(type) <= nbytes; at += sizeof(type)) {                         \
+        type unit_value;                                                                           \
+        memcpy(&unit_value, from + at, sizeof(type));                                              \
+        unit_value = swap(unit_value);                                                             \
+        memcpy(to + at, &unit_value, sizeof(type));                                                \
+    }
+
+void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit)
+{
+    char *to = out;
+    const char *from = in;
+    switch (unit) {
+    case 2:
+        SWAP_UNITS(uint16_t, __builtin_bswap16)
+        break;
+    case 4:
+        SWAP_UNITS(uint32_t, __builtin_bswap32)
+        break;
+    case 8:
+        SWAP_UNITS(uint64_t, __builtin_bswap64)
+        break;
+    default:
+        if (to != from)
+            memcpy(to, from, nbytes);
+        break;
+    }
+}

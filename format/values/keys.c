@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Keys of dicts (P4): Python's equality in constant time, after each node was hashed once.
+ *
+ * str, bytes and tuples are made canonical: among equal nodes one is chosen, and the others
+ * link to it, so that the equality of two tuples is that of their items' canonical nodes, and
+ * memo-doubled tuples cost what their nodes cost. Numbers are compared by value.
+ */
+#include "config/memory.h"
+#include "format/values/hash.h"
+#include "format/values/node.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- hashing ---- */
+
+uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
+{
+    return bth_hash(tree->seed, bytes, nbytes);
+}
+
+enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
+
+/*
+ * An integer of any size in its shortest two's complement form; 0 for what is none. A float is
+ * one if it is integral: 2.0**70 == 2**70.
+ */
+static size_t integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
+{
+    if (key->kind == BERTH_KIND_INT) {
+        const struct big_node *node = (const struct big_node *)key;
+        memcpy(bytes, node->bytes, (size_t)node->nbytes);
+        return (size_t)node->nbytes;
+    }
+    int exponent;
+    double fraction = frexp(((const struct float_node *)key)->real, &exponent);
+    bool negative = fraction < 0;
+    uint64_t magnitude = (uint64_t)ldexp(fabs(fraction), 64); /* times 2^(exponent - 64) */
+    size_t shift = (size_t)exponent - 64, nbytes = (size_t)exponent / 8 + 1;
+    memset(bytes, 0, nbytes + 8);
+    for (size_t bit = 0; bit < 64; bit++)
+        if (magnitude >> bit & 1)
+            bytes[(bit + shift) / 8] |= (uint8_t)(1u << (bit + shift) % 8);
+    unsigned carry = negative;
+    for (size_t i = 0; negative && i < nbytes; i++) {
+        unsigned byte = (uint8_t)~bytes[i] + carry;
+        bytes[i] = (uint8_t)byte;
+        carry = byte >> 8;
+    }
+    /* One byte too many, of -2^71: there are nine at least. */
+    if (bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
+        nbytes--;
+    return nbytes;
+}
+
+/* A number as a key: which equality it takes part in, and its value there. */
+struct number {
+    enum { INTEGER, BIG, REAL, COMPLEX, BY_IDENTITY, NO_NUMBER } sort;
+    int64_t integer;
+    double real;
+    double imaginary;
+};
+
+static struct number real_number(double real)
+{
+    if (isnan(real)) /* equal to itself alone, by identity */
+        return (struct number){.sort = BY_IDENTITY};
+    if (isinf(real))
+        return (struct number){.sort = REAL, .real = real};
+    /* Hexadecimal constants are beyond cppcheck. */
+    const double limit = 9223372036854775808.0; /* 2^63 */
+    if (real < -limit || real >= limit)         /* integral: above 2^53 there are no fractions */
+        return (struct number){.sort = BIG};
+    if (real == (double)(int64_t)real)
+        return (struct number){.sort = INTEGER, .integer = (int64_t)real};
+    return (struct number){.sort = REAL, .real = real};
+}
+
+static struct number number_of(const berth_value *key)
+{
+    const struct float_node *node = (const struct float_node *)key;
+    switch (key->kind) {
+    case BERTH_KIND_BOOL:
+        return (struct number){.sort = INTEGER, .integer = key->flags & BTH_NODE_TRUE};
+    case BERTH_KIND_INT:
+        if (key->flags & BTH_NODE_BIG)
+            return (struct number){.sort = BIG};
+        return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
+    case BERTH_KIND_FLOAT:
+        return real_number(node->real);
+    case BERTH_KIND_COMPLEX:
+        if (isnan(node->real) || isnan(node->imaginary))
+            return (struct number){.sort = BY_IDENTITY};
+        if (node->imaginary == 0)
+            return real_number(node->real);
+        return (struct number){.sort = COMPLEX,
+                               .real = node->real + 0.0, /* -0.0 == 0.0 */
+                               .imaginary = node->imaginary + 0.0};
+    default:
+        return (struct number){.sort = NO_NUMBER};
+    }
+}
+
+static uint64_t bits_of(double real)
+{
+    uint64_t bits;
+    memcpy(&bits, &real, sizeof(bits));
+    return bits;
+}
+
+static uint32_t number_hash(const berth_tree *tree, const berth_value *key, struct number number)
+{
+    uint8_t bytes[BIG_NBYTES + 8];
+    switch (number.sort) {
+    case INTEGER:
+        return bth_hash_fold(bth_hash_mix(tree->seed, (uint64_t)number.integer));
+    case BIG:
+        return bth_hash_bytes(tree, bytes, integer_bytes(key, bytes));
+    case REAL:
+        return bth_hash_fold(bth_hash_mix(tree->seed + 1, bits_of(number.real)));
+    case COMPLEX:
+        return bth_hash_fold(bth_hash_mix(bth_hash_mix(tree->seed + 2, bits_of(number.real)),
+                                          bits_of(number.imaginary)));
+    default:
+        return bth_hash_fold(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
+    }
+}
+
+static bool number_equal(const berth_value *a, struct number x, const berth_value *b,
+                         struct number y)
+{
+    if (x.sort != y.sort)
+        return false;
+    switch (x.sort) {
+    case INTEGER:
+        return x.integer == y.integer;
+    case BIG: {
+        uint8_t m[BIG_NBYTES + 8], n[BIG_NBYTES + 8];
+        size_t m_nbytes = integer_bytes(a, m), n_nbytes = integer_bytes(b, n);
+        return m_nbytes == n_nbytes && memcmp(m, n, m_nbytes) == 0;
+    }
+    case REAL:
+    case COMPLEX:
+        return bits_of(x.real) == bits_of(y.real) && bits_of(x.imaginary) == bits_of(y.imaginary);
+    default:
+        return a == b;
+    }
+}
+
+/* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
+static struct keyed *keyed_of(const berth_value *key)
+{
+    switch (key->kind) {
+    case BERTH_KIND_STR:
+    case BERTH_KIND_BYTES:
+        return (struct keyed *)(uintptr_t)&bth_text_holder(key)->key;
+    case BERTH_KIND_TUPLE:
+        return (struct keyed *)(uintptr_t)key;
+    case BERTH_KIND_SIZE: /* torch.Size([1]) == (1,) */
+        return (struct keyed *)((const struct wrap_node *)key)->inner;
+    default:
+        return NULL;
+    }
+}
+
+/* Texts so short that comparing them takes constant time have no canonical node. */
+static bool is_short(const struct keyed *node)
+{
+    return node->head.kind != BERTH_KIND_TUPLE && node->count <= SHORT_NBYTES;
+}
+
+static const struct keyed *canonical(const struct keyed *node)
+{
+    return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
+}
+
+uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
+{
+    const struct keyed *keyed = keyed_of(key);
+    if (keyed)
+        return keyed->hash;
+    if (key->kind == BERTH_KIND_DEVICE) {
+        const struct device_node *node = (const struct device_node *)key;
+        return bth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
+    }
+    return number_hash(tree, key,
+                       number_of(key)); /* None and dtypes by their only node; inert by identity */
+}
+
+static bool same_content(const struct keyed *a, const struct keyed *b)
+{
+    if (a->hash != b->hash || a->count != b->count || a->head.kind != b->head.kind)
+        return false;
+    if (a->head.kind != BERTH_KIND_TUPLE)
+        return memcmp(((const struct text_node *)a)->data, ((const struct text_node *)b)->data,
+                      a->count) == 0;
+    const struct tuple_node *x = (const struct tuple_node *)a, *y = (const struct tuple_node *)b;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (!bth_key_equal(x->items[i], y->items[i]))
+            return false;
+    return true;
+}
+
+bool bth_key_equal(const berth_value *a, const berth_value *b)
+{
+    if (a == b)
+        return true;
+    const struct keyed *x = keyed_of(a), *y = keyed_of(b);
+    if (x || y)
+        return x && y && (is_short(x) ? same_content(x, y) : canonical(x) == canonical(y));
+    if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
+        return strcmp(((const struct device_node *)a)->text,
+                      ((const struct device_node *)b)->text) == 0;
+    return number_equal(a, number_of(a), b, number_of(b));
+}
+
+/* ---- canonical nodes ---- */
+
+static bool grow_chains(berth_tree *tree)
+{
+    struct key_table *keys = &tree->keys;
+    if (keys->chains && keys->count <= keys->mask * 2)
+        return true;
+    size_t n = keys->chains ? (keys->mask + 1) * 2 : 64;
+    struct keyed **chains = bth_allocate_zeroed(n * sizeof(struct keyed *));
+    if (!chains) {
+        bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for keys",
+                      n * sizeof(struct keyed *));
+        return false;
+    }
+    for (size_t i = 0; keys->chains && i <= keys->mask; i++)
+        for (struct keyed *node = keys->chains[i], *next; node; node = next) {
+            next = node->link;
+            node->link = chains[node->hash & (n - 1)];
+            chains[node->hash & (n - 1)] = node;
+        }
+    bth_release(keys->chains);
+    keys->chains = chains;
+    keys->mask = n - 1;
+    return true;
+}
+
+/* Links a hashed node to the canonical one of its kind, or makes it that. */
+static bool make_canonical(berth_tree *tree, struct keyed *node)
+{
+    if (!grow_chains(tree))
+        return false;
+    struct keyed **chain = &tree->keys.chains[node->hash & tree->keys.mask];
+    struct keyed *same = *chain;
+    while (same && !same_content(same, node))
+        same = same->link;
+    if (same) {
+        node->link = same;
+        node->head.flags |= BTH_NODE_KEY_ALIAS;
+        return true;
+    }
+    node->link = *chain;
+    node->head.flags |= BTH_NODE_KEY_CANONICAL;
+    *chain = node;
+    tree->keys.count++;
+    return true;
+}
+
+static bool is_ready(const struct keyed *node)
+{
+    return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
+}
+
+static bool prepare_text(berth_tree *tree, struct keyed *node)
+{
+    const struct text_node *text = (const struct text_node *)node;
+    node->hash = bth_hash_bytes(tree, text->data, node->count);
+    if (!is_short(node))
+        return make_canonical(tree, node);
+    node->head.flags |= BTH_NODE_KEY_CANONICAL;
+    return true;
+}
+
+static bool is_hashable(const berth_value *value)
+{
+    switch (value->kind) {
+    case BERTH_KIND_NONE:
+    case BERTH_KIND_BOOL:
+    case BERTH_KIND_INT:
+    case BERTH_KIND_FLOAT:
+    case BERTH_KIND_COMPLEX:
+    case BERTH_KIND_DTYPE:
+    case BERTH_KIND_DEVICE:
+    case BERTH_KIND_CALL: /* inert: by identity, as objects without __eq__ are in Python */
+        return true;
+    case BERTH_KIND_GLOBAL:
+        return value->flags & BTH_NODE_TRUE;
+    default:
+        return keyed_of(value) != NULL;
+    }
+}
+
+/*
+ * Of its items' canonical nodes where they have some: hashes of hashes of 32 bits would meet again
+ * and again after some 65,536 levels.
+ */
+static uint32_t tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
+{
+    uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
+    for (uint32_t i = 0; i < tuple->key.count; i++) {
+        const struct keyed *keyed = keyed_of(tuple->items[i]);
+        hash = bth_hash_mix(hash, keyed && !is_short(keyed) ? (uint64_t)(uintptr_t)canonical(keyed)
+                                                            : bth_key_hash(tree, tuple->items[i]));
+    }
+    return bth_hash_fold(hash);
+}
+
+/* The next item of a tuple, from its cursor on, that is a tuple not yet canonical. */
+static struct keyed *next_unready(berth_tree *tree, struct keyed *node, const char *what)
+{
+    const struct tuple_node *tuple = (const struct tuple_node *)node;
+    while (node->hash < node->count) {
+        berth_value *item = tuple->items[node->hash];
+        struct keyed *keyed = keyed_of(item);
+        if (!is_hashable(item)) {
+            bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                          bth_kind_phrase((berth_kind)item->kind), what);
+            return NULL;
+        }
+        node->hash++;
+        if (!keyed || is_ready(keyed))
+            continue;
+        if (keyed->head.kind == BERTH_KIND_TUPLE)
+            return keyed;
+        if (!prepare_text(tree, keyed))
+            return NULL;
+    }
+    return NULL;
+}
+
+/*
+ * Bottom-up, without recursion and without a stack (P3): while a tuple is open, its hash is
+ * the cursor and its link the tuple that it was reached from.
+ */
+static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
+{
+    node->link = NULL;
+    node->hash = 0;
+    while (node) {
+        struct keyed *child = next_unready(tree, node, what);
+        if (child) {
+            child->link = node;
+            child->hash = 0;
+            node = child;
+            continue;
+        }
+        if (tree->error.code != BERTH_OK)
+            return false;
+        struct keyed *parent = node->link;
+        node->hash = tuple_hash(tree, (const struct tuple_node *)node);
+        if (!make_canonical(tree, node))
+            return false;
+        node = parent;
+    }
+    return true;
+}
+
+bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
+{
+    if (!is_hashable(value)) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                      bth_kind_phrase((berth_kind)value->kind), what);
+        return false;
+    }
+    struct keyed *keyed = keyed_of(value);
+    if (!keyed || is_ready(keyed))
+        return true;
+    if (keyed->head.kind != BERTH_KIND_TUPLE)
+        return prepare_text(tree, keyed);
+    return prepare_tuple(tree, keyed, what);
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
+ * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c) and by those of the pickle reader.
+ *
+ * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
+ * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
+ * does not point at its tree: `at` is its distance from the start of its memory block, which does.
+ */
+#ifndef BTH_FORMAT_VALUES_NODE_H
+#define BTH_FORMAT_VALUES_NODE_H
+
+#include "format/values/value.h"
+
+enum {
+    BTH_BLOCK_UNIT = 8,
+    BTH_NO_ID = UINT32_MAX,
+    /* What is larger gets a block of its own, so that a chunk's last bytes are at most 1/16. */
+    BTH_LARGEST_IN_CHUNK = 1024
+};
+
+/* Bits of berth_value.flags. Their meaning depends on the kind. */
+enum {
+    /* BOOL: the value; PARAMETER: requires_grad; CALL: NEWOBJ; GLOBAL: inert */
+    BTH_NODE_TRUE = 1,
+    BTH_NODE_BIG = 2,            /* INT: more than an int64 */
+    BTH_NODE_USED = 4,           /* LIST, dicts: was the argument of a REDUCE, or a state */
+    BTH_NODE_INTS = 8,           /* TUPLE: all items are known to fit int64 */
+    BTH_NODE_COALESCED = 16,     /* SPARSE */
+    BTH_NODE_KEY_CANONICAL = 32, /* keyed: equal keys refer to this node */
+    BTH_NODE_KEY_ALIAS = 64,     /* keyed: `link` is the canonical node */
+    BTH_NODE_ATTRIBUTES = 128    /* DICT: its names are good ones for a tensor's attributes */
+};
+
+struct berth_value {
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t at; /* distance from the block's start in units of 8 bytes */
+    uint32_t id;
+};
+
+/* DTYPE, QSCHEME, LAYOUT. */
+struct enum_node {
+    berth_value head;
+    int64_t value;
+};
+
+struct int_node {
+    berth_value head;
+    int64_t value;
+};
+
+struct big_node {
+    berth_value head;
+    uint64_t nbytes;
+    uint8_t bytes[];
+};
+
+struct float_node {
+    berth_value head;
+    double real;
+    double imaginary; /* only COMPLEX has the room */
+};
+
+/* How many bytes a FLOAT takes. */
+#define BTH_FLOAT_NBYTES offsetof(struct float_node, imaginary)
+
+/*
+ * STR, BYTES and TUPLE: what is hashed once and then compared by its canonical node (P4).
+ * `link`: of a canonical node the next in its chain, of an alias the canonical one.
+ */
+struct keyed {
+    berth_value head;
+    uint32_t count; /* bytes of text, or items */
+    uint32_t hash;
+    struct keyed *link;
+};
+
+struct text_node {
+    struct keyed key;
+    /* STR: its BYTES when decoded as latin-1. BYTES: the node that holds the bytes, if not this. */
+    struct text_node *other;
+    char data[];
+};
+
+struct tuple_node {
+    struct keyed key;
+    int64_t *shape; /* made by bth_value_as_shape */
+    berth_value *items[];
+};
+
+/* BYTEARRAY around BYTES, SIZE around a TUPLE, PARAMETER and SUBCLASS (with state). */
+struct wrap_node {
+    berth_value head;
+    berth_value *inner;
+    berth_value *state; /* only PARAMETER and SUBCLASS have the room */
+};
+
+#define BTH_WRAP_NBYTES offsetof(struct wrap_node, state)
+
+struct list_items {
+    uint32_t count;
+    uint32_t capacity;
+    int64_t *shape; /* made by bth_value_as_shape, dropped when the list grows */
+    berth_value *items[];
+};
+
+struct list_node {
+    berth_value head;
+    struct list_items *items; /* NULL: empty */
+};
+
+struct table_entry {
+    berth_value *key;
+    berth_value *value;
+};
+
+/* What a dict or set points at once it has an item (or a state). */
+struct table {
+    uint32_t count;
+    uint32_t capacity;
+    uint64_t
+        *slots; /* hash, and entry + 1; 0: free. NULL: the table is so small that it is scanned */
+    uint32_t slots_mask;
+    uint32_t reserved;
+    berth_value *state; /* attributes of an OrderedDict */
+    struct table_entry entries[];
+};
+
+/* DICT, ORDERED_DICT, COUNTER, SET. */
+struct dict_node {
+    berth_value head;
+    struct table *table; /* NULL: empty */
+};
+
+struct device_node {
+    berth_value head;
+    int64_t index;
+    char type[32];
+    char text[40];
+};
+
+struct global_node {
+    berth_value head;
+    uint32_t module_nbytes;
+    uint32_t name_nbytes;
+    uint32_t known; /* the pickle reader's number of it + 1; 0: not known */
+    char text[];    /* "module name" NUL "module" NUL */
+};
+
+struct storage_node {
+    berth_value head;
+    berth_storage *storage;
+    berth_dtype dtype; /* of the class that it was named by */
+};
+
+struct tensor_node {
+    berth_value head;
+    berth_value *state;
+    berth_tensor tensor;
+};
+
+struct parts_node { /* SPARSE, NESTED */
+    berth_value head;
+    const int64_t *shape; /* SPARSE */
+    int32_t rank;
+    uint8_t layout;
+    uint8_t n_parts;
+    berth_value *parts[];
+};
+
+struct call_node {
+    berth_value head;
+    berth_value *callable;
+    struct tuple_node *arguments;
+    berth_value *state;
+    berth_value *list_items; /* LIST, NULL until there is an item (P3) */
+    berth_value *dict_items; /* DICT, the same */
+};
+
+/* In front of every piece of memory that a tree takes from the allocator. */
+struct block {
+    _Alignas(BTH_BLOCK_UNIT) struct block *previous; /* so that what follows is, in 32 bits too */
+    struct block *next;
+    berth_tree *tree;
+};
+
+/* Canonical keys, chained by `link`. */
+struct key_table {
+    struct keyed **chains;
+    size_t mask; /* chains - 1 */
+    size_t count;
+};
+
+struct storage_table {
+    berth_storage *next; /* room for n_room more, side by side: they are walked again and again */
+    size_t n_room;
+    berth_storage **items;
+    size_t count;
+    size_t capacity;
+    uint64_t *slots; /* by key: hash, and position + 1; 0: free. NULL: each key is its position */
+    size_t slots_mask;
+};
+
+struct berth_tree {
+    struct block *blocks;
+    struct block *chunk; /* the one that is being filled */
+    size_t chunk_at;
+    size_t chunk_nbytes;
+    size_t chunks_nbytes; /* of all chunks */
+    char *given;          /* bth_tree_give: what is left of it */
+    size_t given_nbytes;
+    uint64_t seed; /* of the hash of keys */
+    uint32_t n_ids;
+    berth_value *none;
+    berth_value *bools[2];
+    berth_value *empty_tuple;
+    berth_value *dtypes[BERTH_DTYPE_COUNT];
+    berth_value *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
+    berth_value *layouts[BERTH_JAGGED + 1];
+    struct key_table keys;
+    struct storage_table storages;
+    berth_error error;
+};
+
+/* ---- value.c ---- */
+
+/* berth_value_kind, in line. */
+static inline berth_kind bth_node_kind(const berth_value *value)
+{
+    return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
+}
+
+/* ---- tree.c ---- */
+
+/* A node, zeroed after its head, with an id unless its kind has none. NULL: the tree has failed. */
+void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
+/* Like bth_node_new, without an id. */
+void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
+/*
+ * Like bth_node_new, of a size far below SIZE_MAX; nothing is zeroed behind the head. In line: a
+ * file makes millions of them.
+ */
+static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    size_t rounded = (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
+    if (rounded > BTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at ||
+        tree->n_ids == BTH_NO_ID)
+        return bth_node_new(tree, kind, nbytes);
+    berth_value *node = (berth_value *)(void *)((char *)tree->chunk + tree->chunk_at);
+    *node = (berth_value){.kind = (uint8_t)kind,
+                          .at = (uint16_t)(tree->chunk_at / BTH_BLOCK_UNIT),
+                          .id = tree->n_ids++};
+    tree->chunk_at += rounded;
+    return node;
+}
+
+/* bth_tree_allocate, in line. */
+static inline void *bth_tree_take(berth_tree *tree, size_t nbytes)
+{
+    size_t rounded = (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
+    if (rounded > BTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at)
+        return bth_tree_allocate(tree, nbytes);
+    void *memory = (char *)tree->chunk + tree->chunk_at;
+    tree->chunk_at += rounded;
+    return memory;
+}
+
+/* Memory for some n items, side by side, *n >= 1 of them: what wastes little. Never discarded. */
+void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n);
+/*
+ * A larger copy of memory of bth_tree_allocate. The old block stays valid when NULL comes
+ * back; else it is gone (big ones are given back at once).
+ */
+void *bth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes);
+/* What bth_tree_allocate gave is needed no more: big pieces are given back at once. */
+void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
+/* Capacity for `need` items where there was room for `old`: exact at first, then half more. */
+size_t bth_tree_capacity(size_t old, size_t need);
+/* True if the value is not NULL and of this tree; else the tree has failed. */
+bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
+/* bth_tree_owns for n values. */
+bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
+
+/* ---- text.c ---- */
+
+/* The node that holds the bytes of a STR or BYTES. */
+const struct text_node *bth_text_holder(const berth_value *value);
+
+/* ---- sequence.c ---- */
+
+/* Like berth_tuple, of items that are of the tree. */
+berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);
+
+/* ---- keys.c ---- */
+
+/* A keyed hash of bytes. */
+uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes);
+/*
+ * Makes a value ready to be a key: hashes it, and all that it is made of, once (P4). False:
+ * the tree has failed ("a tensor cannot be a dict key").
+ */
+bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
+/* The hash of a prepared key. */
+uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key);
+/* Whether two prepared keys are equal, as Python's == is (or one object). Takes constant time. */
+bool bth_key_equal(const berth_value *a, const berth_value *b);
+
+/* ---- dict.c ---- */
+
+/* Makes room for n more entries. */
+bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
+/* Sets an entry of a dict or set whose key and value are of the tree. */
+bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value);
+
+#endif

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values in a row: list, tuple, torch.Size; and shapes made of them. */
+#include "format/values/node.h"
+
+#include <string.h>
+
+/* ---- tuple ---- */
+
+static berth_value *empty_tuple(berth_tree *tree)
+{
+    if (!tree->empty_tuple)
+        tree->empty_tuple = bth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
+    return tree->empty_tuple;
+}
+
+berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items)
+{
+    if (n_items == 0)
+        return empty_tuple(tree);
+    if (n_items > UINT32_MAX) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)", n_items,
+                      UINT32_MAX);
+        return NULL;
+    }
+    size_t nbytes = sizeof(struct tuple_node) + n_items * sizeof(*items);
+    struct tuple_node *node = bth_node_raw(tree, BERTH_KIND_TUPLE, nbytes);
+    if (!node)
+        return NULL;
+    node->key.count = (uint32_t)n_items;
+    node->key.hash = 0;
+    node->key.link = NULL;
+    node->shape = NULL;
+    for (size_t i = 0; i < n_items; i++)
+        node->items[i] = items[i];
+    return &node->key.head;
+}
+
+berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
+{
+    if (!tree ||
+        (n_items <= UINT32_MAX && !bth_tree_owns_all(tree, items, n_items, "an item of a tuple")))
+        return NULL;
+    return bth_tuple_of(tree, items, n_items);
+}
+
+/* ---- list ---- */
+
+berth_value *berth_list(berth_tree *tree)
+{
+    return bth_node_new(tree, BERTH_KIND_LIST, sizeof(struct list_node));
+}
+
+static size_t items_nbytes(size_t capacity)
+{
+    return sizeof(struct list_items) + capacity * sizeof(berth_value *);
+}
+
+/* Room for n more items. */
+static bool reserve(berth_tree *tree, struct list_node *list, size_t n)
+{
+    struct list_items *items = list->items;
+    size_t count = items ? items->count : 0;
+    size_t capacity = items ? items->capacity : 0;
+    if (n > UINT32_MAX - count) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a list of more than %u items", UINT32_MAX);
+        return false;
+    }
+    if (items && n <= capacity - count)
+        return true;
+    size_t larger = bth_tree_capacity(capacity, count + n);
+    larger = larger > UINT32_MAX ? UINT32_MAX : larger;
+    struct list_items *grown =
+        bth_tree_grow(tree, items, items_nbytes(capacity), items_nbytes(larger));
+    if (!grown)
+        return false;
+    if (!items)
+        *grown = (struct list_items){.count = 0};
+    grown->capacity = (uint32_t)larger;
+    list->items = grown;
+    return true;
+}
+
+static int list_extend(berth_tree *tree, struct list_node *list, berth_value *const *items,
+                       size_t n)
+{
+    if (list->head.flags & BTH_NODE_USED)
+        return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
+                             "a list that something was built from grows afterwards");
+    if (n == 0)
+        return 0;
+    if (!reserve(tree, list, n))
+        return tree->error.code;
+    memcpy(list->items->items + list->items->count, items, n * sizeof(*items));
+    list->items->count += (uint32_t)n;
+    list->items->shape = NULL;
+    return 0;
+}
+
+static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
+{
+    if (!bth_table_reserve(tree, set, n))
+        return tree->error.code;
+    for (size_t i = 0; i < n; i++)
+        if (!bth_table_set(tree, set, items[i], items[i]))
+            return tree->error.code;
+    return 0;
+}
+
+int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
+{
+    berth_tree *tree = bth_value_tree(list);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (list->kind == BERTH_KIND_LIST)
+        return list_extend(tree, (struct list_node *)list, items, n);
+    if (list->kind == BERTH_KIND_SET)
+        return set_extend(tree, (struct dict_node *)list, items, n);
+    return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
+                         bth_kind_phrase((berth_kind)list->kind));
+}
+
+int berth_list_append(berth_value *list, berth_value *item)
+{
+    berth_tree *tree = bth_value_tree(list);
+    if (tree && list->kind != BERTH_KIND_LIST)
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
+                             bth_kind_phrase((berth_kind)list->kind));
+    if (tree && !bth_tree_owns(tree, item, "an item of a list"))
+        return tree->error.code;
+    return bth_list_extend(list, &item, 1);
+}
+
+int berth_set_add(berth_value *set, berth_value *item)
+{
+    berth_tree *tree = bth_value_tree(set);
+    if (tree && set->kind != BERTH_KIND_SET)
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
+                             bth_kind_phrase((berth_kind)set->kind));
+    if (tree && !bth_tree_owns(tree, item, "an item of a set"))
+        return tree->error.code;
+    return bth_list_extend(set, &item, 1);
+}
+
+berth_value *bth_set_from(berth_tree *tree, berth_value *list)
+{
+    berth_value *set = berth_set(tree);
+    if (!set || !list)
+        return set;
+    if (!bth_tree_owns(tree, list, "the items of a set"))
+        return NULL;
+    if (list->kind != BERTH_KIND_LIST || list->flags & BTH_NODE_USED) {
+        bth_tree_fail(tree, BERTH_E_PICKLE,
+                      list->kind == BERTH_KIND_LIST
+                          ? "a list that something was built from is used again by set"
+                          : "a set made from %s, not a list",
+                      bth_kind_phrase((berth_kind)list->kind));
+        return NULL;
+    }
+    list->flags |= BTH_NODE_USED;
+    struct list_items *items = ((struct list_node *)list)->items;
+    if (items && set_extend(tree, (struct dict_node *)set, items->items, items->count) < 0)
+        return NULL;
+    return set;
+}
+
+/* ---- torch.Size and shapes ---- */
+
+/* Where the items of a TUPLE, SIZE or LIST lie. NULL and 0 for a LIST without any. */
+static berth_value *const *items_of(const berth_value *value, size_t *n)
+{
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((const struct wrap_node *)value)->inner;
+    if (value->kind == BERTH_KIND_TUPLE) {
+        const struct tuple_node *tuple = (const struct tuple_node *)value;
+        *n = tuple->key.count;
+        return tuple->items;
+    }
+    const struct list_items *items = ((const struct list_node *)value)->items;
+    *n = items ? items->count : 0;
+    return items ? items->items : NULL;
+}
+
+static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
+{
+    if (item->kind == BERTH_KIND_INT && !(item->flags & BTH_NODE_BIG)) {
+        *integer = ((const struct int_node *)item)->value;
+        return true;
+    }
+    if (item->kind == BERTH_KIND_INT)
+        bth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
+    else
+        bth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is %s, not an int", i,
+                      bth_kind_phrase((berth_kind)item->kind));
+    return false;
+}
+
+/* The cached shape of a TUPLE or a non-empty LIST. */
+static int64_t **shape_place(berth_value *value)
+{
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((struct wrap_node *)value)->inner;
+    return value->kind == BERTH_KIND_TUPLE ? &((struct tuple_node *)value)->shape
+                                           : &((struct list_node *)value)->items->shape;
+}
+
+static const int64_t no_shape[1] = {0};
+
+bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank)
+{
+    berth_tree *tree = bth_value_tree(value);
+    *shape = no_shape;
+    *rank = 0;
+    if (!tree)
+        return false;
+    if (value->kind != BERTH_KIND_TUPLE && value->kind != BERTH_KIND_SIZE &&
+        value->kind != BERTH_KIND_LIST) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "%s for a shape, not a tuple of ints",
+                      bth_kind_phrase((berth_kind)value->kind));
+        return false;
+    }
+    size_t n;
+    berth_value *const *items = items_of(value, &n);
+    if (n > BERTH_MAX_RANK) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "a shape of %zu items (at most %d)", n, BERTH_MAX_RANK);
+        return false;
+    }
+    if (n == 0)
+        return true;
+    int64_t **place = shape_place(value);
+    if (!*place) {
+        int64_t *made = bth_tree_take(tree, n * sizeof(*made));
+        for (size_t i = 0; made && i < n; i++)
+            if (!check_int(tree, items[i], i, &made[i]))
+                return false;
+        *place = made;
+    }
+    *shape = *place;
+    *rank = (int32_t)n;
+    return *place != NULL;
+}
+
+/* Whether all items are ints. Looked at once a tuple, however often it is used (P3). */
+static bool all_ints(berth_tree *tree, berth_value *tuple)
+{
+    size_t n;
+    berth_value *const *items = items_of(tuple, &n);
+    for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
+        int64_t integer;
+        if (!check_int(tree, items[i], i, &integer))
+            return false;
+    }
+    tuple->flags |= BTH_NODE_INTS;
+    return true;
+}
+
+berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
+{
+    if (!tree || !bth_tree_owns(tree, tuple, "the items of a torch.Size"))
+        return NULL;
+    if (tuple->kind != BERTH_KIND_TUPLE) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "a torch.Size made from %s, not a tuple",
+                      bth_kind_phrase((berth_kind)tuple->kind));
+        return NULL;
+    }
+    const int64_t *shape;
+    int32_t rank;
+    bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
+                    ? all_ints(tree, tuple)
+                    : bth_value_as_shape(tuple, &shape, &rank);
+    struct wrap_node *node = ints ? bth_node_new(tree, BERTH_KIND_SIZE, BTH_WRAP_NBYTES) : NULL;
+    if (!node)
+        return NULL;
+    node->inner = tuple;
+    return &node->head;
+}
+
+berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank)
+{
+    berth_value *items[BERTH_MAX_RANK];
+    if (!tree)
+        return NULL;
+    if (rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank)) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a torch.Size of %d items (0 to %d)", rank,
+                      BERTH_MAX_RANK);
+        return NULL;
+    }
+    for (int32_t i = 0; i < rank; i++)
+        items[i] = berth_int(tree, shape[i]); /* no tuple holds one that could not be made */
+    berth_value *tuple = berth_tuple(tree, items, (size_t)rank);
+    return tuple ? bth_size_from(tree, tuple) : NULL;
+}
+
+/* SIZE: the array is made with the node where it can be one (rank <= 64). */
+const int64_t *berth_value_shape(const berth_value *value, int32_t *rank)
+{
+    *rank = 0;
+    if (berth_value_kind(value) == BERTH_KIND_SPARSE) {
+        const struct parts_node *node = (const struct parts_node *)value;
+        *rank = node->rank;
+        return node->shape;
+    }
+    if (berth_value_kind(value) != BERTH_KIND_SIZE)
+        return NULL;
+    const struct tuple_node *tuple =
+        (const struct tuple_node *)((const struct wrap_node *)value)->inner;
+    *rank = (int32_t)tuple->key.count;
+    return tuple->key.count ? tuple->shape : no_shape;
+}
+
+/* ---- asking ---- */
+
+size_t berth_value_count(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE: {
+        size_t n;
+        items_of(value, &n);
+        return n;
+    }
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+    case BERTH_KIND_SET: {
+        const struct table *table = ((const struct dict_node *)value)->table;
+        return table ? table->count : 0;
+    }
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->n_parts;
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->key.count;
+    default:
+        return 0;
+    }
+}
+
+berth_value *berth_value_item(const berth_value *value, size_t i)
+{
+    if (i >= berth_value_count(value))
+        return NULL;
+    size_t n;
+    switch (value->kind) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE:
+        return items_of(value, &n)[i];
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->parts[i];
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->items[i];
+    default:
+        return ((const struct dict_node *)value)->table->entries[i].value;
+    }
+}

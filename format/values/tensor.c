@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Arithmetic on tensors. */
+#include "format/values/tensor.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/value.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel)
+{
+    int64_t product = 1;
+    bool empty = false, fits = true;
+    for (int32_t i = 0; i < rank; i++) {
+        empty |= shape[i] == 0;
+        fits &= !__builtin_mul_overflow(product, shape[i], &product);
+    }
+    *numel = empty ? 0 : product;
+    return empty || fits;
+}
+
+void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride)
+{
+    int64_t product = 1;
+    for (int32_t i = rank; i-- > 0;) {
+        stride[i] = product;
+        if (shape[i] > 1 && __builtin_mul_overflow(product, shape[i], &product))
+            product = INT64_MAX;
+    }
+}
+
+int64_t berth_tensor_numel(const berth_tensor *tensor)
+{
+    int64_t numel;
+    return tensor && bth_shape_numel(tensor->shape, tensor->rank, &numel) ? numel : 0;
+}
+
+/* Bytes of n elements. */
+static bool elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
+{
+    uint64_t per_item = (uint64_t)bth_dtype_elements(dtype);
+    uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
+    return bth_multiply(items, berth_dtype_nbytes(dtype), nbytes);
+}
+
+uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
+{
+    uint64_t nbytes = 0;
+    if (tensor)
+        elements_nbytes(tensor->dtype, (uint64_t)berth_tensor_numel(tensor), &nbytes);
+    return nbytes;
+}
+
+bool berth_tensor_is_contiguous(const berth_tensor *tensor)
+{
+    if (!tensor)
+        return false;
+    int64_t expected[BERTH_MAX_RANK] = {0};
+    bth_contiguous_stride(tensor->shape, tensor->rank, expected);
+    for (int32_t i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] == 0)
+            return true;
+    for (int32_t i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] != 1 && tensor->stride[i] != expected[i])
+            return false;
+    return true;
+}
+
+bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
+{
+    uint64_t last = (uint64_t)tensor->storage_offset;
+    *nbytes = 0;
+    for (int32_t i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] == 0)
+            return true;
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        uint64_t reach;
+        if (!bth_multiply((uint64_t)tensor->shape[i] - 1, (uint64_t)tensor->stride[i], &reach) ||
+            !bth_add(last, reach, &last))
+            return false;
+    }
+    return bth_add(last, 1, &last) && elements_nbytes(tensor->dtype, last, nbytes);
+}
+
+const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+
+    *storage_offset = tensor->storage_offset;
+    if (!storage->root || storage->root_offset % item_nbytes != 0 ||
+        !bth_dtype_same_class(storage->root->dtype, bth_dtype_of_storage(tensor->dtype)))
+        return storage;
+    int64_t moved =
+        (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements(tensor->dtype);
+    if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
+        *storage_offset = 0; /* of no element (T2): it may lie anywhere */
+    return storage->root;
+}
+
+/* ---- checks ---- */
+
+/* "[2, 3]" for messages; long ones are cut. */
+static const char *list_text(const int64_t *items, int32_t n, char *text, size_t nbytes)
+{
+    size_t at = (size_t)snprintf(text, nbytes, "[");
+    for (int32_t i = 0; i < n && at < nbytes - 32; i++)
+        at += (size_t)snprintf(text + at, nbytes - at, "%s%" PRId64, i ? ", " : "", items[i]);
+    (void)snprintf(text + at, nbytes - at, at < nbytes - 32 ? "]" : ", …]");
+    return text;
+}
+
+static int fail(berth_error *error, const char *text)
+{
+    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, "%s", text);
+}
+
+static int check_signs(const berth_tensor *tensor, berth_error *error)
+{
+    if (tensor->dtype == BERTH_DTYPE_NONE || (unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
+        return fail(error, "a tensor without a dtype");
+    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
+        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                        "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
+    if (tensor->rank && (!tensor->shape || !tensor->stride))
+        return fail(error, "a tensor without a shape or stride");
+    if (tensor->storage_offset < 0)
+        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                        "a tensor with the negative storage offset %" PRId64,
+                        tensor->storage_offset);
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        bool bad_size = tensor->shape[i] < 0;
+        if (bad_size || tensor->stride[i] < 0)
+            return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                            "a tensor with the negative %s %" PRId64 " in dimension %d",
+                            bad_size ? "size" : "stride",
+                            bad_size ? tensor->shape[i] : tensor->stride[i], i);
+    }
+    return 0;
+}
+
+static int fail_overflow(const berth_tensor *tensor, berth_error *error)
+{
+    char shape[128], stride[128];
+    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                    "a tensor of shape %s, stride %s and storage offset %" PRId64
+                    " is larger than 64 bits can tell",
+                    list_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+                    list_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
+                    tensor->storage_offset);
+}
+
+/* How many numbers the scales or zero points of a quantized tensor are; -1: no such thing. */
+static int64_t n_parameters(const berth_value *value)
+{
+    if (berth_value_kind(value) == BERTH_KIND_LIST) /* older files */
+        return (int64_t)berth_value_count(value);
+    const berth_tensor *tensor = berth_value_tensor(value);
+    return tensor ? berth_tensor_numel(tensor) : -1;
+}
+
+static int check_quantized(const berth_tensor *tensor, berth_error *error)
+{
+    if (tensor->qscheme == BERTH_NOT_QUANTIZED)
+        return 0;
+    if ((unsigned)tensor->qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
+        return fail(error, "a tensor with an unknown quantization scheme");
+    if (!bth_dtype_is_quantized(tensor->dtype))
+        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                        "a quantized tensor of dtype %s", berth_dtype_name(tensor->dtype));
+    if (tensor->qscheme < BERTH_PER_CHANNEL_AFFINE)
+        return 0;
+    if (tensor->axis < 0 || tensor->axis >= tensor->rank)
+        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                        "a tensor quantized along axis %" PRId64 " has %d dimensions", tensor->axis,
+                        tensor->rank);
+    int64_t size = tensor->shape[tensor->axis];
+    int64_t scales = n_parameters(tensor->scales), zero_points = n_parameters(tensor->zero_points);
+    if (scales != size || zero_points != size)
+        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                        "a tensor quantized along axis %" PRId64 " of size %" PRId64 " has %" PRId64
+                        " scales and %" PRId64 " zero points",
+                        tensor->axis, size, scales, zero_points);
+    return 0;
+}
+
+/* The storage holds every element (T2); in bits for sub-byte kinds. */
+static int check_extent(const berth_tensor *tensor, berth_error *error)
+{
+    uint64_t nbytes;
+    if (!bth_tensor_extent(tensor, &nbytes))
+        return fail_overflow(tensor, error);
+    if (tensor->flags & BERTH_META)
+        return tensor->storage ? fail(error, "a meta tensor with a storage") : 0;
+    if (!tensor->storage)
+        return fail(error, "a tensor without a storage");
+    if (nbytes <= tensor->storage->nbytes)
+        return 0;
+    char shape[128], stride[128];
+    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+                    "a tensor of %s, shape %s, stride %s and storage offset %" PRId64
+                    " ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
+                    berth_dtype_name(tensor->dtype),
+                    list_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+                    list_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
+                    tensor->storage_offset, nbytes,
+                    *tensor->storage->key ? tensor->storage->key : "of its own",
+                    tensor->storage->nbytes);
+}
+
+int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
+{
+    int64_t numel;
+    uint64_t nbytes;
+    if (check_signs(tensor, error) < 0)
+        return error->code;
+    /* T1: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
+    if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||
+        !elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
+        return fail_overflow(tensor, error);
+    if (check_extent(tensor, error) < 0)
+        return error->code;
+    return check_quantized(tensor, error);
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The names of attributes that a file must not give a tensor (P5). PyTorch sets the attributes of a
+ * state by setattr (torch/_utils.py _set_obj_state), whatever their names: `data` is then another
+ * tensor's elements, `requires_grad` a flag, `__class__` another type, and others raise. They come
+ * out of no tensor: these live outside of its __dict__.
+ *
+ * The table: every name in the classes of torch.nn.Parameter's __mro__ whose value there has
+ * __set__ or __delete__, of PyTorch 2.13; tests/peers/attributes.py compares. Names like __this__
+ * have a meaning for Python and are refused with no table.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/values/node.h"
+
+static const char *const names[] = {
+    "H",
+    "T",
+    "_backward_hooks",
+    "_base",
+    "_cdata",
+    "_grad",
+    "_grad_fn",
+    "_has_symbolic_sizes_strides",
+    "_post_accumulate_grad_hooks",
+    "_python_dispatch",
+    "_version",
+    "data",
+    "device",
+    "dtype",
+    "grad",
+    "grad_dtype",
+    "grad_fn",
+    "imag",
+    "is_cpu",
+    "is_cuda",
+    "is_ipu",
+    "is_leaf",
+    "is_maia",
+    "is_meta",
+    "is_mkldnn",
+    "is_mps",
+    "is_mtia",
+    "is_nested",
+    "is_quantized",
+    "is_sparse",
+    "is_sparse_csr",
+    "is_vulkan",
+    "is_xla",
+    "is_xpu",
+    "itemsize",
+    "layout",
+    "mH",
+    "mT",
+    "name",
+    "nbytes",
+    "ndim",
+    "output_nr",
+    "real",
+    "requires_grad",
+    "retains_grad",
+    "shape",
+    "volatile",
+};
+
+static int compare(const void *name, const void *row)
+{
+    return strcmp(name, *(const char *const *)row);
+}
+
+static bool is_of_tensor(const char *name, size_t nbytes)
+{
+    if (nbytes >= 2 && memcmp(name, "__", 2) == 0 && memcmp(name + nbytes - 2, "__", 2) == 0)
+        return true;
+    return strlen(name) == nbytes && /* no NUL within */
+           bsearch(name, names, sizeof names / sizeof *names, sizeof *names, compare);
+}
+
+/* Of one dict of a state, or None. Many tensors can share one: it is looked at once (P3). */
+static bool is_good(const berth_value *attributes, char *problem, size_t problem_nbytes)
+{
+    if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
+        return true;
+    for (size_t i = 0; i < berth_value_count(attributes); i++) {
+        const berth_value *key = berth_value_key(attributes, i);
+        size_t nbytes = 0;
+        const char *name = berth_value_text(key, &nbytes);
+        if (bth_node_kind(key) != BERTH_KIND_STR)
+            (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
+                           bth_kind_phrase(bth_node_kind(key)));
+        else if (is_of_tensor(name, nbytes))
+            (void)snprintf(problem, problem_nbytes,
+                           "the attribute %.80s, which is the tensor's own: PyTorch would set that",
+                           name);
+        else
+            continue;
+        return false;
+    }
+    return true;
+}
+
+bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes)
+{
+    if (bth_node_kind(state) != BERTH_KIND_TUPLE)
+        return is_good(state, problem, nbytes);
+    return is_good(berth_value_item(state, 0), problem, nbytes) &&
+           is_good(berth_value_item(state, 1), problem, nbytes);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values that hold text or bytes: str, bytes, bytearray, device, global. */
+#include "format/values/node.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct text_node *bth_text_holder(const berth_value *value)
+{
+    const struct text_node *node = (const struct text_node *)value;
+    return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
+}
+
+/* How many bytes follow the first one of a UTF-8 sequence that is no ASCII; -1: none begins so. */
+static int n_following(uint8_t first)
+{
+    if (first >= 0xc2 && first <= 0xdf)
+        return 1;
+    if (first >= 0xe0 && first <= 0xef)
+        return 2;
+    return first >= 0xf0 && first <= 0xf4 ? 3 : -1;
+}
+
+/*
+ * Where the first byte lies that is no UTF-8; nbytes if there is none. Surrogates pass, each as
+ * three bytes of its own, as with Python's surrogatepass.
+ */
+static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
+{
+    for (size_t at = 0; at < nbytes;) {
+        uint64_t word; /* of ASCII, mostly */
+        while (nbytes - at >= sizeof(word) &&
+               (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
+            at += sizeof(word);
+        while (at < nbytes && text[at] < 0x80)
+            at++;
+        if (at == nbytes)
+            break;
+        int n = n_following(text[at]);
+        if (n < 0 || (size_t)n >= nbytes - at)
+            return at;
+        for (int i = 1; i <= n; i++)
+            if ((text[at + (size_t)i] & 0xc0) != 0x80)
+                return at;
+        /* Overlong forms, and what lies beyond U+10FFFF. */
+        uint8_t second = text[at + 1];
+        if ((text[at] == 0xe0 && second < 0xa0) || (text[at] == 0xf0 && second < 0x90) ||
+            (text[at] == 0xf4 && second > 0x8f))
+            return at;
+        at += (size_t)n + 1;
+    }
+    return nbytes;
+}
+
+/* A STR or BYTES of its own with room for nbytes bytes and a NUL. */
+static struct text_node *text_new(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    if (nbytes > UINT32_MAX) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s of %zu bytes (at most %u)",
+                      berth_kind_name(kind), nbytes, UINT32_MAX);
+        return NULL;
+    }
+    struct text_node *node = bth_node_raw(tree, kind, sizeof(*node) + nbytes + 1);
+    if (!node)
+        return NULL;
+    node->key.count = (uint32_t)nbytes;
+    node->key.hash = 0;
+    node->key.link = NULL;
+    node->other = NULL;
+    node->data[nbytes] = '\0';
+    return node;
+}
+
+berth_value *berth_str(berth_tree *tree, const char *text, size_t nbytes)
+{
+    if (!tree)
+        return NULL;
+    if (!text && nbytes) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the text is NULL");
+        return NULL;
+    }
+    size_t bad = first_bad_utf8((const uint8_t *)text, nbytes);
+    if (bad < nbytes) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte %zu", bad);
+        return NULL;
+    }
+    struct text_node *node = text_new(tree, BERTH_KIND_STR, nbytes);
+    if (!node)
+        return NULL;
+    if (nbytes)
+        memcpy(node->data, text, nbytes);
+    return &node->key.head;
+}
+
+berth_value *berth_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
+{
+    if (!tree)
+        return NULL;
+    if (!bytes && nbytes) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
+        return NULL;
+    }
+    struct text_node *node = text_new(tree, BERTH_KIND_BYTES, nbytes);
+    if (!node)
+        return NULL;
+    if (nbytes)
+        memcpy(node->data, bytes, nbytes);
+    return &node->key.head;
+}
+
+/* Further bytes that share those of `holder` (P3: REDUCE never copies). */
+static berth_value *bytes_sharing(berth_tree *tree, struct text_node *holder)
+{
+    struct text_node *node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->key.count = holder->key.count;
+    node->other = holder;
+    return &node->key.head;
+}
+
+/* Decodes UTF-8 of code points up to 255 into node->data. False: there is one above. */
+static bool decode_latin1(const struct text_node *text, struct text_node *node)
+{
+    size_t n = 0;
+    for (size_t at = 0; at < text->key.count; at++) {
+        uint8_t byte = (uint8_t)text->data[at];
+        if (byte >= 0x80) {
+            if (byte > 0xc3)
+                return false;
+            byte = (uint8_t)(byte << 6 | ((uint8_t)text->data[++at] & 0x3f));
+        }
+        node->data[n++] = (char)byte;
+    }
+    node->data[n] = '\0';
+    node->key.count = (uint32_t)n;
+    return true;
+}
+
+berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
+{
+    if (!tree || !bth_tree_owns(tree, value, "the text"))
+        return NULL;
+    if (value->kind != BERTH_KIND_STR) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "bytes made from %s, not a str",
+                      bth_kind_phrase((berth_kind)value->kind));
+        return NULL;
+    }
+    struct text_node *text = (struct text_node *)value;
+    if (text->other)
+        return bytes_sharing(tree, text->other);
+    struct text_node *node = text_new(tree, BERTH_KIND_BYTES, text->key.count);
+    if (!node)
+        return NULL;
+    if (!decode_latin1(text, node)) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
+        return NULL;
+    }
+    text->other = node;
+    return &node->key.head;
+}
+
+berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
+{
+    if (!tree)
+        return NULL;
+    if (!bytes)
+        bytes = berth_bytes(tree, NULL, 0);
+    if (!bytes || !bth_tree_owns(tree, bytes, "the bytes"))
+        return NULL;
+    if (bytes->kind != BERTH_KIND_BYTES) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "a bytearray made from %s, not bytes",
+                      bth_kind_phrase((berth_kind)bytes->kind));
+        return NULL;
+    }
+    struct wrap_node *node = bth_node_new(tree, BERTH_KIND_BYTEARRAY, BTH_WRAP_NBYTES);
+    if (!node)
+        return NULL;
+    node->inner = bytes;
+    return &node->head;
+}
+
+berth_value *berth_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
+{
+    berth_value *inner = berth_bytes(tree, bytes, nbytes);
+    return inner ? bth_bytearray_from(tree, inner) : NULL;
+}
+
+/* ---- device ---- */
+
+static bool is_device_type(const char *type)
+{
+    size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    return n > 0 && type[n] == '\0' && n < sizeof(((struct device_node *)0)->type);
+}
+
+berth_value *berth_device(berth_tree *tree, const char *type, int64_t index)
+{
+    if (!tree)
+        return NULL;
+    if (!type || !is_device_type(type)) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type", type ? type : "");
+        return NULL;
+    }
+    if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "device index %" PRId64 " (at most 127)", index);
+        return NULL;
+    }
+    struct device_node *node = bth_node_new(tree, BERTH_KIND_DEVICE, sizeof(*node));
+    if (!node)
+        return NULL;
+    memcpy(node->type, type, strlen(type) + 1);
+    node->index = index < 0 ? -1 : index;
+    if (index < 0)
+        memcpy(node->text, type, strlen(type) + 1);
+    else
+        (void)snprintf(node->text, sizeof(node->text), "%.31s:%d", node->type, (int)index);
+    return &node->head;
+}
+
+const char *bth_value_device(const berth_value *value, int64_t *index)
+{
+    if (berth_value_kind(value) != BERTH_KIND_DEVICE)
+        return NULL;
+    const struct device_node *node = (const struct device_node *)value;
+    *index = node->index;
+    return node->type;
+}
+
+/* ---- global ---- */
+
+berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                        const char *name, size_t name_nbytes)
+{
+    if (!tree)
+        return NULL;
+    if (module_nbytes > UINT32_MAX / 2 || name_nbytes > UINT32_MAX / 2) {
+        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a global's name of %zu bytes", name_nbytes);
+        return NULL;
+    }
+    size_t nbytes = sizeof(struct global_node) + module_nbytes * 2 + name_nbytes + 3;
+    struct global_node *node = bth_node_new(tree, BERTH_KIND_GLOBAL, nbytes);
+    if (!node)
+        return NULL;
+    node->module_nbytes = (uint32_t)module_nbytes;
+    node->name_nbytes = (uint32_t)name_nbytes;
+    char *text = node->text;
+    memcpy(text, module, module_nbytes);
+    text[module_nbytes] = ' ';
+    memcpy(text + module_nbytes + 1, name, name_nbytes);
+    memcpy(text + module_nbytes + name_nbytes + 2, module, module_nbytes);
+    return &node->head;
+}
+
+berth_value *bth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                              const char *name, size_t name_nbytes)
+{
+    berth_value *global = bth_global(tree, module, module_nbytes, name, name_nbytes);
+    if (global)
+        global->flags |= BTH_NODE_TRUE;
+    return global;
+}
+
+void bth_value_global(const berth_value *value, const char **module, const char **name)
+{
+    *module = *name = NULL;
+    if (berth_value_kind(value) != BERTH_KIND_GLOBAL)
+        return;
+    const struct global_node *node = (const struct global_node *)value;
+    *name = node->text + node->module_nbytes + 1;
+    *module = *name + node->name_nbytes + 1;
+}
+
+/* ---- asking ---- */
+
+static const char *text_of(const berth_value *value, size_t *nbytes)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_STR: {
+        const struct text_node *node = (const struct text_node *)value;
+        *nbytes = node->key.count;
+        return node->data;
+    }
+    case BERTH_KIND_GLOBAL: {
+        const struct global_node *node = (const struct global_node *)value;
+        *nbytes = (size_t)node->module_nbytes + node->name_nbytes + 1;
+        return node->text;
+    }
+    case BERTH_KIND_DEVICE: {
+        const struct device_node *node = (const struct device_node *)value;
+        *nbytes = strlen(node->text);
+        return node->text;
+    }
+    default:
+        *nbytes = 0;
+        return NULL;
+    }
+}
+
+const char *berth_value_text(const berth_value *value, size_t *nbytes)
+{
+    size_t unasked;
+    return text_of(value, nbytes ? nbytes : &unasked);
+}
+
+const uint8_t *berth_value_bytes(const berth_value *value, size_t *nbytes)
+{
+    const berth_value *bytes = value;
+    if (berth_value_kind(value) == BERTH_KIND_BYTEARRAY)
+        bytes = ((const struct wrap_node *)value)->inner;
+    if (berth_value_kind(bytes) != BERTH_KIND_BYTES) {
+        if (nbytes)
+            *nbytes = 0;
+        return NULL;
+    }
+    const struct text_node *holder = bth_text_holder(bytes);
+    if (nbytes)
+        *nbytes = holder->key.count;
+    return (const uint8_t *)holder->data;
+}

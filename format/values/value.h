@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The tree of values behind berth.h: what the pickle reader builds and the writer
+ * walks. Bounds of P3 decide its shape: a node is a few words, containers hold
+ * pointers, text and shapes are shared and never copied by REDUCE, and nothing
+ * here recurses. The public makers of berth.h are implemented in value.c, and the
+ * pickle reader uses them too, beside the ones declared here.
+ */
+#ifndef BTH_FORMAT_VALUES_VALUE_H
+#define BTH_FORMAT_VALUES_VALUE_H
+
+#include "berth.h"
+
+/*
+ * Bytes that tensors view. Made by the caller (`data`), or by the pickle reader,
+ * then load/ says how they are read.
+ */
+struct berth_storage {
+    berth_tree *tree;
+    const char *key;      /* of the file; "" when made by the caller */
+    const char *location; /* "cpu", "cuda:0", … */
+    berth_dtype dtype;    /* of the storage class; BERTH_DTYPE_NONE: untyped */
+    uint64_t nbytes;      /* as the pickle claims: numel x item, overflow-checked */
+    size_t index;         /* position in tree's storages: the order of first meeting */
+    const void *data;     /* the bytes, or NULL: ask read */
+    /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
+    int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
+                berth_error *error);
+    void *context;   /* of read */
+    uint64_t offset; /* of the data in the file it was loaded from, or BERTH_NO_OFFSET */
+    /* A view of another storage (streams from before 1.6): root and byte offset in it. */
+    const berth_storage *root;
+    uint64_t root_offset;
+    /* On a device: where (io/device.h), from root_offset on. */
+    const struct bth_device_memory *device;
+    berth_dtype element; /* first dtype a tensor viewed it as: how an untyped one is swapped */
+    char short_key[12];  /* what `key` points to, if it fits */
+};
+
+/* Remembers and tells a failure of the tree (first one wins). Returns its code. */
+int bth_tree_fail(berth_tree *tree, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The name of a kind as a sentence takes it: "an int", "a tensor", "None". */
+const char *bth_kind_phrase(berth_kind kind);
+
+/* Memory of the tree: freed with it. NULL when there is none, and the tree has failed. */
+void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
+
+/*
+ * Memory that the tree fills with values before it asks for any, from who knows how large it will
+ * become; it must live as long as the tree. Once a tree.
+ */
+void bth_tree_give(berth_tree *tree, void *memory, size_t nbytes);
+
+/* Like berth_storage_new, but the caller says how the bytes are read. */
+berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
+                                         const char *location);
+
+/*
+ * Where the bytes of a storage are: in memory, to be read, or (of a mere pickle) nowhere. Adds to
+ * *offset how far into it.
+ */
+const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset);
+
+/* All storages, in the order of first meeting. */
+size_t bth_tree_n_storages(const berth_tree *tree);
+berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
+
+/*
+ * The storage of a key, made at first meeting. A second meeting must agree in bytes,
+ * and in class unless it is empty or both are uint8 and untyped (T3).
+ */
+berth_storage *bth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                     berth_dtype dtype, uint64_t nbytes, const char *location,
+                                     size_t location_nbytes);
+/* The storage of a key, or NULL. */
+berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes);
+
+/* ---- for the pickle reader ---- */
+
+/* Appends n items; list, or set (each hashable). 0 or the tree's failure. */
+int bth_list_extend(berth_value *list, berth_value *const *items, size_t n);
+
+/* Sets n pairs, items = {key, value, key, value, …}, in any kind of dict. 0 or the failure. */
+int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n);
+
+/*
+ * The ints of a TUPLE, SIZE or LIST as an array kept with the node, made once and shared by
+ * all that use the node as a shape. False (tree has failed) if an item is no int64, or rank > 64.
+ */
+bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
+
+/*
+ * What REDUCE builds from an argument. Text is decoded once and its bytes are shared by all that
+ * is made from it; a mutable argument (list, dict) may be used in this way once: it keeps
+ * its items, a second use of it fails, so that memory stays linear (P3).
+ */
+berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
+berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
+berth_value *bth_set_from(berth_tree *tree, berth_value *list);           /* LIST; NULL: empty */
+berth_value *bth_counter_from(berth_tree *tree, berth_value *dict);       /* DICT; NULL: empty */
+berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
+berth_value *bth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
+
+/* Like berth_tensor_value, but all that it points to is the tree's, and is kept. */
+berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
+
+/* Like berth_sparse, but keeps the pointer shape (it lives in the tree). */
+berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                              int32_t rank, berth_value *const *parts, bool is_coalesced);
+
+/* Like berth_storage_value, named by a class that may differ from the storage's (T3). */
+berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
+/* STORAGE: the dtype of the class that it was named by. */
+berth_dtype bth_value_storage_class(const berth_value *value);
+
+/* A named class or function; kept, never called. */
+berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                        const char *name, size_t name_nbytes);
+/* A global that is not known: hashable by identity, as in Python. */
+berth_value *bth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
+                              const char *name, size_t name_nbytes);
+/* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
+berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
+                            bool new_object);
+/* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
+int bth_call_extend(berth_value *call, berth_value *const *items, size_t n);
+int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
+
+/* ---- for the writer and walkers ---- */
+
+/* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
+size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
+size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
+/* What a PARAMETER or SUBCLASS is around, or the value itself. */
+const berth_value *bth_value_plain(const berth_value *value);
+/* Attributes of a tensor as PyTorch's _set_obj_state takes them: None, a dict, or a pair of these.
+ */
+bool bth_value_is_state(const berth_value *value);
+/*
+ * Whether all names in such a state are those of attributes that stand beside the tensor; else
+ * `problem`, room for a sentence, tells which one is not.
+ */
+bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes);
+/* The tree a value was made in. */
+berth_tree *bth_value_tree(const berth_value *value);
+/* CALL: the tuple of its arguments. */
+berth_value *bth_value_arguments(const berth_value *value);
+/* CALL built by NEWOBJ. */
+bool bth_value_is_new_object(const berth_value *value);
+/* GLOBAL: module and name apart. */
+void bth_value_global(const berth_value *value, const char **module, const char **name);
+/* DEVICE: type and index (-1: none). */
+const char *bth_value_device(const berth_value *value, int64_t *index);
+/*
+ * A number for each node that can be met twice, 0 <= id < bth_tree_n_ids(tree): lets walkers
+ * keep "seen" and memo tables as arrays. NONE, BOOL, INT, FLOAT and the empty tuple, which no
+ * pickler puts into its memo, have none (SIZE_MAX). dtypes, qschemes and layouts are one node a
+ * tree each, as in Python.
+ */
+size_t bth_value_id(const berth_value *value);
+size_t bth_tree_n_ids(const berth_tree *tree);
+
+#endif

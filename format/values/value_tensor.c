@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Values that are tensors: strided, Parameter, sparse, nested, with attributes. */
+#include "format/values/node.h"
+#include "format/values/tensor.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool check(berth_tree *tree, const berth_tensor *tensor)
+{
+    return bth_tensor_check(tensor, &tree->error) == 0;
+}
+
+static bool owns_parts(berth_tree *tree, const berth_tensor *tensor)
+{
+    if (tensor->storage && tensor->storage->tree != tree) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
+        return false;
+    }
+    return (!tensor->scales || bth_tree_owns(tree, tensor->scales, "scales")) &&
+           (!tensor->zero_points || bth_tree_owns(tree, tensor->zero_points, "zero points"));
+}
+
+berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
+{
+    if (!check(tree, tensor))
+        return NULL;
+    struct tensor_node *node = bth_node_raw(tree, BERTH_KIND_TENSOR, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->state = NULL;
+    node->tensor = *tensor;
+    node->tensor.data = NULL;
+    if (tensor->storage && tensor->storage->element == BERTH_DTYPE_NONE)
+        tensor->storage->element = tensor->dtype;
+    return &node->head;
+}
+
+/* Shape and stride in memory of the tree, the stride made if there is none. */
+static bool copy_dimensions(berth_tree *tree, berth_tensor *tensor)
+{
+    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
+                      BERTH_MAX_RANK);
+        return false;
+    }
+    if (tensor->rank && !tensor->shape) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "a tensor without a shape");
+        return false;
+    }
+    size_t rank = (size_t)tensor->rank;
+    int64_t *copy = bth_tree_allocate(tree, (2 * rank + 1) * sizeof(*copy));
+    if (!copy)
+        return false;
+    copy[2 * rank] = 0;
+    if (rank)
+        memcpy(copy, tensor->shape, rank * sizeof(*copy));
+    if (rank && tensor->stride)
+        memcpy(copy + rank, tensor->stride, rank * sizeof(*copy));
+    else
+        bth_contiguous_stride(copy, tensor->rank, copy + rank);
+    bool made = !tensor->stride;
+    tensor->shape = copy;
+    tensor->stride = copy + rank;
+    if (made && rank && tensor->stride[0] == INT64_MAX) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "the strides of a tensor do not fit 64 bits");
+        return false;
+    }
+    return true;
+}
+
+/* A storage of just this tensor over its data. */
+static bool own_storage(berth_tree *tree, berth_tensor *tensor)
+{
+    berth_tensor meta = *tensor;
+    meta.flags |= BERTH_META;
+    meta.storage = NULL;
+    uint64_t nbytes = 0;
+    if (!check(tree, &meta))
+        return false;
+    (void)bth_tensor_extent(tensor, &nbytes); /* there is one: see check_extent() */
+    if (!tensor->data && nbytes) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT,
+                      "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
+        return false;
+    }
+    tensor->storage =
+        berth_storage_new(tree, bth_dtype_of_storage(tensor->dtype), tensor->data, nbytes, NULL);
+    return tensor->storage != NULL;
+}
+
+berth_value *berth_tensor_value(berth_tree *tree, const berth_tensor *given)
+{
+    if (!tree)
+        return NULL;
+    if (!given) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
+        return NULL;
+    }
+    berth_tensor tensor = *given;
+    if (!owns_parts(tree, &tensor) || !copy_dimensions(tree, &tensor))
+        return NULL;
+    if (!tensor.storage && !(tensor.flags & BERTH_META) && !own_storage(tree, &tensor))
+        return NULL;
+    return bth_tensor_adopt(tree, &tensor);
+}
+
+/* ---- around a tensor ---- */
+
+static berth_value *wrap(berth_tree *tree, berth_kind kind, berth_value *inner, berth_value *state)
+{
+    struct wrap_node *node = bth_node_new(tree, kind, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->inner = inner;
+    node->state = state;
+    return &node->head;
+}
+
+static bool is_plain(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
+}
+
+/*
+ * What a Parameter or SUBCLASS is made of: a plain tensor, or the other one around a plain tensor.
+ * So a question passes at most two of them, whatever a file nests.
+ */
+static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
+{
+    berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
+    if (is_plain(inner) || (berth_value_kind(inner) == other && is_plain(berth_value_inner(inner))))
+        return true;
+    bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
+                  bth_kind_phrase(berth_value_kind(inner)));
+    return false;
+}
+
+berth_value *berth_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
+{
+    if (!tree || !bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
+        !can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
+        return NULL;
+    berth_value *value = wrap(tree, BERTH_KIND_PARAMETER, tensor, NULL);
+    if (value && requires_grad)
+        value->flags |= BTH_NODE_TRUE;
+    return value;
+}
+
+berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *state)
+{
+    if (!tree || !bth_tree_owns(tree, tensor, "the tensor with attributes") ||
+        !bth_tree_owns(tree, state, "the attributes of a tensor") ||
+        !can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
+        return NULL;
+    return wrap(tree, BERTH_KIND_SUBCLASS, tensor, state);
+}
+
+/* ---- sparse ---- */
+
+/* Whether sizes [at, at + n) of a shape equal those of another, from other_at on. */
+static bool same_sizes(const int64_t *shape, int32_t at, const int64_t *other, int32_t other_at,
+                       int32_t n)
+{
+    return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
+}
+
+/* COO: indices [sparse dimensions, n], values [n, dense dimensions …]. */
+static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *indices,
+                       const berth_tensor *values)
+{
+    if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
+        return false;
+    int32_t dense = values->rank - 1;
+    return indices->shape[0] == rank - dense &&
+           same_sizes(shape, rank - dense, values->shape, 1, dense);
+}
+
+/*
+ * CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
+ * block, dense …]; the blocks only for BSR and BSC.
+ */
+static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                              const berth_tensor *compressed, const berth_tensor *plain,
+                              const berth_tensor *values)
+{
+    bool blocked = layout == BERTH_SPARSE_BSR || layout == BERTH_SPARSE_BSC;
+    bool by_row = layout == BERTH_SPARSE_CSR || layout == BERTH_SPARSE_BSR;
+    int32_t batch = compressed->rank - 1;
+    int32_t dense_at = batch + 1 + (blocked ? 2 : 0);
+    if (batch < 0 || plain->rank != batch + 1 || values->rank < dense_at ||
+        rank != batch + 2 + values->rank - dense_at)
+        return false;
+    int64_t row_block = blocked ? values->shape[batch + 1] : 1;
+    int64_t column_block = blocked ? values->shape[batch + 2] : 1;
+    if (row_block <= 0 || column_block <= 0 || shape[batch] % row_block ||
+        shape[batch + 1] % column_block)
+        return false;
+    int64_t n_compressed = by_row ? shape[batch] / row_block : shape[batch + 1] / column_block;
+    return compressed->shape[batch] - 1 == n_compressed &&
+           same_sizes(shape, 0, compressed->shape, 0, batch) &&
+           same_sizes(shape, 0, plain->shape, 0, batch) &&
+           same_sizes(plain->shape, 0, values->shape, 0, batch + 1) &&
+           same_sizes(shape, batch + 2, values->shape, dense_at, values->rank - dense_at);
+}
+
+static bool is_index(const berth_tensor *tensor)
+{
+    return tensor->dtype == BERTH_INT64 || tensor->dtype == BERTH_INT32;
+}
+
+/* The parts of a sparse tensor agree in shape (T4). */
+static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                          const berth_tensor *const parts[3])
+{
+    if (!is_index(parts[0]))
+        return false;
+    if (layout == BERTH_SPARSE_COO)
+        return coo_agrees(shape, rank, parts[0], parts[1]);
+    return is_index(parts[1]) &&
+           compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
+}
+
+/* Stands where a layout has no part: agrees with nothing. */
+static const berth_tensor no_part;
+
+static int n_sparse_parts(berth_layout_kind layout)
+{
+    if (layout == BERTH_SPARSE_COO)
+        return 2;
+    return layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC ? 3 : 0;
+}
+
+static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                         int32_t rank, berth_value *const *parts)
+{
+    int n = n_sparse_parts(layout);
+    const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
+    if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d", (int)layout,
+                      rank);
+        return false;
+    }
+    if (!bth_tree_owns_all(tree, parts, (size_t)n, "a part of a sparse tensor"))
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!(tensors[i] = berth_value_tensor(parts[i]))) {
+            bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a sparse tensor is %s, no tensor", i,
+                          bth_kind_phrase(berth_value_kind(parts[i])));
+            return false;
+        }
+    int64_t numel;
+    for (int32_t i = 0; i < rank; i++)
+        if (shape[i] < 0) {
+            bth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor with the negative size %" PRId64,
+                          shape[i]);
+            return false;
+        }
+    if (bth_shape_numel(shape, rank, &numel) && sparse_agrees(layout, shape, rank, tensors))
+        return true;
+    bth_tree_fail(tree, BERTH_E_TENSOR, "the parts of a sparse tensor do not fit its shape");
+    return false;
+}
+
+berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                              int32_t rank, berth_value *const *parts, bool is_coalesced)
+{
+    if (!check_sparse(tree, layout, shape, rank, parts))
+        return NULL;
+    size_t n = (size_t)n_sparse_parts(layout);
+    struct parts_node *node =
+        bth_node_new(tree, BERTH_KIND_SPARSE, sizeof(*node) + n * sizeof(*parts));
+    if (!node)
+        return NULL;
+    node->shape = shape;
+    node->rank = rank;
+    node->layout = (uint8_t)layout;
+    node->n_parts = (uint8_t)n;
+    memcpy(node->parts, parts, n * sizeof(*parts));
+    if (is_coalesced && layout == BERTH_SPARSE_COO)
+        node->head.flags |= BTH_NODE_COALESCED;
+    return &node->head;
+}
+
+berth_value *berth_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                          int32_t rank, berth_value *const *parts, bool is_coalesced)
+{
+    if (!tree)
+        return NULL;
+    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a sparse tensor of rank %d without parts or shape",
+                      rank);
+        return NULL;
+    }
+    int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
+    if (!copy)
+        return NULL;
+    copy[rank] = 0;
+    if (rank)
+        memcpy(copy, shape, (size_t)rank * sizeof(*copy));
+    return bth_sparse_adopt(tree, layout, copy, rank, parts, is_coalesced);
+}
+
+/* ---- nested ---- */
+
+/* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor (T4). */
+static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides,
+                          const berth_tensor *offsets)
+{
+    if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
+        offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
+        !same_sizes(sizes->shape, 0, strides->shape, 0, sizes->rank))
+        return false;
+    int64_t n = sizes->rank == 2 ? sizes->shape[0] : 0;
+    return offsets->rank == 1 && offsets->shape[0] == n;
+}
+
+berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4])
+{
+    if (!tree || !parts || !bth_tree_owns_all(tree, parts, 4, "a part of a nested tensor"))
+        return NULL;
+    const berth_tensor *tensors[4];
+    for (int i = 0; i < 4; i++)
+        if (!(tensors[i] = berth_value_tensor(parts[i]))) {
+            bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a nested tensor is %s, no tensor", i,
+                          bth_kind_phrase(berth_value_kind(parts[i])));
+            return NULL;
+        }
+    if (!nested_agrees(tensors[1], tensors[2], tensors[3])) {
+        bth_tree_fail(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
+        return NULL;
+    }
+    struct parts_node *node =
+        bth_node_new(tree, BERTH_KIND_NESTED, sizeof(*node) + 4 * sizeof(*parts));
+    if (!node)
+        return NULL;
+    node->n_parts = 4;
+    memcpy(node->parts, parts, 4 * sizeof(*parts));
+    return &node->head;
+}
+
+/* ---- asking ---- */
+
+/* can_wrap made sure that it ends. */
+const berth_value *bth_value_plain(const berth_value *value)
+{
+    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
+           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = ((const struct wrap_node *)value)->inner;
+    return value;
+}
+
+const berth_tensor *berth_value_tensor(const berth_value *value)
+{
+    const berth_value *plain = bth_value_plain(value);
+    return berth_value_kind(plain) == BERTH_KIND_TENSOR
+               ? &((const struct tensor_node *)plain)->tensor
+               : NULL;
+}
+
+static bool is_dict_or_none(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;
+}
+
+bool bth_value_is_state(const berth_value *value)
+{
+    return is_dict_or_none(value) ||
+           (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&
+            is_dict_or_none(berth_value_item(value, 0)) &&
+            is_dict_or_none(berth_value_item(value, 1)));
+}
+
+bool berth_value_is_coalesced(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_SPARSE && value->flags & BTH_NODE_COALESCED;
+}
+
+/* A Parameter's own word counts, not that of its tensor. */
+bool berth_value_requires_grad(const berth_value *value)
+{
+    while (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = ((const struct wrap_node *)value)->inner;
+    if (berth_value_kind(value) == BERTH_KIND_PARAMETER)
+        return value->flags & BTH_NODE_TRUE;
+    return berth_value_kind(value) == BERTH_KIND_TENSOR &&
+           ((const struct tensor_node *)value)->tensor.flags & BERTH_REQUIRES_GRAD;
+}

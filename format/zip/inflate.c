@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/zip/inflate.h"
+
+#include <inttypes.h>
+#include <zlib.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+int bth_inflate_check(const bth_zip_entry *entry, berth_error *error)
+{
+    /* Z9: a few bytes must not ask for much memory; the sizes are only the file's claim so far. */
+    if (entry->nbytes > BTH_INFLATE_MAX_NBYTES || entry->compressed_nbytes > BTH_INFLATE_MAX_NBYTES)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                        "deflated from %" PRIu64 " bytes to %" PRIu64
+                        "; at most %u are inflated: unpack the archive and zip it again with "
+                        "`zip -0 -r`",
+                        entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_NBYTES);
+    if (entry->nbytes > BTH_INFLATE_FREE_NBYTES &&
+        entry->nbytes / BTH_INFLATE_MAX_RATIO >= entry->compressed_nbytes)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                        "deflated from %" PRIu64 " bytes to %" PRIu64
+                        ", more than %d to 1: unpack the archive and zip it again with "
+                        "`zip -0 -r`",
+                        entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_RATIO);
+    return BERTH_OK;
+}
+
+static void *zlib_allocate(void *context, uInt n_items, uInt item_nbytes)
+{
+    (void)context;
+    return bth_allocate(bth_array_nbytes(n_items, item_nbytes));
+}
+
+static void zlib_release(void *context, void *pointer)
+{
+    (void)context;
+    bth_release(pointer);
+}
+
+static int fail_inflate(const bth_zip_entry *entry, const z_stream *stream, int result,
+                        berth_error *error)
+{
+    if (result == Z_MEM_ERROR)
+        return bth_fail_memory(error, 0);
+    if (result == Z_STREAM_END || result == Z_BUF_ERROR) /* Z_FINISH never gives Z_OK */
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
+                        "%lu bytes inflate to %lu, where %" PRIu64 " and %" PRIu64
+                        " were announced%s",
+                        stream->total_in, stream->total_out, entry->compressed_nbytes,
+                        entry->nbytes, result == Z_STREAM_END ? "" : ", and do not end there");
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset + stream->total_in,
+                    "cannot be inflated: %s", stream->msg ? stream->msg : "bad data");
+}
+
+int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error)
+{
+    uint8_t nowhere = 0; /* zlib asks for a pointer even when nothing is to come */
+    z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
+
+    if (bth_inflate_check(entry, error) < 0)
+        return error->code;
+    int result = inflateInit2(&stream, -MAX_WBITS);
+    if (result == Z_OK) {
+        /* The caps keep both below 2^32. zlib does not write to its input. */
+        stream.next_in = (Bytef *)(uintptr_t)in;
+        stream.avail_in = (uInt)entry->compressed_nbytes;
+        stream.next_out = entry->nbytes > 0 ? out : &nowhere;
+        stream.avail_out = (uInt)entry->nbytes;
+        result = inflate(&stream, Z_FINISH);
+        inflateEnd(&stream);
+    }
+    if (result != Z_STREAM_END || stream.avail_in > 0 || stream.avail_out > 0)
+        return fail_inflate(entry, &stream, result, error);
+    return BERTH_OK;
+}

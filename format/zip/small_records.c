@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/zip/small_records.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "format/layout.h"
+
+const char *const bth_small_names[BTH_N_SMALL] = {"data.pkl", ".format_version",
+                                                  ".storage_alignment", "byteorder"};
+
+static bool spells(const uint8_t *bytes, size_t nbytes, const char *text)
+{
+    return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
+}
+
+/* For messages: what is there may be long. */
+static int shown(size_t nbytes)
+{
+    return nbytes < 32 ? (int)nbytes : 32;
+}
+
+int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
+                         berth_error *error)
+{
+    *little = spells(bytes, nbytes, "little");
+    if (*little || spells(bytes, nbytes, "big"))
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, "byteorder", offset,
+                    "'%.*s' (%zu bytes) is neither 'little' nor 'big'", shown(nbytes),
+                    (const char *)bytes, nbytes);
+}
+
+/* One spelling per number: digits only, no leading zero. */
+static bool read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
+{
+    uint32_t read = 0;
+
+    if (nbytes == 0 || nbytes > 9 || (bytes[0] == '0' && nbytes > 1))
+        return false;
+    for (size_t i = 0; i < nbytes; i++) {
+        if (bytes[i] < '0' || bytes[i] > '9')
+            return false;
+        read = read * 10 + (bytes[i] - (uint32_t)'0');
+    }
+    *value = read;
+    return true;
+}
+
+int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, uint32_t *alignment,
+                         berth_error *error)
+{
+    uint32_t read = 0;
+
+    if (!read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
+        return bth_fail(error, BERTH_E_ARCHIVE, ".storage_alignment", offset,
+                        "'%.*s' (%zu bytes) is no decimal number from 1 to %d", shown(nbytes),
+                        (const char *)bytes, nbytes, BTH_MAX_ALIGNMENT_READ);
+    *alignment = read;
+    return BERTH_OK;
+}
+
+int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                              uint32_t *version, berth_error *error)
+{
+    if (read_decimal(bytes, nbytes, version))
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, ".format_version", offset,
+                    "'%.*s' (%zu bytes) is no decimal number of up to 9 digits", shown(nbytes),
+                    (const char *)bytes, nbytes);
+}

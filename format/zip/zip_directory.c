@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The central directory (FORMAT.md section 3), entry by entry. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/layout.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_inner.h"
+
+/* One entry as it stands there. */
+typedef struct zip_central {
+    uint64_t at; /* byte of the file */
+    uint32_t signature;
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t
+        compressed_nbytes; /* the three of them: from the zip64 extra where the field says so */
+    uint64_t nbytes;
+    uint64_t header_offset;
+    uint16_t name_nbytes;
+    uint16_t extra_nbytes;
+    uint16_t comment_nbytes;
+    uint16_t disk;
+    uint8_t version_needed; /* 45: 4.5; the byte above it says a system, and nobody reads it */
+    uint32_t attributes;    /* those of MS-DOS in the low bits, those of Unix in the high ones */
+    const uint8_t *name;
+    const uint8_t *extra;
+    const char *record; /* own name, NUL-terminated, once it was checked */
+} zip_central;
+
+/* Where the directory's memory is filled next. */
+typedef struct zip_filling {
+    bth_zip_directory *directory;
+    char *names_at;
+    size_t n_left; /* entries still to come: folders are put behind them, from the end */
+} zip_filling;
+
+static void read_fixed_fields(bth_cursor *cursor, zip_central *entry)
+{
+    entry->signature = bth_cursor_u32(cursor);
+    bth_cursor_u16(cursor); /* version made by */
+    entry->version_needed = (uint8_t)bth_cursor_u16(cursor);
+    entry->flags = bth_cursor_u16(cursor);
+    entry->method = bth_cursor_u16(cursor);
+    bth_cursor_u32(cursor); /* time and date */
+    entry->crc32 = bth_cursor_u32(cursor);
+    entry->compressed_nbytes = bth_cursor_u32(cursor);
+    entry->nbytes = bth_cursor_u32(cursor);
+    entry->name_nbytes = bth_cursor_u16(cursor);
+    entry->extra_nbytes = bth_cursor_u16(cursor);
+    entry->comment_nbytes = bth_cursor_u16(cursor);
+    entry->disk = bth_cursor_u16(cursor);
+    bth_cursor_u16(cursor); /* internal attributes */
+    entry->attributes = bth_cursor_u32(cursor);
+    entry->header_offset = bth_cursor_u32(cursor);
+}
+
+/*
+ * Z4: a signature, and lengths inside the directory. What an entry leaves has room for the n_after
+ * entries to come, so that their fixed fields can be read, and that all names together have room
+ * in the memory that was allocated for them.
+ */
+static int read_entry(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
+                      berth_error *error)
+{
+    read_fixed_fields(cursor, entry);
+    if (entry->signature != BTH_ZIP_CENTRAL_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                        "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
+                        number, entry->signature, BTH_ZIP_CENTRAL_SIGNATURE);
+    size_t left = bth_cursor_left(cursor);
+    entry->name = bth_cursor_take(cursor, entry->name_nbytes);
+    entry->extra = bth_cursor_take(cursor, entry->extra_nbytes);
+    bth_cursor_take(cursor, entry->comment_nbytes);
+    if (!cursor->good || bth_cursor_left(cursor) / BTH_ZIP_CENTRAL_NBYTES < n_after)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                        "name, extra fields and comment of entry %zu have %d + %d + %d bytes, "
+                        "but the directory has only %zu for them and %zu more entries",
+                        number, entry->name_nbytes, entry->extra_nbytes, entry->comment_nbytes,
+                        left, n_after);
+    return BERTH_OK;
+}
+
+/* Z8: all under one top folder, that of the first entry. */
+static int check_top_folder(zip_filling *filling, const zip_central *entry, berth_error *error)
+{
+    bth_zip_directory *directory = filling->directory;
+    const char *name = (const char *)entry->name;
+    const uint8_t *slash = memchr(entry->name, '/', entry->name_nbytes);
+
+    if (!slash)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                        "'%.*s' lies in no top folder; a checkpoint's records share one",
+                        entry->name_nbytes, name);
+    size_t length = (size_t)(slash - entry->name);
+    if (!directory->archive) {
+        memcpy(filling->names_at, name, length);
+        filling->names_at[length] = '\0';
+        directory->archive = filling->names_at;
+        directory->archive_nbytes = (uint32_t)length;
+        filling->names_at += length + 1;
+    }
+    if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                        "'%.*s' does not lie in the top folder '%s' of the entries before it",
+                        entry->name_nbytes, name, directory->archive);
+    return BERTH_OK;
+}
+
+static void keep_name(zip_filling *filling, zip_central *entry)
+{
+    memcpy(filling->names_at, entry->name, entry->name_nbytes);
+    filling->names_at[entry->name_nbytes] = '\0';
+    entry->record = filling->names_at + filling->directory->archive_nbytes + 1;
+    filling->names_at += entry->name_nbytes + 1;
+}
+
+/* Reads the zip64 field's value in place of a 32 bit field that says so. */
+static void widen(uint64_t *field, bth_cursor *zip64)
+{
+    if (*field == BTH_ZIP_SATURATED32)
+        *field = bth_cursor_u64(zip64);
+}
+
+static unsigned zip64_needs(const zip_central *entry)
+{
+    return 8u * (entry->nbytes == BTH_ZIP_SATURATED32) +
+           8u * (entry->compressed_nbytes == BTH_ZIP_SATURATED32) +
+           8u * (entry->header_offset == BTH_ZIP_SATURATED32);
+}
+
+/* Z4: well-formed, at most one zip64 field, of exactly the size that the saturated fields need. */
+static int read_extra_fields(zip_central *entry, berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_over(entry->extra, entry->extra_nbytes);
+    unsigned needed = zip64_needs(entry);
+    bth_zip_extra extra;
+    bool seen = false;
+    int more;
+
+    while ((more = bth_zip_next_extra(&cursor, &extra, entry->record, entry->at, error)) > 0) {
+        if (extra.id != BTH_ZIP_EXTRA_ZIP64)
+            continue;
+        if (seen)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                            "a second ZIP64 extra field");
+        if (extra.nbytes != needed)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                            "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
+                            needed);
+        bth_cursor zip64 = bth_cursor_over(extra.bytes, extra.nbytes);
+        widen(&entry->nbytes, &zip64);
+        widen(&entry->compressed_nbytes, &zip64);
+        widen(&entry->header_offset, &zip64);
+        seen = true;
+    }
+    if (more == 0 && needed > 0 && !seen)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "no ZIP64 extra field, but %u bytes of one are needed", needed);
+    return more;
+}
+
+/* Z9: what can be read at all. A version that is not there yet is refused by others, too. */
+static int check_method(const zip_central *entry, berth_error *error)
+{
+    if (entry->version_needed > BTH_ZIP_LAST_VERSION)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                        "needs version %d.%d of the format; the last is %d.%d",
+                        entry->version_needed / 10, entry->version_needed % 10,
+                        BTH_ZIP_LAST_VERSION / 10, BTH_ZIP_LAST_VERSION % 10);
+    if (entry->flags & (BTH_ZIP_FLAG_ENCRYPTED | BTH_ZIP_FLAG_STRONG | BTH_ZIP_FLAG_MASKED))
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                        "encrypted (flags 0x%04x)", entry->flags);
+    if (entry->flags & BTH_ZIP_FLAG_PATCH)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                        "patch data (flags 0x%04x)", entry->flags);
+    if (entry->method != BTH_ZIP_STORED && entry->method != BTH_ZIP_DEFLATED)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                        "compression method %d; only stored (0) and deflated (8) can be read",
+                        entry->method);
+    if (entry->method == BTH_ZIP_DEFLATED && strncmp(entry->record, "data/", 5) == 0 &&
+        entry->record[5])
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
+                        "a deflated storage cannot be mapped or placed; unpack the archive and "
+                        "zip it again with `zip -0 -r`");
+    if (entry->method == BTH_ZIP_STORED && entry->compressed_nbytes != entry->nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "stored, but of %" PRIu64 " bytes in the file and %" PRIu64 " outside",
+                        entry->compressed_nbytes, entry->nbytes);
+    return BERTH_OK;
+}
+
+/* Z3: one disk. Z7: header, name and data lie before the directory. Z8: folders are empty. */
+static int check_place(const zip_central *entry, uint64_t directory_offset, berth_error *error)
+{
+    uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->name_nbytes;
+    uint64_t room =
+        entry->header_offset < directory_offset ? directory_offset - entry->header_offset : 0;
+
+    if (entry->disk != 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "lies on disk %d; only 0 can be read", entry->disk);
+    if (room < needed || entry->compressed_nbytes > room - needed)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "a header at byte %" PRIu64 " and %" PRIu64
+                        " bytes of data do not fit before the directory at byte %" PRIu64,
+                        entry->header_offset, entry->compressed_nbytes, directory_offset);
+    if (bth_zip_is_folder(entry->name, entry->name_nbytes) &&
+        (entry->nbytes != 0 || entry->compressed_nbytes != 0))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
+                        entry->nbytes, entry->compressed_nbytes);
+    return BERTH_OK;
+}
+
+/*
+ * Z8: the slash alone says folder, and where attributes tell what an entry is, they tell the same:
+ * PyTorch and others go by them, and read nothing, or make a link of its bytes.
+ */
+static int check_kind(const zip_central *entry, berth_error *error)
+{
+    bool is_folder = bth_zip_is_folder(entry->name, entry->name_nbytes);
+    uint32_t unix_type = entry->attributes >> 28;
+
+    if (unix_type != 0 && unix_type != (is_folder ? BTH_ZIP_UNIX_FOLDER : BTH_ZIP_UNIX_FILE))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "its name is that of a %s, but its attributes say Unix type 0%02" PRIo32,
+                        is_folder ? "folder" : "record", unix_type);
+    if (!is_folder && (entry->attributes & BTH_ZIP_DOS_FOLDER))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
+                        "its name is that of a record, but its attributes say folder");
+    return BERTH_OK;
+}
+
+static void keep_entry(zip_filling *filling, const zip_central *entry)
+{
+    bth_zip_directory *directory = filling->directory;
+    filling->n_left--;
+    bool folder = bth_zip_is_folder(entry->name, entry->name_nbytes);
+    size_t at = folder ? directory->n_entries + filling->n_left : directory->n_entries;
+    directory->n_entries += !folder;
+    directory->n_folders += folder;
+    directory->entries[at] = (bth_zip_entry){
+        .name = entry->record - directory->archive_nbytes - 1,
+        .record = entry->record,
+        .name_nbytes = entry->name_nbytes,
+        .flags = entry->flags,
+        .method = entry->method,
+        .crc32 = entry->crc32,
+        .compressed_nbytes = entry->compressed_nbytes,
+        .nbytes = entry->nbytes,
+        .header_offset = entry->header_offset,
+    };
+}
+
+static int read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
+                        berth_error *error)
+{
+    for (size_t i = 0; i < end->n_entries; i++) {
+        zip_central entry = {.at = end->directory_offset + cursor->at};
+        if (read_entry(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
+            bth_zip_check_name(entry.name, entry.name_nbytes,
+                               (entry.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
+            check_top_folder(filling, &entry, error) < 0)
+            return error->code;
+        keep_name(filling, &entry);
+        if (read_extra_fields(&entry, error) < 0 || check_method(&entry, error) < 0 ||
+            check_place(&entry, end->directory_offset, error) < 0 || check_kind(&entry, error) < 0)
+            return error->code;
+        keep_entry(filling, &entry);
+    }
+    /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
+    if (bth_cursor_left(cursor) > 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor->at,
+                        "%zu bytes of the directory follow its %" PRIu64 " entries",
+                        bth_cursor_left(cursor), end->n_entries);
+    return BERTH_OK;
+}
+
+/*
+ * Memory by the directory's own bytes: what is not fixed fields is names at most, and the top
+ * folder is a part of the first one.
+ */
+static int allocate(bth_zip_directory *directory, const bth_zip_end *end, berth_error *error)
+{
+    if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                        "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
+                        end->n_entries, end->directory_nbytes);
+    size_t n = (size_t)end->n_entries;
+    size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
+
+    size_t entries_nbytes = bth_array_nbytes(n, sizeof *directory->entries);
+    size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *directory->by_offset);
+
+    directory->entries = bth_allocate_zeroed(entries_nbytes);
+    directory->by_offset = bth_allocate(by_offset_nbytes);
+    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
+        directory->names = bth_allocate(2 * names_nbytes + n + 1);
+    if (!directory->entries || !directory->by_offset || !directory->names)
+        return bth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
+                                          2 * (uint64_t)names_nbytes + n + 1);
+    return BERTH_OK;
+}
+
+int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
+                           bth_zip_directory *directory, berth_error *error)
+{
+    bth_zip_directory made = {0};
+    zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
+    bth_cursor cursor = bth_cursor_over(bytes, (size_t)end->directory_nbytes);
+
+    *directory = made;
+    if (end->n_entries == 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                        "an archive without records");
+    if (allocate(&made, end, error) < 0)
+        goto cleanup;
+    filling.names_at = made.names;
+    if (read_entries(&cursor, end, &filling, error) < 0 ||
+        bth_zip_order_entries(&made, end->directory_offset, error) < 0 ||
+        bth_zip_index_names(&made, error) < 0)
+        goto cleanup;
+    *directory = made;
+    return BERTH_OK;
+
+cleanup:
+    bth_zip_free_directory(&made);
+    return error->code;
+}
+
+void bth_zip_free_directory(bth_zip_directory *directory)
+{
+    bth_release(directory->entries);
+    bth_release(directory->by_offset);
+    bth_release(directory->names);
+    bth_release(directory->index);
+    *directory = (bth_zip_directory){0};
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the files of the zip reader share among themselves. */
+#ifndef BTH_FORMAT_ZIP_ZIP_INNER_H
+#define BTH_FORMAT_ZIP_ZIP_INNER_H
+
+#include "format/bytes.h"
+#include "format/zip/zip_read.h"
+
+/* ---- zip_extra.c ---- */
+
+typedef struct bth_zip_extra {
+    uint16_t id;
+    uint16_t nbytes;
+    const uint8_t *bytes;
+} bth_zip_extra;
+
+/*
+ * The next extra field: 1, or 0 at the end, or an error: malformed, or of a kind that gives the
+ * entry a second name (Z4). `at`: the byte of the file where the header that holds it begins.
+ */
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
+                       berth_error *error);
+
+/* ---- zip_read.c ---- */
+
+/*
+ * Z6: where an entry ends, told by its data_offset and what follows it; *end_offset is behind its
+ * data, and its descriptor, of which there is the room at least.
+ */
+int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error);
+
+/* ---- zip_names.c ---- */
+
+/* Whether it, which is not empty, names a folder: ends in '/'. */
+bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
+
+/* Builds directory->index over the records; two of one name are refused (Z8). */
+int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
+
+/* ---- zip_ranges.c ---- */
+
+/*
+ * Fills directory->by_offset and every entry's next_offset; refuses entries that overlap by what
+ * the directory alone tells (Z7).
+ */
+int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
+                          berth_error *error);
+
+#endif

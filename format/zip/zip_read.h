@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Reads zip structures strictly: what two readers could understand in two ways
+ * is refused (Z1 to Z9). Works on bytes that the caller has fetched; offsets in
+ * errors are bytes of the file. Pure: no file, no thread.
+ */
+#ifndef BTH_FORMAT_ZIP_ZIP_READ_H
+#define BTH_FORMAT_ZIP_ZIP_READ_H
+
+#include "berth.h"
+
+/* The end record's comment may have 65535 bytes: a tail of this size always suffices. */
+#define BTH_ZIP_TAIL_NBYTES (65535 + 98)
+
+typedef struct bth_zip_end {
+    uint64_t directory_offset;
+    uint64_t directory_nbytes;
+    uint64_t n_entries;
+} bth_zip_end;
+
+typedef struct bth_zip_entry {
+    const char *name;   /* full, NUL-terminated; owned by the directory */
+    const char *record; /* its own name, without the top folder: inside name */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method; /* 0 stored, 8 deflated */
+    uint32_t crc32;
+    uint32_t name_hash; /* of record; private to zip_names.c */
+    uint64_t compressed_nbytes;
+    uint64_t nbytes;
+    uint64_t header_offset;
+    uint64_t next_offset; /* the next header in the file, or the directory */
+    uint64_t data_offset; /* 0 until bth_zip_check_local */
+    uint64_t end_offset;  /* after data and descriptor; 0 until bth_zip_check_descriptor */
+} bth_zip_entry;
+
+typedef struct bth_zip_directory {
+    /*
+     * The records in the directory's order, then n_folders empty entries of folders ("x/"): these
+     * are no records, but take room, so their headers and ranges are checked too.
+     */
+    bth_zip_entry *entries;
+    size_t n_entries;
+    size_t n_folders;
+    size_t *by_offset;       /* all n_entries + n_folders of them in the file's order */
+    char *names;             /* all names, NUL-terminated */
+    const char *archive;     /* the common top folder, in a copy of its own inside names */
+    uint32_t archive_nbytes; /* a record's own name starts at name + archive_nbytes + 1 */
+    void *index;             /* by name; private to zip_names.c */
+} bth_zip_directory;
+
+/*
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes,
+ * min(file_nbytes, BTH_ZIP_TAIL_NBYTES) of them. A shorter one is BERTH_E_TRUNCATED: whether
+ * there is just one end record must not depend on how much was read.
+ */
+int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
+                     bth_zip_end *end, berth_error *error);
+
+/*
+ * Parses the directory (Z3, Z4, Z8, Z9, and of Z7 what it tells: data of two entries never
+ * overlap): `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
+ */
+int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
+                           bth_zip_directory *directory, berth_error *error);
+void bth_zip_free_directory(bth_zip_directory *directory);
+
+/*
+ * Whether a computed CRC is the entry's (Z10). 0 on a non-empty record is "not computed":
+ * accepted, *present says which it was. BERTH_E_CHECKSUM names the record.
+ */
+int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
+                      berth_error *error);
+
+/*
+ * Refuses a name that two readers could take for two things (Z8); who writes names asks here too.
+ * `at`: the byte of the file where the entry that holds it begins. The name is never shown before
+ * it passed.
+ */
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                       berth_error *error);
+
+/* The entry of a record by its own name ("data/0", no top folder), or NULL. */
+bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *record,
+                            size_t record_nbytes);
+/* The same without a look at the case of ASCII letters, as PyTorch finds records. */
+bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
+                                     size_t record_nbytes);
+
+/* What one local header says by itself, for reading without a directory. */
+typedef struct bth_zip_local {
+    const char *name; /* into bytes; not NUL-terminated */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t compressed_nbytes; /* from zip64 extra if there; 0 with bit 3 */
+    uint64_t nbytes;
+    bool has_zip64; /* a zip64 extra field of any length */
+    uint64_t data_offset;
+    uint32_t field_compressed_nbytes; /* the header's own 32 bit fields, and the zip64 field's */
+    uint32_t field_nbytes;            /* values: each copy of a size is compared (Z5) */
+    uint32_t n_zip64;
+    uint64_t zip64[3];
+} bth_zip_local;
+
+/* Bytes of the local header whose first 30 (BTH_ZIP_LOCAL_NBYTES) these are, name and extras too.
+ */
+size_t bth_zip_local_nbytes(const uint8_t *bytes);
+
+/*
+ * Parses a local header that lies at header_offset; `nbytes` available bytes.
+ * BERTH_E_TRUNCATED when there are too few: 30 + 2 x 65535 always suffice.
+ */
+int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                       bth_zip_local *local, berth_error *error);
+
+/* Compares it with its entry (Z5) and sets entry->data_offset. */
+int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error);
+
+/*
+ * Compares the descriptor (Z6), whose bytes begin right after the data, and sets
+ * entry->end_offset. `room`: bytes available, up to 24. next_offset, the next header or the
+ * directory (entry->next_offset), tells how long the descriptor is: it is never searched for.
+ * Without bit 3 nothing is looked at. Needs entry->data_offset.
+ */
+int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
+                             bth_zip_entry *entry, berth_error *error);
+
+/*
+ * Z6: the bytes right before a descriptor that tell whether it has no signature, or is the rest of
+ * one that has: 4, or 0 where there is no question. Needs entry->data_offset.
+ */
+size_t bth_zip_before_descriptor(const bth_zip_entry *entry);
+/* Refuses the rest of one: `before` are those bytes. */
+int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
+                                    berth_error *error);
+
+/*
+ * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
+ * known: disjoint, without gap, the first one at `at`, the last ending at the directory.
+ */
+int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
+                         uint64_t at, berth_error *error);
+
+#endif

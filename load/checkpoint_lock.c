@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The locks of a checkpoint, and what they protect in a child that was forked (X11). */
+#include "load/checkpoint.h"
+
+/*
+ * A thread of the parent was changing something, maybe one of these; it is left where it is, as
+ * nobody can tell which parts are whole, and made anew when it is needed. All else under the lock
+ * changes by one store, which either was made or was not.
+ */
+static void begin_anew(berth_checkpoint *checkpoint)
+{
+    if (!checkpoint->container.known)
+        checkpoint->container = (bth_container){0};
+    checkpoint->listing.known = false;
+    checkpoint->map = (bth_map){0};
+    checkpoint->file_system_is_known = false;
+    checkpoint->direct_is_tried = false;
+    checkpoint->shown_name = (bth_name_text){0};
+    checkpoint->shown_path = (bth_name_text){0};
+}
+
+static void forget_memory(berth_checkpoint *checkpoint, const bth_kept_region *kept)
+{
+    for (size_t i = 0; checkpoint->stored && i < checkpoint->n_storages; i++) {
+        bth_stored *stored = &checkpoint->stored[i];
+        uintptr_t memory = (uintptr_t)atomic_load(&stored->memory);
+        if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
+            atomic_store(&stored->memory, NULL);
+    }
+}
+
+/* What was read, past the page cache, while this process was forked: it is brought again. */
+static void forget_latest(berth_checkpoint *checkpoint)
+{
+    uint64_t n_forks = bth_forks();
+
+    for (const bth_kept_region *kept = checkpoint->regions; kept && kept->n_forks == n_forks;
+         kept = kept->next)
+        forget_memory(checkpoint, kept);
+}
+
+/* Nobody is here who brings storages, or waits for them. */
+static void forget_others(berth_checkpoint *checkpoint)
+{
+    (void)pthread_cond_init(&checkpoint->settled, NULL);
+    for (size_t i = 0; checkpoint->stored && i < checkpoint->n_storages; i++) {
+        checkpoint->stored[i].is_coming = false;
+        checkpoint->stored[i].n_waiting = 0;
+    }
+}
+
+void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state)
+{
+    forget_others(checkpoint);
+    forget_latest(checkpoint);
+    if (state == BTH_LOCK_TORN)
+        begin_anew(checkpoint);
+    atomic_store(&checkpoint->process, bth_process());
+}
+
+void bth_checkpoint_make_good(berth_checkpoint *checkpoint)
+{
+    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) == bth_process())
+        return;
+    bth_checkpoint_lock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
+}
+
+const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index)
+{
+    bth_checkpoint_make_good(checkpoint);
+    return atomic_load(&checkpoint->stored[index].memory);
+}
+
+/* A child begins without any: those of its parent have no threads here. */
+void bth_prefetches_lock(bth_prefetches *prefetches)
+{
+    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
+        return;
+    (void)pthread_cond_init(&prefetches->changed, NULL);
+    prefetches->first = NULL;
+}

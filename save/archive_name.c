@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/archive_name.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/zip/zip_read.h"
+
+/*
+ * What PyTorch's reader keeps of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In as much
+ * of the first record's name it looks for the slash behind the archive's; and so much of every
+ * name it lists as text.
+ */
+#define KEPT_NBYTES 511
+
+/* By the reader's own rule, and never the name of a folder. `what`: for the message. */
+static int check_name(const char *what, const char *name, berth_error *error)
+{
+    berth_error bad;
+
+    if (!name)
+        name = "";
+    bth_error_clear(&bad);
+    if (bth_zip_check_name((const uint8_t *)name, strlen(name), true, BERTH_NO_OFFSET, &bad) < 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s: %s", what,
+                        bad.message);
+    const char *slash = strrchr(name, '/');
+    if (slash && !slash[1])
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the %s: a folder's name: '%s'", what, name);
+    return 0;
+}
+
+int bth_check_archive_name(const char *name, berth_error *error)
+{
+    if (check_name("archive name", name, error) == 0 && strchr(name, '/'))
+        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                 "the archive name: a name with a slash: '%s'", name);
+    if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
+        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                 "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
+                 "name has more than %d: give a shorter one",
+                 strlen(name), KEPT_NBYTES - 1);
+    return error->code;
+}
+
+int bth_check_record_name(const char *name, berth_error *error)
+{
+    return check_name("record name", name, error);
+}
+
+int bth_check_full_name(const char *full_name, const char *name, berth_error *error)
+{
+    if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
+        return 0;
+    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                    "with the archive's the name has %zu bytes, of which PyTorch keeps %d; they "
+                    "end within a character, and it opens no such file: give a shorter one",
+                    strlen(full_name), KEPT_NBYTES);
+}
+
+static bool is_archive_name(const char *name)
+{
+    berth_error bad;
+
+    bth_error_clear(&bad);
+    return bth_check_archive_name(name, &bad) == 0;
+}
+
+static bool is_ascii(const char *text)
+{
+    while (*text && (unsigned char)*text < 0x80)
+        text++;
+    return !*text;
+}
+
+char *bth_archive_name_of_path(const char *path)
+{
+    const char *base = path ? path : "";
+
+    for (const char *at = base; *at; at++)
+        if (*at == '/' || *at == '\\')
+            base = at + 1;
+    const char *dot = strrchr(base, '.');
+    size_t n = dot ? (size_t)(dot - base) : strlen(base);
+    char *name = bth_duplicate(base, n);
+    if (!name || (is_ascii(path ? path : "") && is_archive_name(name)))
+        return name;
+    bth_release(name);
+    return bth_duplicate("archive", strlen("archive"));
+}
