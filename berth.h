@@ -6,9 +6,9 @@
  *
  *     berth_error error;
  *     berth_tree *tree = berth_tree_new(NULL);
- *     berth_value *state = berth_ordered_dict(tree);
+ *     berth_value *state = berth_make_ordered_dict(tree);
  *     const int64_t shape[] = {2, 3};
- *     berth_dict_set(state, "weight", berth_tensor_value(tree, &(berth_tensor){
+ *     berth_dict_set(state, "weight", berth_make_tensor(tree, &(berth_tensor){
  *         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = weight}));
  *     if (berth_save("model.pt", state, NULL, &error) < 0)
  *         die(error.message);
@@ -375,43 +375,45 @@ BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
 
 /* ---- making ---- */
 
-BERTH_API berth_value *berth_none(berth_tree *tree);
-BERTH_API berth_value *berth_bool(berth_tree *tree, bool value);
-BERTH_API berth_value *berth_int(berth_tree *tree, int64_t value);
+BERTH_API berth_value *berth_make_none(berth_tree *tree);
+BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
+BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
 /* An integer of any size: two's complement, little-endian, 1 to 255 bytes. */
-BERTH_API berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
-BERTH_API berth_value *berth_float(berth_tree *tree, double value);
-BERTH_API berth_value *berth_complex(berth_tree *tree, double real, double imaginary);
+BERTH_API berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
+BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
+BERTH_API berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary);
 /* UTF-8 text of nbytes bytes; surrogates may be encoded as Python's surrogatepass does. */
-BERTH_API berth_value *berth_str(berth_tree *tree, const char *text, size_t nbytes);
-BERTH_API berth_value *berth_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
-BERTH_API berth_value *berth_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
-BERTH_API berth_value *berth_list(berth_tree *tree);
-BERTH_API berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items);
-BERTH_API berth_value *berth_dict(berth_tree *tree);
-BERTH_API berth_value *berth_ordered_dict(berth_tree *tree);
-BERTH_API berth_value *berth_counter(berth_tree *tree);
-BERTH_API berth_value *berth_set(berth_tree *tree);
-BERTH_API berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank);
+BERTH_API berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes);
+BERTH_API berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
+BERTH_API berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
+BERTH_API berth_value *berth_make_list(berth_tree *tree);
+BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items,
+                                        size_t n_items);
+BERTH_API berth_value *berth_make_dict(berth_tree *tree);
+BERTH_API berth_value *berth_make_ordered_dict(berth_tree *tree);
+BERTH_API berth_value *berth_make_counter(berth_tree *tree);
+BERTH_API berth_value *berth_make_set(berth_tree *tree);
+BERTH_API berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank);
 /* torch.device(type) when index < 0, else torch.device(type, index). */
-BERTH_API berth_value *berth_device(berth_tree *tree, const char *type, int64_t index);
-BERTH_API berth_value *berth_dtype_value(berth_tree *tree, berth_dtype dtype);
-BERTH_API berth_value *berth_qscheme_value(berth_tree *tree, berth_qscheme qscheme);
-BERTH_API berth_value *berth_layout_value(berth_tree *tree, berth_layout_kind layout);
-BERTH_API berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage);
+BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index);
+BERTH_API berth_value *berth_make_dtype(berth_tree *tree, berth_dtype dtype);
+BERTH_API berth_value *berth_make_qscheme(berth_tree *tree, berth_qscheme qscheme);
+BERTH_API berth_value *berth_make_layout(berth_tree *tree, berth_layout_kind layout);
+BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
 /* Copies *tensor, its shape and stride. Checked at once: it must fit its storage. */
-BERTH_API berth_value *berth_tensor_value(berth_tree *tree, const berth_tensor *tensor);
-BERTH_API berth_value *berth_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad);
+BERTH_API berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *tensor);
+BERTH_API berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor,
+                                            bool requires_grad);
 /*
  * A sparse tensor. COO: parts = {indices, values}; CSR and BSR: {crow_indices,
  * col_indices, values}; CSC and BSC: {ccol_indices, row_indices, values}, all tensors.
  * `is_coalesced` is for COO.
  */
-BERTH_API berth_value *berth_sparse(berth_tree *tree, berth_layout_kind layout,
-                                    const int64_t *shape, int32_t rank, berth_value *const *parts,
-                                    bool is_coalesced);
+BERTH_API berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout,
+                                         const int64_t *shape, int32_t rank,
+                                         berth_value *const *parts, bool is_coalesced);
 /* A nested tensor: buffer, sizes, strides, storage offsets: all tensors. */
-BERTH_API berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4]);
+BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4]);
 /*
  * `tensor` (a tensor, sparse or Parameter) with Python attributes: `state` is a
  * dict, or what PyTorch pickles there. For a Parameter it is written as
@@ -419,7 +421,8 @@ BERTH_API berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4
  * that are the tensor's own (`data`, `grad`, `shape`, `__class__`, …), where PyTorch
  * would set another thing than an attribute, and a Parameter around such a tensor.
  */
-BERTH_API berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *state);
+BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor,
+                                           berth_value *state);
 
 /* ---- filling: 0 or a negative status, also remembered by the tree ---- */
 
@@ -429,7 +432,8 @@ BERTH_API int berth_set_add(berth_value *set, berth_value *item);
 BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *value);
 /* The same with any hashable key node. */
 BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
-/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. Tensors: berth_subclass. */
+/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. Tensors: berth_make_subclass.
+ */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
 /* ---- compact ---- */
@@ -452,17 +456,17 @@ BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *
 
 BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
 BERTH_API const char *berth_kind_name(berth_kind kind);
-BERTH_API bool berth_value_bool(const berth_value *value);
+BERTH_API bool berth_as_bool(const berth_value *value);
 /* True and the integer, if `value` is an INT that fits. */
-BERTH_API bool berth_value_int(const berth_value *value, int64_t *integer);
+BERTH_API bool berth_as_int(const berth_value *value, int64_t *integer);
 /* The two's complement bytes of an INT beyond int64; NULL for one that fits. */
-BERTH_API const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes);
-BERTH_API double berth_value_float(const berth_value *value); /* FLOAT; COMPLEX: real part */
+BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
+BERTH_API double berth_as_float(const berth_value *value); /* FLOAT; COMPLEX: real part */
 BERTH_API double berth_value_imaginary(const berth_value *value);
 /* STR: its text. GLOBAL: "module name". DEVICE: "cuda:1". */
-BERTH_API const char *berth_value_text(const berth_value *value, size_t *nbytes);
+BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 /* BYTES, BYTEARRAY. */
-BERTH_API const uint8_t *berth_value_bytes(const berth_value *value, size_t *nbytes);
+BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
 /* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
 BERTH_API size_t berth_value_count(const berth_value *value);
 /* Item i in order; for dicts the value. SPARSE, NESTED: part i. CALL: argument i. */
@@ -471,14 +475,14 @@ BERTH_API berth_value *berth_value_item(const berth_value *value, size_t i);
 BERTH_API berth_value *berth_value_key(const berth_value *value, size_t i);
 /* The value under a text key, or NULL. */
 BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
-BERTH_API berth_dtype berth_value_dtype(const berth_value *value);        /* DTYPE */
-BERTH_API berth_qscheme berth_value_qscheme(const berth_value *value);    /* QSCHEME */
-BERTH_API berth_layout_kind berth_value_layout(const berth_value *value); /* LAYOUT, SPARSE */
-BERTH_API berth_storage *berth_value_storage(const berth_value *value);   /* STORAGE */
+BERTH_API berth_dtype berth_as_dtype(const berth_value *value);        /* DTYPE */
+BERTH_API berth_qscheme berth_as_qscheme(const berth_value *value);    /* QSCHEME */
+BERTH_API berth_layout_kind berth_as_layout(const berth_value *value); /* LAYOUT, SPARSE */
+BERTH_API berth_storage *berth_as_storage(const berth_value *value);   /* STORAGE */
 /* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
-BERTH_API const berth_tensor *berth_value_tensor(const berth_value *value);
+BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 /* SIZE, SPARSE: the shape; *rank items. */
-BERTH_API const int64_t *berth_value_shape(const berth_value *value, int32_t *rank);
+BERTH_API const int64_t *berth_as_size(const berth_value *value, int32_t *rank);
 BERTH_API bool berth_value_is_coalesced(const berth_value *value);  /* SPARSE COO */
 BERTH_API bool berth_value_requires_grad(const berth_value *value); /* tensors, PARAMETER */
 /*
@@ -552,7 +556,7 @@ typedef struct berth_option {
 
 BERTH_API size_t berth_config_count(void);
 /* Option i in the table's order. BERTH_E_NOT_FOUND: no such option. */
-BERTH_API int berth_config_option(size_t i, berth_option *option, berth_error *error);
+BERTH_API int berth_config_at(size_t i, berth_option *option, berth_error *error);
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
 
 /* A configuration of its own, a copy of what is in force on this thread; the caller frees it. */
@@ -655,7 +659,7 @@ typedef struct berth_storage_stats {
 } berth_storage_stats;
 
 /* How to carry out one operation. NULL or zeros: what is in force, silent, no statistics. */
-typedef struct berth_call {
+typedef struct berth_params {
     const berth_config *config; /* NULL: what is in force on this thread */
     berth_progress_function progress;
     void *progress_context;
@@ -668,7 +672,7 @@ typedef struct berth_call {
        tell how many there are. */
     berth_storage_stats *storage_stats;
     size_t n_storage_stats;
-} berth_call;
+} berth_params;
 
 /* ===================================================================== */
 /*  Saving                                                               */
@@ -699,7 +703,7 @@ typedef struct berth_call {
  * it certainly is dead: same host, same container, no such process. berth_clean
  * removes others.
  */
-BERTH_API int berth_save(const char *path, const berth_value *value, const berth_call *call,
+BERTH_API int berth_save(const char *path, const berth_value *value, const berth_params *call,
                          berth_error *error);
 
 /*
@@ -719,17 +723,18 @@ typedef struct berth_sink {
  * NULL for "archive".
  */
 BERTH_API int berth_save_sink(const berth_sink *sink, const char *archive_name,
-                              const berth_value *value, const berth_call *call, berth_error *error);
+                              const berth_value *value, const berth_params *call,
+                              berth_error *error);
 /*
  * Like berth_save, but into a descriptor at its current position, in order, so
  * that pipes and sockets will do. It is not closed and not synced. SIGPIPE is
  * the caller's to ignore.
  */
 BERTH_API int berth_save_fd(int fd, const char *archive_name, const berth_value *value,
-                            const berth_call *call, berth_error *error);
+                            const berth_params *call, berth_error *error);
 /* Like berth_save, but into memory: *bytes is the caller's, to be freed by berth_free. */
 BERTH_API int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
-                                const berth_value *value, const berth_call *call,
+                                const berth_value *value, const berth_params *call,
                                 berth_error *error);
 /* Frees what berth_save_memory gave. NULL: nothing. */
 BERTH_API void berth_free(void *bytes);
@@ -748,7 +753,7 @@ typedef struct berth_atomic_file berth_atomic_file;
  * progress, which commit asks once, before the rename, whether to cancel. Both must live until
  * then.
  */
-BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call,
+BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *call,
                                  berth_atomic_file **file, berth_error *error);
 /*
  * Writes nbytes bytes from `offset` on, through the page cache. From any threads at once.
@@ -836,10 +841,10 @@ typedef struct berth_new_record {
  */
 BERTH_API int berth_save_records(const char *path, const char *archive_name,
                                  const berth_new_record *records, size_t n_records, uint32_t flags,
-                                 const berth_call *call, berth_error *error);
+                                 const berth_params *call, berth_error *error);
 BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
                                       const berth_new_record *records, size_t n_records,
-                                      uint32_t flags, const berth_call *call, berth_error *error);
+                                      uint32_t flags, const berth_params *call, berth_error *error);
 
 /* ---- jobs: saves that go on while the caller does ---- */
 
@@ -881,24 +886,24 @@ typedef struct berth_job berth_job;
  * Otherwise *job is NULL, nothing goes on and nothing is left. `flags`: 0 or BERTH_SAVE_SNAPSHOT.
  */
 BERTH_API int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
-                               const berth_call *call, berth_job **job, berth_error *error);
+                               const berth_params *call, berth_job **job, berth_error *error);
 /*
  * Like berth_save_begin, what berth_save_sink does. Into a descriptor or memory, too: by a sink
  * whose write is write(2), in order, or a copy to its place in berth_plan_nbytes bytes.
  */
 BERTH_API int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
                                     const berth_value *value, uint32_t flags,
-                                    const berth_call *call, berth_job **job, berth_error *error);
+                                    const berth_params *call, berth_job **job, berth_error *error);
 /* Like berth_save_begin, what berth_save_records does, also with BERTH_RECORDS_COMPLETE. */
 BERTH_API int berth_save_records_begin(const char *path, const char *archive_name,
                                        const berth_new_record *records, size_t n_records,
-                                       uint32_t flags, const berth_call *call, berth_job **job,
+                                       uint32_t flags, const berth_params *call, berth_job **job,
                                        berth_error *error);
 /* Like berth_save_begin, what berth_save_records_sink does. */
 BERTH_API int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_name,
                                             const berth_new_record *records, size_t n_records,
-                                            uint32_t flags, const berth_call *call, berth_job **job,
-                                            berth_error *error);
+                                            uint32_t flags, const berth_params *call,
+                                            berth_job **job, berth_error *error);
 
 /*
  * Waits until the job is staged: 0, even if it fails later; or the error it ended with before, then
@@ -933,14 +938,14 @@ typedef struct berth_plan berth_plan;
  * Plans berth_save of `value` to `path` (only its name is looked at; NULL: "archive"). The
  * plan is the caller's to free, and needs the value no more. NULL on failure.
  */
-BERTH_API berth_plan *berth_save_plan(const char *path, const berth_value *value,
-                                      const berth_call *call, berth_error *error);
+BERTH_API berth_plan *berth_plan_new(const char *path, const berth_value *value,
+                                     const berth_params *call, berth_error *error);
 BERTH_API void berth_plan_free(berth_plan *plan);             /* NULL: nothing */
 BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
 BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
 /* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_NOT_FOUND: no
  * such record. */
-BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record);
+BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record);
 
 /* ===================================================================== */
 /*  Loading                                                              */
@@ -968,13 +973,13 @@ BERTH_API int berth_plan_record(const berth_plan *plan, size_t i, berth_record *
  * bytes are read into memory instead. Replacing it by rename, as berth_save
  * does, is safe.
  */
-BERTH_API int berth_open(const char *path, const berth_call *call, berth_checkpoint **checkpoint,
+BERTH_API int berth_open(const char *path, const berth_params *call, berth_checkpoint **checkpoint,
                          berth_error *error);
 /* Like berth_open. The descriptor is duplicated, not kept. */
-BERTH_API int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint,
+BERTH_API int berth_open_fd(int fd, const berth_params *call, berth_checkpoint **checkpoint,
                             berth_error *error);
 /* Like berth_open. The bytes must live, unchanged, until berth_close. */
-BERTH_API int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+BERTH_API int berth_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
                                 berth_checkpoint **checkpoint, berth_error *error);
 
 /*
@@ -989,7 +994,7 @@ typedef struct berth_source {
 } berth_source;
 
 /* Like berth_open. *source is copied, its context must live until berth_close. */
-BERTH_API int berth_open_source(const berth_source *source, const berth_call *call,
+BERTH_API int berth_open_source(const berth_source *source, const berth_params *call,
                                 berth_checkpoint **checkpoint, berth_error *error);
 
 /* Closes and frees everything handed out of the checkpoint. NULL: nothing. */
@@ -1126,15 +1131,15 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
  * between neighbours are read along, and storages that were memory are not read again. Thread-safe,
  * beside everything else that is: a storage that another thread is bringing is waited for.
  */
-BERTH_API int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
-                          const berth_call *call, berth_error *error);
+BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
+                         const berth_params *call, berth_error *error);
 
 /*
  * What became of one storage; of a view, of its root. moved_nbytes: of its own bytes, those that
  * were read for it; none of what is mapped. Thread-safe.
  */
-BERTH_API int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *storage,
-                                     berth_storage_stats *stats, berth_error *error);
+BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                      berth_storage_stats *stats, berth_error *error);
 
 /* What the file says of itself. Text lives as long as the checkpoint. */
 typedef struct berth_info {
@@ -1163,8 +1168,7 @@ BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkp
                                                   const berth_storage *previous);
 
 /* Reads the directory, where load.check=none left it unread. */
-BERTH_API int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info,
-                                    berth_error *error);
+BERTH_API int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error);
 
 /* ---- verification ---- */
 
@@ -1185,7 +1189,7 @@ typedef struct berth_verdict {
  * 0, or the first thing found bad: what keeps the file from being opened at all, else the first
  * bad record in the file's order. *verdict (NULL: not asked) counts what was seen until then.
  */
-BERTH_API int berth_verify(const char *path, const berth_call *call, berth_verdict *verdict,
+BERTH_API int berth_verify(const char *path, const berth_params *call, berth_verdict *verdict,
                            berth_error *error);
 
 /* One record as it was found. All pointers are valid during the call only. */
@@ -1207,7 +1211,7 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
  * opening did not need it, and the file is no stream; a request that fails once and then does not
  * is an error.
  */
-BERTH_API int berth_verify_records(const char *path, const berth_call *call,
+BERTH_API int berth_verify_records(const char *path, const berth_params *call,
                                    berth_record_function tell, void *context,
                                    berth_verdict *verdict, berth_error *error);
 
@@ -1218,22 +1222,22 @@ BERTH_API int berth_verify_records(const char *path, const berth_call *call,
  * too) without looking into the pickle. Reads the directory, checks headers as
  * load.check says: directory reads none of them where every header is where the layout puts it.
  */
-BERTH_API int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
-                                 berth_error *error);
+BERTH_API int berth_archive_open(const char *path, const berth_params *call,
+                                 berth_archive **archive, berth_error *error);
 /* Like berth_archive_open. The descriptor is duplicated, not kept. */
-BERTH_API int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archive,
+BERTH_API int berth_archive_open_fd(int fd, const berth_params *call, berth_archive **archive,
                                     berth_error *error);
 /* Like berth_archive_open. The bytes must live, unchanged, until berth_archive_close. */
-BERTH_API int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+BERTH_API int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
                                         berth_archive **archive, berth_error *error);
 /* Like berth_archive_open. *source is copied, its context must live until berth_archive_close. */
-BERTH_API int berth_archive_open_source(const berth_source *source, const berth_call *call,
+BERTH_API int berth_archive_open_source(const berth_source *source, const berth_params *call,
                                         berth_archive **archive, berth_error *error);
 BERTH_API void berth_archive_close(berth_archive *archive);             /* NULL: nothing */
 BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
 BERTH_API size_t berth_archive_count(const berth_archive *archive);
 /* Record i in the directory's order. BERTH_E_NOT_FOUND: no such record. */
-BERTH_API int berth_archive_record(const berth_archive *archive, size_t i, berth_record *record);
+BERTH_API int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record);
 /* The record of a name without the top folder; BERTH_E_NOT_FOUND. */
 BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
                                  berth_record *record, berth_error *error);
@@ -1261,7 +1265,8 @@ BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *rec
  * - advise: the system is asked to read, in windows that the device follows; the bytes may still be
  *   on their way when berth_prefetch_advance returns
  * - read: through a small buffer, into the page cache only; so also where storages are not mapped
- *   (load.mmap=off and others), or where the system cannot populate. berth_prefetch_stats_of tells.
+ *   (load.mmap=off and others), or where the system cannot populate. berth_prefetch_get_stats
+ * tells.
  *
  * Bytes that are in memory already, or being brought by another prefetch of the same checkpoint,
  * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
@@ -1289,7 +1294,7 @@ typedef struct berth_prefetch berth_prefetch;
  * (RLIMIT_MEMLOCK). On failure *prefetch is NULL.
  */
 BERTH_API int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what,
-                                   uint32_t flags, const berth_call *call,
+                                   uint32_t flags, const berth_params *call,
                                    berth_prefetch **prefetch, berth_error *error);
 /*
  * The consumer is about to use this tensor, and done with all that lies before it in the file:
@@ -1338,8 +1343,8 @@ typedef struct berth_prefetch_stats {
 } berth_prefetch_stats;
 
 /* Copies them as they are now. */
-BERTH_API int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats,
-                                      berth_error *error);
+BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                                       berth_error *error);
 
 /* ---- rows ---- */
 
@@ -1392,7 +1397,7 @@ typedef struct berth_rows_limits {
  * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
  * io.memory_nbytes is less than both limits; the message tells the bytes missing.
  */
-BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_call *call,
+BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_params *call,
                              berth_rows **rows, berth_error *error);
 
 /*
@@ -1460,7 +1465,7 @@ typedef struct berth_rows_stats {
 } berth_rows_stats;
 
 /* Copies them as they are now. */
-BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
+BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
 
 /* ===================================================================== */
 /*  Devices                                                              */
@@ -1507,7 +1512,7 @@ BERTH_API int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, ber
  *     berth_storage *storage =
  *         berth_device_storage_new(tree, BERTH_FLOAT32, address, nbytes, "cuda:0", event);
  *     berth_dict_set(state, "weight",
- *                    berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1,
+ *                    berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1,
  *                                                             .shape = &n, .storage = storage}));
  *
  * Storages on several devices and on the host may mix in one file, which is as if all had been on
@@ -1551,12 +1556,12 @@ BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, vo
  *
  *     berth_placement_rule as_they_were = {.place = NULL};
  *     berth_choose_places(model, &as_they_were, 1, &error);
- *     berth_fetch(model, NULL, NULL, &error);
+ *     berth_load(model, NULL, NULL, &error);
  *     berth_tensor_device_address(model, weight, &address, &error);
  *
  * each goes to the device that it came from (PyTorch's default; {.location = "cuda*", .place =
  * "cuda:0"} is its map_location={'cuda:1': 'cuda:0', ...}). Devices are opened at once; nothing is
- * read. berth_fetch then brings them: through pinned staging buffers, whose copies by the device
+ * read. berth_load then brings them: through pinned staging buffers, whose copies by the device
  * overlap with reading, with CRCs compared (load.check=data) and bytes swapped on the way; past the
  * page cache where that is best, or load.method and berth_choose_methods say so ("map" is as
  * "read"; with load.check=data set load.mmap=off, too, or berth_open reads all of a file that it
@@ -1567,7 +1572,7 @@ BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, vo
  *
  * A place counts for storages that nobody has asked for yet: what is memory, of the host or of a
  * device, stays there. Views of another storage, which only files from before 1.6 have, go with it.
- * Where a storage goes, berth_storage_stats_of tells.
+ * Where a storage goes, berth_storage_get_stats tells.
  */
 
 /* A rule fits a storage that all of it fits; zeros fit any. */
@@ -1591,7 +1596,7 @@ BERTH_API int berth_choose_places(berth_checkpoint *checkpoint, const berth_plac
 typedef struct berth_placement {
     const char *place; /* "cpu" when asked; read before the next storage is asked for */
     uintptr_t address; /* memory of the caller's on that device, which stays so and must be there
-                          until berth_close; 0: berth_fetch makes some, berth_close frees it */
+                          until berth_close; 0: berth_load makes some, berth_close frees it */
     uint64_t nbytes;   /* of that memory: at least the storage's */
     void *ready;       /* an event of that device, behind what else uses the memory; NULL: nothing
                           does. Without an address of the caller's nobody looks at it */
@@ -1608,9 +1613,9 @@ typedef int (*berth_placement_function)(void *context, const berth_storage *stor
  *
  * `ready`: an event (CUevent, cudaEvent_t), recorded behind the last kernel or copy that reads or
  * writes the memory, and in no capture of a graph. Its bytes are copied behind it: the device waits
- * and the host does not, but for free staging buffers; berth_fetch comes back when they have been
+ * and the host does not, but for free staging buffers; berth_load comes back when they have been
  * copied. Many storages may have the same event, or each its own. The event is the caller's and
- * must live, and not be recorded again, until whatever brings the storage (berth_fetch,
+ * must live, and not be recorded again, until whatever brings the storage (berth_load,
  * berth_tensor_device_address) has come back with 0, or berth_close: after a failure the next one
  * waits for it again.
  */

@@ -206,7 +206,7 @@ static int with_forced(const struct berth_config *own, struct berth_config *conf
     return error->code;
 }
 
-int bth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error)
+int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error)
 {
     int status = call && call->config ? with_forced(call->config, config, error)
                                       : bth_config_in_force(config, error);
@@ -387,7 +387,7 @@ size_t berth_config_count(void)
     return BTH_N_OPTIONS;
 }
 
-int berth_config_option(size_t i, berth_option *option, berth_error *error)
+int berth_config_at(size_t i, berth_option *option, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (i >= BTH_N_OPTIONS)

@@ -36,7 +36,7 @@ struct berth_config {
  * on, load_check is raised to at least BTH_CHECK_HEADERS. Fails if a variable of the environment
  * is bad.
  */
-int bth_config_resolve(const berth_call *call, struct berth_config *config, berth_error *error);
+int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
 
 /* What is in force on this thread, as it was set. */
 int bth_config_in_force(struct berth_config *config, berth_error *error);

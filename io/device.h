@@ -19,7 +19,7 @@
 
 #include "berth.h"
 
-/* Not berth_device: that makes a value. */
+/* Not berth_make_device: that makes a value. */
 typedef struct bth_device_handle bth_device_handle;
 
 /*

@@ -122,7 +122,7 @@ static int read_archive(berth_archive *archive, bth_window *window, bth_verifyin
 }
 
 /* An empty archive with the configuration of the call; NULL after a failure. */
-static berth_archive *begin(const berth_call *call, berth_archive **archive, berth_error *error)
+static berth_archive *begin(const berth_params *call, berth_archive **archive, berth_error *error)
 {
     if (!archive) {
         (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -152,7 +152,7 @@ static int abandon(berth_archive *archive, const char *name, berth_error *error)
 }
 
 /* All that was read was of the opening; with load.check=data, of every record. */
-static void fill_stats(berth_archive *archive, const bth_verifying *asked, const berth_call *call)
+static void fill_stats(berth_archive *archive, const bth_verifying *asked, const berth_params *call)
 {
     double seconds = bth_seconds() - archive->begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
@@ -170,7 +170,7 @@ static void fill_stats(berth_archive *archive, const bth_verifying *asked, const
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
-static int open_reader(berth_archive *begun, const berth_call *call, berth_archive **archive,
+static int open_reader(berth_archive *begun, const berth_params *call, berth_archive **archive,
                        berth_error *error)
 {
     bth_verifying asked = {.sweep = {.call = call,
@@ -189,7 +189,7 @@ static int open_reader(berth_archive *begun, const berth_call *call, berth_archi
     return 0;
 }
 
-int berth_archive_open(const char *path, const berth_call *call, berth_archive **archive,
+int berth_archive_open(const char *path, const berth_params *call, berth_archive **archive,
                        berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -204,7 +204,7 @@ int berth_archive_open(const char *path, const berth_call *call, berth_archive *
     return open_reader(begun, call, archive, error);
 }
 
-int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archive,
+int berth_archive_open_fd(int fd, const berth_params *call, berth_archive **archive,
                           berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -217,7 +217,7 @@ int berth_archive_open_fd(int fd, const berth_call *call, berth_archive **archiv
     return open_reader(begun, call, archive, error);
 }
 
-int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
                               berth_archive **archive, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -230,7 +230,7 @@ int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_call
     return open_reader(begun, call, archive, error);
 }
 
-int berth_archive_open_source(const berth_source *source, const berth_call *call,
+int berth_archive_open_source(const berth_source *source, const berth_params *call,
                               berth_archive **archive, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -275,7 +275,7 @@ static void describe(const bth_zip_entry *entry, berth_record *record)
                              .method = entry->method};
 }
 
-int berth_archive_record(const berth_archive *archive, size_t i, berth_record *record)
+int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record)
 {
     if (!archive || !record)
         return BERTH_E_ARGUMENT;

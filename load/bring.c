@@ -265,7 +265,7 @@ static void name_of(const berth_checkpoint *checkpoint, const berth_storage *roo
 
     text[0] = '\0';
     for (size_t i = 0; names && i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         if (!tensor || !tensor->storage ||
             (tensor->storage != root && tensor->storage->root != root))
             continue;

@@ -11,7 +11,7 @@
 
 typedef struct bth_bringing {
     const struct berth_config *config;
-    const berth_call *call; /* for its progress; or NULL */
+    const berth_params *call; /* for its progress; or NULL */
     bool at_once;    /* a fetch: bytes are to be there at the end, not when they are touched */
     bool with_crc32; /* CRCs are compared (Z10) */
     bool to_devices; /* also those that go there; else they are an error */

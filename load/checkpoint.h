@@ -161,7 +161,7 @@ const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* Opens what checkpoint->reader gives as checkpoint->config says; `call`: NULL, or whose progress
  * is told how many bytes were summed (load.check=data). */
-int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error);
+int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error);
 /* The directory, for those who were opened without it (load.check=none). Under the mutex. */
 int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
 
@@ -325,13 +325,14 @@ int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_er
 
 /* berth_open; `config` NULL: that of the call. */
 int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
-                             const berth_call *call, berth_checkpoint **opened, berth_error *error);
+                             const berth_params *call, berth_checkpoint **opened,
+                             berth_error *error);
 /* The names of all tensors, made when first asked for, by whichever thread. NULL: error says why.
  */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* Clears the call's statistics, if it asks for any: what fails early has some, too. */
-void bth_stats_begin(const berth_call *call);
+void bth_stats_begin(const berth_params *call);
 /* Fills them. */
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call);
+void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call);
 
 #endif

@@ -13,9 +13,9 @@
 typedef struct bth_chunks {
     berth_checkpoint *checkpoint;
     const struct berth_config *config;
-    const berth_call *call; /* for its progress; or NULL */
-    bool with_crc32;        /* items get their CRCs */
-    bth_spans *spans;       /* measured and cut into: */
+    const berth_params *call; /* for its progress; or NULL */
+    bool with_crc32;          /* items get their CRCs */
+    bth_spans *spans;         /* measured and cut into: */
     bth_chunk *chunks;
     uint64_t before_nbytes; /* of progress: done already, */
     uint64_t behind_nbytes; /* and to be done after this */

@@ -70,7 +70,7 @@ static void fill_stats(berth_checkpoint *checkpoint, const bth_bringing *how,
 }
 
 static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
-                 const berth_call *call, berth_error *error)
+                 const berth_params *call, berth_error *error)
 {
     double begin_seconds = bth_seconds();
     struct berth_config config = checkpoint->config;
@@ -91,8 +91,8 @@ static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
     return error->code;
 }
 
-int berth_fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
-                const berth_call *call, berth_error *error)
+int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
+               const berth_params *call, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(call);

@@ -10,13 +10,13 @@
 
 /* ---- open and close ---- */
 
-void bth_stats_begin(const berth_call *call)
+void bth_stats_begin(const berth_params *call)
 {
     if (call && call->stats)
         *call->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
+void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call)
 {
     if (!call || !call->stats)
         return;
@@ -36,7 +36,7 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_call *call)
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
-static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
+static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
                        berth_checkpoint **opened, berth_error *error)
 {
     bth_lock_begin(&checkpoint->lock);
@@ -59,7 +59,7 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_call *call,
 }
 
 /* An empty checkpoint with its configuration: `config`, or that of the call. */
-static berth_checkpoint *begin(const struct berth_config *config, const berth_call *call,
+static berth_checkpoint *begin(const struct berth_config *config, const berth_params *call,
                                berth_checkpoint **opened, berth_error *error)
 {
     if (!opened) {
@@ -92,7 +92,8 @@ static int abandon(berth_checkpoint *checkpoint, const char *name, berth_error *
 }
 
 int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
-                             const berth_call *call, berth_checkpoint **opened, berth_error *error)
+                             const berth_params *call, berth_checkpoint **opened,
+                             berth_error *error)
 {
     bth_stats_begin(call);
     if (!path)
@@ -105,14 +106,15 @@ int bth_checkpoint_open_path(const char *path, const struct berth_config *config
     return open_reader(checkpoint, call, opened, error);
 }
 
-int berth_open(const char *path, const berth_call *call, berth_checkpoint **checkpoint,
+int berth_open(const char *path, const berth_params *call, berth_checkpoint **checkpoint,
                berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     return bth_checkpoint_open_path(path, NULL, call, checkpoint, error);
 }
 
-int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint, berth_error *error)
+int berth_open_fd(int fd, const berth_params *call, berth_checkpoint **checkpoint,
+                  berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(call);
@@ -124,7 +126,7 @@ int berth_open_fd(int fd, const berth_call *call, berth_checkpoint **checkpoint,
     return open_reader(opened, call, checkpoint, error);
 }
 
-int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
+int berth_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -137,7 +139,7 @@ int berth_open_memory(const void *bytes, size_t nbytes, const berth_call *call,
     return open_reader(opened, call, checkpoint, error);
 }
 
-int berth_open_source(const berth_source *source, const berth_call *call,
+int berth_open_source(const berth_source *source, const berth_params *call,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
@@ -219,7 +221,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
 
 const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const char *name)
 {
-    return berth_value_tensor(berth_find(checkpoint, name, NULL));
+    return berth_as_tensor(berth_find(checkpoint, name, NULL));
 }
 
 size_t berth_tensor_count(const berth_checkpoint *checkpoint)
@@ -284,7 +286,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
         return bth_error_prefix(error, checkpoint->reader.name);
-    const berth_tensor *tensor = berth_value_tensor(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
     *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
                                   .path = checkpoint->shown_path.text,
                                   .tensor = tensor,
@@ -323,12 +325,12 @@ static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
         info->n_records = info->n_storages;
 }
 
-int berth_checkpoint_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
+int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || !info)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_checkpoint_info needs a checkpoint and a place for the facts");
+                        "berth_get_info needs a checkpoint and a place for the facts");
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);

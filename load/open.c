@@ -132,7 +132,7 @@ static int check_headers(berth_checkpoint *checkpoint, bth_window *window, berth
     return 0;
 }
 
-static int check_data(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
+static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
 {
     bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
 
@@ -359,7 +359,7 @@ static int read_any(berth_checkpoint *checkpoint, bth_window *window, berth_erro
     return bth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
 }
 
-int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_call *call, berth_error *error)
+int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
 {
     bth_window window;
 

@@ -143,8 +143,8 @@ static const char *method_of(const berth_prefetch *prefetch)
     return names[prefetch->kind][prefetch->has_fallen_back];
 }
 
-int berth_prefetch_stats_of(berth_prefetch *prefetch, berth_prefetch_stats *stats,
-                            berth_error *error)
+int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                             berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (!prefetch || !stats)

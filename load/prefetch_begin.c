@@ -160,7 +160,7 @@ static char *name_of_first(berth_checkpoint *checkpoint, uint64_t offset)
     bth_error_clear(&unasked);
     names = bth_checkpoint_names(checkpoint, &unasked);
     for (size_t i = 0; names && i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         if (!tensor || !tensor->storage || !bth_prefetch_place(tensor, &at, &end))
             continue;
         if (end > offset && at < least) {
@@ -368,7 +368,7 @@ static berth_prefetch *begin_selected(berth_checkpoint *checkpoint, const berth_
     return NULL;
 }
 int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
-                         const berth_call *call, berth_prefetch **prefetch, berth_error *error)
+                         const berth_params *call, berth_prefetch **prefetch, berth_error *error)
 {
     struct berth_config config;
 

@@ -115,7 +115,7 @@ static void begin_cache(berth_rows *rows, const bth_row_layout *layout)
 static size_t find_named(const bth_names *names, const bth_row_table *table)
 {
     for (size_t i = 0; i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         if (tensor && tensor->storage == table->storage && tensor->rank == 2 &&
             (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype) == table->offset)
             return i;
@@ -289,7 +289,7 @@ static void prepare(berth_rows *rows, const berth_rows_limits *limits,
     (void)pthread_cond_init(&rows->done, NULL);
 }
 
-int berth_rows_new(const berth_rows_limits *asked, const berth_call *call, berth_rows **made,
+int berth_rows_new(const berth_rows_limits *asked, const berth_params *call, berth_rows **made,
                    berth_error *error)
 {
     struct berth_config config;
@@ -349,7 +349,7 @@ void berth_rows_free(berth_rows *rows)
     bth_release(rows);
 }
 
-int berth_rows_stats_of(berth_rows *rows, berth_rows_stats *stats, berth_error *error)
+int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (!rows || !stats)

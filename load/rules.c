@@ -51,7 +51,7 @@ static void fit_storages(const berth_checkpoint *checkpoint, const struct rules 
 /* Rules with a pattern, as far as they come before the one that the storage has. */
 static int fit_name(const bth_names *names, size_t i, const struct rules *rules, berth_error *error)
 {
-    const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
+    const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
     char *name, *path;
 
     if (!tensor || !tensor->storage)

@@ -26,7 +26,7 @@ static bool is_everything(const berth_selection *selection)
 static int visit_named(const bth_names *names, size_t i, const char *pattern, bool *fits,
                        bth_visit visit, void *context, berth_error *error)
 {
-    const berth_tensor *tensor = berth_value_tensor(bth_names_value(names, i));
+    const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
     char *name, *path;
 
     *fits = !pattern;

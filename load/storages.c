@@ -66,7 +66,7 @@ static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
     if (bth_names_new(checkpoint->root, &checkpoint->names, error) < 0)
         return error->code;
     for (size_t i = 0; i < bth_names_count(checkpoint->names); i++) {
-        const berth_tensor *tensor = berth_value_tensor(bth_names_value(checkpoint->names, i));
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(checkpoint->names, i));
         if (tensor && tensor->storage && is_open(tensor->storage))
             settle(&checkpoint->stored[tensor->storage->index], tensor->dtype);
     }
@@ -443,8 +443,8 @@ int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *s
     return error->code;
 }
 
-int berth_storage_stats_of(berth_checkpoint *checkpoint, const berth_storage *storage,
-                           berth_storage_stats *stats, berth_error *error)
+int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *storage,
+                            berth_storage_stats *stats, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (!stats)

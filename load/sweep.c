@@ -292,7 +292,7 @@ static int watch(void *context)
 {
     struct sweep *sweep = context;
 
-    const berth_call *call = sweep->order->call;
+    const berth_params *call = sweep->order->call;
 
     if (!call || !call->progress)
         return 0;

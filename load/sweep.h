@@ -30,7 +30,8 @@ typedef struct bth_swept {
 
 /* How, and how it was done. */
 typedef struct bth_sweep_order {
-    const berth_call *call; /* its progress is told how many of the records' bytes are done; NULL */
+    const berth_params
+        *call;          /* its progress is told how many of the records' bytes are done; NULL */
     bool through_cache; /* the bytes are asked for again soon: they shall be in the page cache */
     bool goes_on;       /* after a request for bytes that the disk cannot read */
     berth_error unread; /* result: the first of those */

@@ -423,7 +423,7 @@ int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, 
  * Everything but what the sweep sees is the business of open. A file that it refuses is opened
  * again to look at all headers: they may show something wrong in an earlier record.
  */
-static int open_to_verify(const char *path, struct berth_config *config, const berth_call *call,
+static int open_to_verify(const char *path, struct berth_config *config, const berth_params *call,
                           berth_stats *first, berth_checkpoint **checkpoint, berth_error *error)
 {
     config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
@@ -439,7 +439,7 @@ static int open_to_verify(const char *path, struct berth_config *config, const b
 }
 
 /* What opening it for the first time took, if it was opened twice. */
-static void add_stats(const berth_call *call, const berth_stats *first)
+static void add_stats(const berth_params *call, const berth_stats *first)
 {
     if (!call || !call->stats)
         return;
@@ -449,7 +449,7 @@ static void add_stats(const berth_call *call, const berth_stats *first)
     call->stats->n_requests += first->n_requests;
 }
 
-int berth_verify_records(const char *path, const berth_call *call, berth_record_function tell,
+int berth_verify_records(const char *path, const berth_params *call, berth_record_function tell,
                          void *context, berth_verdict *verdict, berth_error *error)
 {
     bth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
@@ -483,7 +483,7 @@ int berth_verify_records(const char *path, const berth_call *call, berth_record_
     return error->code;
 }
 
-int berth_verify(const char *path, const berth_call *call, berth_verdict *verdict,
+int berth_verify(const char *path, const berth_params *call, berth_verdict *verdict,
                  berth_error *error)
 {
     return berth_verify_records(path, call, NULL, NULL, verdict, error);

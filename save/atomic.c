@@ -17,7 +17,7 @@ struct berth_atomic_file {
     bth_commit commit;
     bth_output_file output_file;
     bth_output output;
-    berth_call call; /* its config is not looked at any more */
+    berth_params call; /* its config is not looked at any more */
     double begin_seconds;
     _Atomic uint64_t n_requests, written_nbytes;
     atomic_bool has_failed;
@@ -40,7 +40,7 @@ static int check(const berth_atomic_file *file, berth_error *error)
     return file->commit.process == bth_process() ? 0 : bth_fail_forked(error, "file");
 }
 
-static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_call *call,
+static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_params *call,
                                berth_error *error)
 {
     berth_atomic_file *file = bth_allocate_zeroed(sizeof *file);
@@ -78,7 +78,7 @@ static int start(berth_atomic_file *file, const struct berth_config *config, ber
     return 0;
 }
 
-int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_call *call,
+int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *call,
                        berth_atomic_file **file, berth_error *error)
 {
     struct berth_config config;
@@ -144,7 +144,7 @@ static void report(const berth_atomic_file *file, double sync_begin)
 /* Until the rename it can be cancelled, as any save. */
 static int check_cancelled(const berth_atomic_file *file, berth_error *error)
 {
-    const berth_call *call = &file->call;
+    const berth_params *call = &file->call;
 
     if (call->progress && call->progress(call->progress_context, file->nbytes, file->nbytes) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");

@@ -138,7 +138,7 @@ static int begin(bth_request *request, uint32_t flags, berth_job **job, berth_er
 }
 
 int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
-                     const berth_call *call, berth_job **job, berth_error *error)
+                     const berth_params *call, berth_job **job, berth_error *error)
 {
     bth_request request = {.value = value, .to = BTH_TO_PATH, .path = path, .call = call};
 
@@ -147,7 +147,7 @@ int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
 }
 
 int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
-                          const berth_value *value, uint32_t flags, const berth_call *call,
+                          const berth_value *value, uint32_t flags, const berth_params *call,
                           berth_job **job, berth_error *error)
 {
     bth_request request = {
@@ -170,7 +170,7 @@ static int begin_records(bth_request *request, const berth_new_record *records, 
 
 int berth_save_records_begin(const char *path, const char *archive_name,
                              const berth_new_record *records, size_t n_records, uint32_t flags,
-                             const berth_call *call, berth_job **job, berth_error *error)
+                             const berth_params *call, berth_job **job, berth_error *error)
 {
     bth_request request = {.to = BTH_TO_PATH, .path = path, .archive = archive_name, .call = call};
 
@@ -180,7 +180,7 @@ int berth_save_records_begin(const char *path, const char *archive_name,
 
 int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_name,
                                   const berth_new_record *records, size_t n_records, uint32_t flags,
-                                  const berth_call *call, berth_job **job, berth_error *error)
+                                  const berth_params *call, berth_job **job, berth_error *error)
 {
     bth_request request = {.to = BTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
 

@@ -162,7 +162,7 @@ static bool make_final(bth_operation *operation)
 static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     bth_operation *operation = context;
-    const berth_call *call = &operation->call;
+    const berth_params *call = &operation->call;
 
     atomic_store(&operation->done_nbytes, done_nbytes);
     if (call->progress && call->progress(call->progress_context, done_nbytes, total_nbytes) != 0)
@@ -241,7 +241,7 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
 
 static void tell_storages(bth_operation *operation)
 {
-    const berth_call *call = &operation->call;
+    const berth_params *call = &operation->call;
 
     if (operation->plan && call->storage_stats)
         bth_tally_tell(operation->tallies, operation->plan, &operation->stats, call->storage_stats,

@@ -37,13 +37,13 @@ typedef struct bth_request {
     int fd;
     bth_output_memory *memory; /* filled; the caller's to free, on failure too */
     const char *archive;       /* top folder; NULL: that of the path */
-    const berth_call *call;
+    const berth_params *call;
 } bth_request;
 
 typedef struct bth_operation {
     const bth_request *request;
     struct berth_config config; /* the snapshot of this operation */
-    berth_call call;            /* its config is not looked at any more */
+    berth_params call;          /* its config is not looked at any more */
     berth_stats stats;
     bth_tally *tallies; /* NULL: nobody asks for statistics of storages */
     double begin_seconds;

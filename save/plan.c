@@ -239,7 +239,7 @@ size_t berth_plan_count(const berth_plan *plan)
     return plan ? plan->n_records : 0;
 }
 
-int berth_plan_record(const berth_plan *plan, size_t i, berth_record *record)
+int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
 {
     if (!plan || !record)
         return BERTH_E_ARGUMENT;

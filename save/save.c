@@ -16,7 +16,7 @@ static int carry_out(const bth_request *request, berth_error *error)
     return bth_operation_end(&operation, error);
 }
 
-int berth_save(const char *path, const berth_value *value, const berth_call *call,
+int berth_save(const char *path, const berth_value *value, const berth_params *call,
                berth_error *error)
 {
     const bth_request request = {.value = value, .to = BTH_TO_PATH, .path = path, .call = call};
@@ -26,7 +26,8 @@ int berth_save(const char *path, const berth_value *value, const berth_call *cal
 }
 
 int berth_save_records(const char *path, const char *archive_name, const berth_new_record *records,
-                       size_t n_records, uint32_t flags, const berth_call *call, berth_error *error)
+                       size_t n_records, uint32_t flags, const berth_params *call,
+                       berth_error *error)
 {
     const bth_request request = {.records = records,
                                  .n_records = n_records,
@@ -42,7 +43,7 @@ int berth_save_records(const char *path, const char *archive_name, const berth_n
 }
 
 int berth_save_sink(const berth_sink *sink, const char *archive_name, const berth_value *value,
-                    const berth_call *call, berth_error *error)
+                    const berth_params *call, berth_error *error)
 {
     const bth_request request = {
         .value = value, .to = BTH_TO_SINK, .sink = sink, .archive = archive_name, .call = call};
@@ -53,7 +54,7 @@ int berth_save_sink(const berth_sink *sink, const char *archive_name, const bert
 
 int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
                             const berth_new_record *records, size_t n_records, uint32_t flags,
-                            const berth_call *call, berth_error *error)
+                            const berth_params *call, berth_error *error)
 {
     const bth_request request = {.records = records,
                                  .n_records = n_records,
@@ -69,7 +70,7 @@ int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
 }
 
 int berth_save_fd(int fd, const char *archive_name, const berth_value *value,
-                  const berth_call *call, berth_error *error)
+                  const berth_params *call, berth_error *error)
 {
     const bth_request request = {
         .value = value, .to = BTH_TO_FD, .fd = fd, .archive = archive_name, .call = call};
@@ -79,7 +80,7 @@ int berth_save_fd(int fd, const char *archive_name, const berth_value *value,
 }
 
 int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
-                      const berth_value *value, const berth_call *call, berth_error *error)
+                      const berth_value *value, const berth_params *call, berth_error *error)
 {
     bth_output_memory memory = {0};
     const bth_request request = {.value = value,
@@ -104,8 +105,8 @@ int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
 
 /* ---- plans ---- */
 
-berth_plan *berth_save_plan(const char *path, const berth_value *value, const berth_call *call,
-                            berth_error *error)
+berth_plan *berth_plan_new(const char *path, const berth_value *value, const berth_params *call,
+                           berth_error *error)
 {
     const bth_request request = {.value = value, .to = BTH_TO_NOTHING, .path = path, .call = call};
     bth_operation operation;

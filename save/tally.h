@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What became of every storage of a save, for callers who ask (berth_call.storage_stats). */
+/* What became of every storage of a save, for callers who ask (berth_params.storage_stats). */
 #ifndef BTH_SAVE_TALLY_H
 #define BTH_SAVE_TALLY_H
 

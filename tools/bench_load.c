@@ -124,7 +124,7 @@ static int set_cache(load_bench *bench)
 }
 
 /* Loads once; what is measured about memory and device is measured around just that. */
-static int load_once(load_bench *bench, const berth_call *call)
+static int load_once(load_bench *bench, const berth_params *call)
 {
     bench_round *round = &bench->rounds.items[bench->rounds.n];
 
@@ -146,7 +146,7 @@ static int load_once(load_bench *bench, const berth_call *call)
 static int run_round(load_bench *bench)
 {
     const load_options *options = bench->options;
-    berth_call call;
+    berth_params call;
     progress bar;
     char what[48];
 
@@ -315,7 +315,7 @@ int run_bench_load(int argc, char **argv)
     load_bench bench = {.options = &options,
                         .rounds = {.before = "prepare_seconds"},
                         .parses = {.before = "prepare_seconds", .phases = no_phases}};
-    berth_call call;
+    berth_params call;
     progress bar;
     int code = 0;
 

@@ -38,7 +38,7 @@ int load_look_at(load_subject *subject);
  * Loads it: open, names, bytes into memory, and the touch of every byte where it is mapped; or,
  * with only_open, the addresses of all tensors instead, where that takes no reading.
  */
-int load_run(const load_subject *subject, const berth_call *call, bool only_open,
+int load_run(const load_subject *subject, const berth_params *call, bool only_open,
              load_round *round);
 /* Gives back what the load brought; the figures stay. */
 void load_round_end(load_round *round);

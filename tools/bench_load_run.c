@@ -27,7 +27,7 @@ int load_look_at(load_subject *subject)
 
     if (berth_open(subject->path, NULL, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = berth_checkpoint_info(checkpoint, &info, &error) < 0 ? fail(&error) : 0;
+    int code = berth_get_info(checkpoint, &info, &error) < 0 ? fail(&error) : 0;
     berth_close(checkpoint);
     if (code != 0)
         return code;
@@ -85,7 +85,7 @@ static int find_piece(load_round *round, load_piece *piece)
 
     piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
     if (!piece->data ||
-        berth_storage_stats_of(round->checkpoint, piece->storage, &stats, &error) < 0)
+        berth_storage_get_stats(round->checkpoint, piece->storage, &stats, &error) < 0)
         return fail(&error);
     piece->is_mapped = !strcmp(stats.method, "map");
     return 0;
@@ -114,13 +114,13 @@ static int find_addresses(load_round *round)
     return 0;
 }
 
-static int fetch_pieces(load_round *round, const berth_call *call)
+static int fetch_pieces(load_round *round, const berth_params *call)
 {
-    berth_call own = *call;
+    berth_params own = *call;
     berth_error error;
 
     own.stats = &round->fetch;
-    int code = berth_fetch(round->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
+    int code = berth_load(round->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
     round->method = round->fetch.method;
     round->reason = round->fetch.reason;
     return code;
@@ -149,7 +149,7 @@ static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int touch_piece(load_round *round, const load_piece *piece, const berth_call *call,
+static int touch_piece(load_round *round, const load_piece *piece, const berth_params *call,
                        uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
@@ -167,7 +167,7 @@ static int touch_piece(load_round *round, const load_piece *piece, const berth_c
 
 /* Each storage once, in the file's order. What nobody asked for yet is asked for here: a prefetch
  * that goes on behind (load.prefetch) then knows how far its consumer is. */
-static int touch_pieces(load_round *round, const berth_call *call, uint64_t total)
+static int touch_pieces(load_round *round, const berth_params *call, uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
@@ -204,7 +204,7 @@ static bool has_prefetch(void)
 }
 
 /* What goes to a device is asked for by a fetch, and has no address here. */
-static int transfer(load_round *round, const load_subject *subject, const berth_call *call)
+static int transfer(load_round *round, const load_subject *subject, const berth_params *call)
 {
     if (subject->device) {
         int code = send_to(round, subject->device);
@@ -217,7 +217,7 @@ static int transfer(load_round *round, const load_subject *subject, const berth_
 }
 
 /* What comes after the names, in phases. */
-static int bring(load_round *round, const load_subject *subject, const berth_call *call,
+static int bring(load_round *round, const load_subject *subject, const berth_params *call,
                  bool only_open, double *since)
 {
     bool is_mapped = round->method && !strcmp(round->method, "map");
@@ -234,9 +234,10 @@ static int bring(load_round *round, const load_subject *subject, const berth_cal
     return code;
 }
 
-int load_run(const load_subject *subject, const berth_call *call, bool only_open, load_round *round)
+int load_run(const load_subject *subject, const berth_params *call, bool only_open,
+             load_round *round)
 {
-    berth_call own = *call;
+    berth_params own = *call;
     double since = seconds_now();
     berth_error error;
 
@@ -271,7 +272,7 @@ static int open_memory(const void *bytes, size_t nbytes, double *seconds)
         berth_config_free(config);
         return fail(&error);
     }
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
     *seconds = seconds_now();
     int code = berth_open_memory(bytes, nbytes, &call, &checkpoint, &error);
     *seconds = seconds_now() - *seconds;

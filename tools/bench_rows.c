@@ -238,7 +238,7 @@ static int run_round(rows_bench *bench)
 {
     bench_round *round = &bench->rounds.items[bench->rounds.n];
     rows_round *last = &bench->last;
-    berth_call call;
+    berth_params call;
     progress bar;
     char what[48];
 
@@ -383,7 +383,7 @@ int run_bench_rows(int argc, char **argv)
                             .way = "cache"};
     rows_bench bench = {.options = &options,
                         .rounds = {.phases = phases, .before = "prepare_seconds"}};
-    berth_call call;
+    berth_params call;
     progress bar;
     int code = 0;
 

@@ -27,7 +27,7 @@ typedef struct rows_round {
 } rows_round;
 
 /* One way to take all batches. 0, or an exit code after telling. */
-typedef int (*rows_way)(const rows_subject *subject, const berth_call *call, rows_round *round);
+typedef int (*rows_way)(const rows_subject *subject, const berth_params *call, rows_round *round);
 
 /* The way of that name: cache, pread, map, random (a map that is told so); NULL: there is none. */
 rows_way find_rows_way(const char *name);

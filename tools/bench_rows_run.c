@@ -31,7 +31,7 @@ static void lap(rows_round *round, int phase, double *since)
     *since = time;
 }
 
-static int tell_progress(const rows_subject *subject, const berth_call *call, size_t batch)
+static int tell_progress(const rows_subject *subject, const berth_params *call, size_t batch)
 {
     uint64_t batch_nbytes = (uint64_t)subject->n_ids * subject->row_nbytes;
 
@@ -86,7 +86,7 @@ static int take_batch(caching *c, size_t batch, rows_round *round, double *since
     return 0;
 }
 
-static int through_cache(const rows_subject *subject, const berth_call *call, rows_round *round)
+static int through_cache(const rows_subject *subject, const berth_params *call, rows_round *round)
 {
     /* An eighth as much is scratch. */
     const berth_rows_limits limits = {.cache_nbytes = subject->cache_nbytes / 9 * 8};
@@ -108,7 +108,7 @@ static int through_cache(const rows_subject *subject, const berth_call *call, ro
         code = code ? code : tell_progress(subject, call, i);
     }
     if (c.rows)
-        berth_rows_stats_of(c.rows, &round->stats, NULL);
+        berth_rows_get_stats(c.rows, &round->stats, NULL);
     berth_rows_free(c.rows);
     free(c.pointers);
     return code;
@@ -131,7 +131,7 @@ static int read_batch(const rows_subject *subject, int fd, size_t batch, uint8_t
     return 0;
 }
 
-static int by_pread(const rows_subject *subject, const berth_call *call, rows_round *round)
+static int by_pread(const rows_subject *subject, const berth_params *call, rows_round *round)
 {
     int fd = open(subject->path, O_RDONLY | O_CLOEXEC), code = 0;
     uint8_t *row = malloc(subject->row_nbytes);
@@ -154,7 +154,7 @@ static int by_pread(const rows_subject *subject, const berth_call *call, rows_ro
 
 /* ---- a map ---- */
 
-static int take_mapped(const rows_subject *subject, const berth_call *call, int advice,
+static int take_mapped(const rows_subject *subject, const berth_params *call, int advice,
                        rows_round *round)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), start = subject->offset / page * page;
@@ -183,12 +183,12 @@ static int take_mapped(const rows_subject *subject, const berth_call *call, int 
     return code;
 }
 
-static int by_map(const rows_subject *subject, const berth_call *call, rows_round *round)
+static int by_map(const rows_subject *subject, const berth_params *call, rows_round *round)
 {
     return take_mapped(subject, call, MADV_NORMAL, round);
 }
 
-static int by_random_map(const rows_subject *subject, const berth_call *call, rows_round *round)
+static int by_random_map(const rows_subject *subject, const berth_params *call, rows_round *round)
 {
     return take_mapped(subject, call, MADV_RANDOM, round);
 }

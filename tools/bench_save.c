@@ -68,7 +68,7 @@ static void take_phases(bench_round *round, const berth_stats *stats)
 }
 
 /* Saves once; what is measured about memory and device is measured around just that. */
-static int save_once(save_bench *bench, const berth_value *value, const berth_call *call)
+static int save_once(save_bench *bench, const berth_value *value, const berth_params *call)
 {
     bench_round *round = &bench->rounds.items[bench->rounds.n];
     struct stat status;
@@ -96,7 +96,7 @@ static int run_round(save_bench *bench)
 {
     bench_round *round = &bench->rounds.items[bench->rounds.n];
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
     char what[48];
 
@@ -244,7 +244,7 @@ int run_bench_save(int argc, char **argv)
     save_bench bench = {.options = &options,
                         .rounds = {.phases = phases, .before = "build_seconds"}};
     const common *common_options = &options.bench.common;
-    berth_call call;
+    berth_params call;
     progress bar;
     int code = EXIT_TROUBLE;
 

@@ -274,7 +274,7 @@ void bench_tensors_free(bench_tensors *tensors)
 
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
 {
-    berth_value *state = berth_ordered_dict(tree);
+    berth_value *state = berth_make_ordered_dict(tree);
 
     for (size_t i = 0; i < tensors->n; i++) {
         const bench_tensor *tensor = &tensors->items[i];
@@ -283,11 +283,11 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
             storage = berth_device_storage_new(tree, tensor->dtype, tensor->address, tensor->nbytes,
                                                tensors->device, NULL);
         berth_dict_set(state, tensor->name,
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = tensor->dtype,
-                                                                .rank = tensor->rank,
-                                                                .shape = tensor->shape,
-                                                                .storage = storage,
-                                                                .data = tensor->data}));
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = tensor->dtype,
+                                                               .rank = tensor->rank,
+                                                               .shape = tensor->shape,
+                                                               .storage = storage,
+                                                               .data = tensor->data}));
     }
     return state;
 }
@@ -296,7 +296,7 @@ int bench_tensors_save(const bench_tensors *tensors, const char *path, const com
 {
     berth_stats unused;
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     berth_tree *tree = berth_tree_new(&error);

@@ -35,7 +35,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 /* What is read is told to the call. */
 static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                          const berth_call *call)
+                          const berth_params *call)
 {
     enum { CHUNK_NBYTES = 4 << 20 };
     int64_t numel = berth_tensor_numel(tensor), chunk = elements_per(tensor, CHUNK_NBYTES);
@@ -82,14 +82,14 @@ static const char *hint(berth_kind kind)
 }
 
 static int cat(berth_checkpoint *checkpoint, const char *file, const char *name,
-               const berth_call *call)
+               const berth_params *call)
 {
     berth_error error;
     const berth_value *value = berth_find(checkpoint, name, &error);
 
     if (!value)
         return fail(&error);
-    const berth_tensor *tensor = berth_value_tensor(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
     if (!tensor)
         return trouble("%s: \"%s\" is not a strided tensor but of kind %s%s", file, name,
                        berth_kind_name(berth_value_kind(value)), hint(berth_value_kind(value)));
@@ -113,7 +113,7 @@ int run_cat(int argc, char **argv)
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);

@@ -137,11 +137,11 @@ typedef struct progress {
  * Readies a call: progress bar, cancel on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
  * `stats` must outlive the call. progress_end clears the bar.
  */
-void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
                     berth_stats *stats);
 void progress_end(progress *p);
 /* Like progress_begin, for work that writes no file: signals end the process, as they do. */
-void progress_show(progress *p, const char *what, const common *options, berth_call *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *call,
                    berth_stats *stats);
 /* Tells a progress by hand, for work of the command's own. Not 0: cancelled. */
 int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);

@@ -89,7 +89,7 @@ static int show_all(bool json)
     berth_error error;
 
     for (size_t i = 0; i < berth_config_count(); i++) {
-        if (berth_config_option(i, &option, &error) < 0) {
+        if (berth_config_at(i, &option, &error) < 0) {
             json_decref(array);
             return fail(&error);
         }

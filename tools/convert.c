@@ -45,7 +45,7 @@ static bool is_checkpoint_name(const char *name)
 
 /* `tree` NULL: the value as it is. */
 static int save_value(const char *out, const berth_value *value, berth_tree *tree,
-                      const berth_call *call, berth_error *error)
+                      const berth_params *call, berth_error *error)
 {
     if (tree)
         value = berth_value_compact(tree, value);
@@ -61,7 +61,7 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
     berth_tree *tree = NULL;
     berth_stats stats = {0};
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     compare_sums_by_default();

@@ -100,7 +100,7 @@ static int collect(copy *c, berth_error *error)
     for (size_t i = 0; i < c->n_records; i++) {
         copied_record *source = &c->sources[i];
         source->copy = c;
-        berth_archive_record(c->archive, i, &source->record);
+        berth_archive_at(c->archive, i, &source->record);
         c->records[i] = (berth_new_record){.name = source->record.name,
                                            .nbytes = source->record.nbytes,
                                            .read = read_record,
@@ -149,7 +149,7 @@ static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quie
 {
     berth_info info;
 
-    if (!quiet && berth_checkpoint_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
+    if (!quiet && berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
         (void)trouble("%s: %zu records that are no part of a checkpoint were left out", in,
                       info.n_unknown_records);
 }
@@ -164,7 +164,7 @@ static const char *archive_name(const copy *c)
 }
 
 /* Another byte order needs to know what the elements are: through the values. */
-static int copy_values(copy *c, const char *in, const char *out, berth_call *call, bool quiet,
+static int copy_values(copy *c, const char *in, const char *out, berth_params *call, bool quiet,
                        berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
@@ -202,7 +202,7 @@ static int check_order(copy *c, const char *in, berth_error *error)
         berth_config_free(config);
         return error->code;
     }
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
     int code = berth_open(in, &call, &checkpoint, error);
     berth_close(checkpoint);
     berth_config_free(config);
@@ -216,7 +216,7 @@ static int check_order(copy *c, const char *in, berth_error *error)
     return code;
 }
 
-static int copy_records(copy *c, const char *in, const char *out, berth_call *call,
+static int copy_records(copy *c, const char *in, const char *out, berth_params *call,
                         berth_error *error)
 {
     berth_config *config = layout_of(c, in, error);
@@ -257,7 +257,7 @@ int run_copy(int argc, char **argv)
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);

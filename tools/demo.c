@@ -14,20 +14,20 @@ enum { LAYERS = 4, WIDTH = 256 };
 static berth_value *build(berth_tree *tree, const float *weights)
 {
     const int64_t matrix[] = {WIDTH, WIDTH}, vector[] = {WIDTH};
-    berth_value *state = berth_ordered_dict(tree);
+    berth_value *state = berth_make_ordered_dict(tree);
     berth_value *first = NULL;
     char name[32];
 
     for (int i = 0; i < LAYERS; i++) {
         const float *layer = weights + (size_t)i * (WIDTH * WIDTH + WIDTH);
-        berth_value *weight = berth_tensor_value(
+        berth_value *weight = berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = matrix, .data = layer});
         berth_value *bias =
-            berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                     .rank = 1,
-                                                     .shape = vector,
-                                                     .data = layer + (size_t)WIDTH * WIDTH});
+            berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                    .rank = 1,
+                                                    .shape = vector,
+                                                    .data = layer + (size_t)WIDTH * WIDTH});
         first = first ? first : weight;
         snprintf(name, sizeof name, "layers.%d.weight", i);
         berth_dict_set(state, name, weight);
@@ -35,10 +35,10 @@ static berth_value *build(berth_tree *tree, const float *weights)
         berth_dict_set(state, name, bias);
     }
     berth_dict_set(state, "head.weight", first); /* tied: one storage under two names */
-    berth_value *checkpoint = berth_dict(tree);
+    berth_value *checkpoint = berth_make_dict(tree);
     berth_dict_set(checkpoint, "model", state);
-    berth_dict_set(checkpoint, "epoch", berth_int(tree, 3));
-    berth_dict_set(checkpoint, "learning_rate", berth_float(tree, 1e-4));
+    berth_dict_set(checkpoint, "epoch", berth_make_int(tree, 3));
+    berth_dict_set(checkpoint, "learning_rate", berth_make_float(tree, 1e-4));
     return checkpoint;
 }
 
@@ -99,7 +99,7 @@ static int check_target(const char *path, const float *weights)
 
 /* ---- the way ---- */
 
-static int save(const char *path, const float *weights, const berth_call *call)
+static int save(const char *path, const float *weights, const berth_params *call)
 {
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
@@ -117,10 +117,10 @@ static int save(const char *path, const float *weights, const berth_call *call)
     return EXIT_YES;
 }
 
-static int verify(const char *path, const berth_call *call)
+static int verify(const char *path, const berth_params *call)
 {
-    const berth_call silent = {.progress = call->progress,
-                               .progress_context = call->progress_context};
+    const berth_params silent = {.progress = call->progress,
+                                 .progress_context = call->progress_context};
     berth_verdict verdict;
     berth_error error;
 
@@ -187,7 +187,7 @@ int run_demo(int argc, char **argv)
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
     plain_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
     berth_stats stats = {0};
-    berth_call call;
+    berth_params call;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);

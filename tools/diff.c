@@ -22,7 +22,7 @@ typedef struct comparison {
     bool json;
     json_t *differences;
     size_t n_differences;
-    const berth_call *call;
+    const berth_params *call;
     uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
 
@@ -206,11 +206,11 @@ static int compare_text(const berth_value *a, const berth_value *b)
     if (kind != berth_value_kind(b))
         return 1;
     if (kind == BERTH_KIND_STR) {
-        ours = berth_value_text(a, &n);
-        theirs = berth_value_text(b, &m);
+        ours = berth_as_text(a, &n);
+        theirs = berth_as_text(b, &m);
     } else if (kind == BERTH_KIND_BYTES || kind == BERTH_KIND_BYTEARRAY) {
-        ours = berth_value_bytes(a, &n);
-        theirs = berth_value_bytes(b, &m);
+        ours = berth_as_bytes(a, &n);
+        theirs = berth_as_bytes(b, &m);
     }
     return !(ours && theirs && n == m && !memcmp(ours, theirs, n));
 }
@@ -235,7 +235,7 @@ static int same_storage(comparison *c, const berth_storage *a, const berth_stora
 static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
                           const berth_value *b)
 {
-    berth_storage *ours = berth_value_storage(a), *theirs = berth_value_storage(b);
+    berth_storage *ours = berth_as_storage(a), *theirs = berth_as_storage(b);
 
     if (!compare_text(a, b))
         return 0;
@@ -262,7 +262,7 @@ static int compare_values(comparison *c, const pair_walk *walk, const berth_valu
 static int compare_pair(void *context, const pair_walk *walk, const berth_value *a,
                         const berth_value *b)
 {
-    const berth_tensor *ours = berth_value_tensor(a), *theirs = berth_value_tensor(b);
+    const berth_tensor *ours = berth_as_tensor(a), *theirs = berth_as_tensor(b);
 
     if (ours && theirs)
         return compare_tensors(context, walk, ours, theirs);
@@ -308,7 +308,7 @@ static int open_side(side *s, const char *file)
     berth_error error;
 
     s->file = file;
-    return berth_open(file, &(berth_call){.stats = &s->stats}, &s->checkpoint, &error) < 0
+    return berth_open(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0
                ? fail(&error)
                : 0;
 }
@@ -321,7 +321,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
 
     if (!code)
         code = open_side(&c->right, right);
-    if (!code && berth_checkpoint_info(c->left.checkpoint, &info, NULL) == 0)
+    if (!code && berth_get_info(c->left.checkpoint, &info, NULL) == 0)
         c->total_nbytes = info.storages_nbytes;
     return code;
 }
@@ -373,7 +373,7 @@ int run_diff(int argc, char **argv)
         NULL};
     plain_options options = {.words = {.least = 2, .most = 2}};
     berth_stats stats = {0};
-    berth_call call;
+    berth_params call;
     comparison c = {.call = &call};
     progress bar;
 

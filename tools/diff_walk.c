@@ -208,7 +208,7 @@ static named_item *sorted_names(pair_walk *w, const berth_value *container, size
         named_item *name = &names[i];
         name->i = i;
         if (berth_value_kind(key) == BERTH_KIND_STR)
-            name->text = berth_value_text(key, &name->nbytes);
+            name->text = berth_as_text(key, &name->nbytes);
         else if ((name->text = name->made = leaf_text(key)))
             name->nbytes = strlen(name->made);
         told = name->text && count_long_name(&w->long_nbytes, name->nbytes);
@@ -273,7 +273,7 @@ static int push(pair_walk *w, const berth_value *a, const berth_value *b, family
 
 static const berth_value *step_of(const berth_value *value, size_t step)
 {
-    const berth_tensor *tensor = berth_value_tensor(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
 
     switch (step) {
     case STEP_LIST_ITEMS:
@@ -351,7 +351,7 @@ static const char *part_name(const berth_value *value, size_t i)
 
     if (berth_value_kind(value) == BERTH_KIND_NESTED)
         return nested[i & 3];
-    return names[berth_value_layout(value)][i & 3];
+    return names[berth_as_layout(value)][i & 3];
 }
 
 static bool print_step(FILE *out, const frame *f, size_t at)

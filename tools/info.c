@@ -158,7 +158,7 @@ int run_info(int argc, char **argv)
     berth_error error;
     berth_info info;
     berth_stats stats = {0};
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
     place *places = NULL;
     size_t n = 0;
 
@@ -166,7 +166,7 @@ int run_info(int argc, char **argv)
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
         return tell_stats(&options.common, &stats, fail(&error));
     int code = EXIT_YES;
-    if (berth_checkpoint_info(checkpoint, &info, &error) < 0)
+    if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
     else if ((code = list_places(checkpoint, info.n_storages, &places, &n)) == EXIT_YES)
         code = tell_info(&info, places, n, &stats, &options.common);

@@ -55,7 +55,7 @@ static bool is_dict(berth_kind kind)
 
 static bool is_tensor(const berth_value *value)
 {
-    return berth_value_tensor(value) != NULL;
+    return berth_as_tensor(value) != NULL;
 }
 
 static size_t slot_of(const walk *w, const berth_value *value)
@@ -291,11 +291,11 @@ static void print_int(FILE *out, const berth_value *value)
     int64_t integer;
     size_t nbytes;
 
-    if (berth_value_int(value, &integer)) {
+    if (berth_as_int(value, &integer)) {
         fprintf(out, "%" PRId64, integer);
         return;
     }
-    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
     print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
 }
 
@@ -320,8 +320,8 @@ static void print_ints(FILE *out, const char *before, const int64_t *ints, int32
 static bool print_shaped(FILE *out, const berth_value *value)
 {
     int32_t rank = 0;
-    const int64_t *shape = berth_value_shape(value, &rank);
-    berth_storage *storage = berth_value_storage(value);
+    const int64_t *shape = berth_as_size(value, &rank);
+    berth_storage *storage = berth_as_storage(value);
 
     switch (berth_value_kind(value)) {
     case BERTH_KIND_SIZE:
@@ -329,16 +329,16 @@ static bool print_shaped(FILE *out, const berth_value *value)
         fputc(')', out);
         return true;
     case BERTH_KIND_SPARSE:
-        fprintf(out, "<sparse of layout %d%s", (int)berth_value_layout(value),
+        fprintf(out, "<sparse of layout %d%s", (int)berth_as_layout(value),
                 berth_value_is_coalesced(value) ? ", coalesced" : "");
         print_ints(out, ", [", shape, rank);
         fputc('>', out);
         return true;
     case BERTH_KIND_QSCHEME:
-        fprintf(out, "<qscheme %d>", (int)berth_value_qscheme(value));
+        fprintf(out, "<qscheme %d>", (int)berth_as_qscheme(value));
         return true;
     case BERTH_KIND_LAYOUT:
-        fprintf(out, "<layout %d>", (int)berth_value_layout(value));
+        fprintf(out, "<layout %d>", (int)berth_as_layout(value));
         return true;
     case BERTH_KIND_STORAGE:
         fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_nbytes(storage));
@@ -359,33 +359,33 @@ static void print_single(FILE *out, const berth_value *value)
         fputs("None", out);
         break;
     case BERTH_KIND_BOOL:
-        fputs(berth_value_bool(value) ? "True" : "False", out);
+        fputs(berth_as_bool(value) ? "True" : "False", out);
         break;
     case BERTH_KIND_INT:
         print_int(out, value);
         break;
     case BERTH_KIND_FLOAT:
-        print_float(out, berth_value_float(value));
+        print_float(out, berth_as_float(value));
         break;
     case BERTH_KIND_COMPLEX:
-        fprintf(out, "(%.17g%+.17gj)", berth_value_float(value), berth_value_imaginary(value));
+        fprintf(out, "(%.17g%+.17gj)", berth_as_float(value), berth_value_imaginary(value));
         break;
     case BERTH_KIND_STR:
-        text = berth_value_text(value, &nbytes);
+        text = berth_as_text(value, &nbytes);
         print_quoted(out, text, nbytes);
         break;
     case BERTH_KIND_BYTES:
     case BERTH_KIND_BYTEARRAY:
-        bytes = berth_value_bytes(value, &nbytes);
+        bytes = berth_as_bytes(value, &nbytes);
         print_hex(out, berth_value_kind(value) == BERTH_KIND_BYTES ? "bytes 0x" : "bytearray 0x",
                   bytes, nbytes);
         break;
     case BERTH_KIND_DTYPE:
-        fprintf(out, "torch.%s", berth_dtype_name(berth_value_dtype(value)));
+        fprintf(out, "torch.%s", berth_dtype_name(berth_as_dtype(value)));
         break;
     case BERTH_KIND_DEVICE:
     case BERTH_KIND_GLOBAL:
-        text = berth_value_text(value, &nbytes);
+        text = berth_as_text(value, &nbytes);
         fprintf(out, "<%s>", text ? text : "");
         break;
     default:

@@ -130,14 +130,14 @@ static int list_records(const char *path, const common *options)
     berth_record record;
     berth_error error;
     berth_stats stats = {0};
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     if (berth_archive_open(path, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
     for (size_t i = 0; i < berth_archive_count(archive); i++) {
-        berth_archive_record(archive, i, &record);
+        berth_archive_at(archive, i, &record);
         if (array)
             json_array_append_new(
                 array, json_pack("{s:o,s:I,s:I,s:I,s:s}", "record", json_text(record.name),
@@ -172,7 +172,7 @@ int run_ls(int argc, char **argv)
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_stats stats = {0};
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.records)

@@ -40,7 +40,7 @@ double progress_seconds(const progress *p)
     return seconds_now() - p->begin;
 }
 
-void progress_show(progress *p, const char *what, const common *options, berth_call *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *call,
                    berth_stats *stats)
 {
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
@@ -59,7 +59,7 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-void progress_begin(progress *p, const char *what, const common *options, berth_call *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */

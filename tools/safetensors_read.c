@@ -185,7 +185,7 @@ static int add_tensor(const safetensors_file *file, const char *name, const json
     tensor.data = file->data + begin;
     to_or_from_little(tensor.dtype, (uint8_t *)(uintptr_t)tensor.data, (size_t)(end - begin));
     *where = (range){(uint64_t)begin, (uint64_t)end, name};
-    berth_dict_set(dict, name, berth_tensor_value(tree, &tensor));
+    berth_dict_set(dict, name, berth_make_tensor(tree, &tensor));
     return 0;
 }
 
@@ -282,7 +282,7 @@ static int save(const char *out, berth_value *dict, const common *options)
 {
     berth_stats stats = {0};
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     show_remarks(options);
@@ -297,7 +297,7 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     safetensors_file file = {.path = in, .fd = -1};
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     int code = tree ? map_file(&file) : fail(&error);
 
     if (!code)

@@ -270,7 +270,7 @@ static int write_tensor(conversion *c, const entry *e, output *out, progress *ba
     return 0;
 }
 
-static int write_all(conversion *c, output *out, const berth_call *call, progress *bar)
+static int write_all(conversion *c, output *out, const berth_params *call, progress *bar)
 {
     enum { MOST_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
     size_t buffer_nbytes = c->nbytes < MOST_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MOST_NBYTES;
@@ -315,7 +315,7 @@ static int write_file(conversion *c, const char *path, const common *options)
     berth_stats stats = {0};
     output out = {.path = path};
     berth_error error;
-    berth_call call;
+    berth_params call;
     progress bar;
 
     show_remarks(options);

@@ -141,7 +141,7 @@ static void name_tensors(findings *found)
 
     if (config &&
         berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
-        berth_open(found->path, &(berth_call){.config = config}, &checkpoint, NULL) == 0)
+        berth_open(found->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
         note_tensors(checkpoint, storages, n);
     berth_close(checkpoint);
     berth_config_free(config);
@@ -278,7 +278,7 @@ int run_verify(int argc, char **argv)
     plain_options options = {.words = {.least = 1, .most = 1}};
     berth_stats stats = {0};
     findings found = {0};
-    berth_call call;
+    berth_params call;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);

@@ -125,8 +125,7 @@ static bool step_hash(bth_names *names, const struct names_entry *parent, uint32
     const berth_value *key =
         index < BTH_STEP_LIST_ITEMS ? berth_value_key(parent->value, index) : NULL;
     size_t nbytes;
-    const char *text =
-        berth_value_kind(key) == BERTH_KIND_STR ? berth_value_text(key, &nbytes) : NULL;
+    const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (text && nbytes > LONG_KEY_NBYTES) {
         const struct names_key *kept = long_key(names, text, nbytes);
         if (kept)
@@ -290,7 +289,7 @@ static int visit_tensor(struct walk *walk, const berth_value *value, uint32_t en
 {
     if (entry == NO_ENTRY)
         return walk->error->code;
-    if (berth_value_tensor(value) && list_tensor(walk, entry) < 0)
+    if (berth_as_tensor(value) && list_tensor(walk, entry) < 0)
         return walk->error->code;
     const berth_value *part;
     for (uint32_t i = 0; (part = bth_part(value, i)); i++)

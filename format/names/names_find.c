@@ -42,7 +42,7 @@ static bool is_dict(const berth_value *value)
 static bool is_text_key(const berth_value *key)
 {
     int64_t integer;
-    return berth_value_kind(key) == BERTH_KIND_STR || berth_value_int(key, &integer);
+    return berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer);
 }
 
 /* W6: what could not be written out for want of memory is an error, not another name. */

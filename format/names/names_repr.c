@@ -117,12 +117,12 @@ static void out_int(struct names_out *out, const berth_value *key)
     char text[32];
     size_t nbytes;
     int64_t integer;
-    const uint8_t *bytes = berth_value_bigint(key, &nbytes);
+    const uint8_t *bytes = berth_as_bigint(key, &nbytes);
     if (bytes) {
         out_bigint(out, bytes, nbytes);
         return;
     }
-    berth_value_int(key, &integer);
+    berth_as_int(key, &integer);
     (void)snprintf(text, sizeof(text), "%" PRId64, integer);
     bth_out_text(out, text);
 }
@@ -186,7 +186,7 @@ static bool is_plain(char c)
 static void out_str(struct names_out *out, const berth_value *key)
 {
     size_t nbytes;
-    const char *text = berth_value_text(key, &nbytes);
+    const char *text = berth_as_text(key, &nbytes);
     char quote = quote_for(text, nbytes);
     bth_out_bytes(out, &quote, 1);
     size_t plain = 0; /* runs of plain characters go out at once */
@@ -211,7 +211,7 @@ static void out_str(struct names_out *out, const berth_value *key)
 static void out_bytes(struct names_out *out, const berth_value *key)
 {
     size_t nbytes;
-    const uint8_t *bytes = berth_value_bytes(key, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(key, &nbytes);
     char quote = quote_for(bytes, nbytes);
     bth_out_text(out, "b");
     bth_out_bytes(out, &quote, 1);
@@ -244,7 +244,7 @@ static void out_inert(struct names_out *out, const berth_value *key)
     char text[160];
     const berth_value *global =
         berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_inner(key) : key;
-    (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_value_text(global, NULL),
+    (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_as_text(global, NULL),
                    bth_value_id(key));
     bth_out_text(out, text);
 }
@@ -257,16 +257,16 @@ static void out_scalar(struct names_out *out, const berth_value *key)
         bth_out_text(out, "None");
         break;
     case BERTH_KIND_BOOL:
-        bth_out_text(out, berth_value_bool(key) ? "True" : "False");
+        bth_out_text(out, berth_as_bool(key) ? "True" : "False");
         break;
     case BERTH_KIND_INT:
         out_int(out, key);
         break;
     case BERTH_KIND_FLOAT:
-        out_float(out, berth_value_float(key), false);
+        out_float(out, berth_as_float(key), false);
         break;
     case BERTH_KIND_COMPLEX:
-        out_complex(out, berth_value_float(key), berth_value_imaginary(key));
+        out_complex(out, berth_as_float(key), berth_value_imaginary(key));
         break;
     case BERTH_KIND_STR:
         out_str(out, key);
@@ -279,7 +279,7 @@ static void out_scalar(struct names_out *out, const berth_value *key)
         break;
     case BERTH_KIND_DTYPE:
         bth_out_text(out, "torch.");
-        bth_out_text(out, berth_dtype_name(berth_value_dtype(key)));
+        bth_out_text(out, berth_dtype_name(berth_as_dtype(key)));
         break;
     default: /* P4: nothing else is a key */
         out_inert(out, key);

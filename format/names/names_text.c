@@ -49,11 +49,11 @@ static bool is_tensor(const berth_value *value)
 const berth_value *bth_part(const berth_value *value, uint32_t i)
 {
     const berth_value *plain = bth_value_plain(value);
-    const berth_tensor *tensor = berth_value_tensor(plain);
+    const berth_tensor *tensor = berth_as_tensor(plain);
     if (!tensor)
         return berth_value_item(plain, i);
     const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
-    return berth_value_tensor(part) ? part : NULL; /* older files have lists */
+    return berth_as_tensor(part) ? part : NULL; /* older files have lists */
 }
 
 const char *bth_part_name(const berth_value *value, uint32_t i)
@@ -70,7 +70,7 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (berth_value_layout(plain)) {
+    switch (berth_as_layout(plain)) {
     case BERTH_SPARSE_COO:
         return coo[i];
     case BERTH_SPARSE_CSR:
@@ -120,8 +120,7 @@ void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32
     const char *attribute = attribute_name(parent, index);
     const berth_value *key = attribute ? NULL : berth_value_key(parent, index);
     size_t nbytes;
-    const char *text =
-        berth_value_kind(key) == BERTH_KIND_STR ? berth_value_text(key, &nbytes) : NULL;
+    const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (attribute)
         bth_out_text(out, attribute);
     else if (text)

@@ -52,7 +52,7 @@ static int count_bytes(bth_unpickler *unpickler, const berth_value *value, berth
                        const char *what, uint64_t *nbytes)
 {
     int64_t numel;
-    if (!berth_value_int(value, &numel))
+    if (!berth_as_int(value, &numel))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s is no int",
                                  what);
     if (numel < 0)

@@ -61,22 +61,22 @@ HANDLER(PROTO)
 
 HANDLER(NONE)
 {
-    return bth_unpickle_push(unpickler, berth_none(unpickler->tree));
+    return bth_unpickle_push(unpickler, berth_make_none(unpickler->tree));
 }
 
 HANDLER(NEWTRUE)
 {
-    return bth_unpickle_push(unpickler, berth_bool(unpickler->tree, true));
+    return bth_unpickle_push(unpickler, berth_make_bool(unpickler->tree, true));
 }
 
 HANDLER(NEWFALSE)
 {
-    return bth_unpickle_push(unpickler, berth_bool(unpickler->tree, false));
+    return bth_unpickle_push(unpickler, berth_make_bool(unpickler->tree, false));
 }
 
 HANDLER(BININT)
 {
-    return bth_unpickle_push(unpickler, berth_int(unpickler->tree, argument->number));
+    return bth_unpickle_push(unpickler, berth_make_int(unpickler->tree, argument->number));
 }
 
 /* Python, too, has each small integer once. */
@@ -84,7 +84,7 @@ HANDLER(BININT1)
 {
     berth_value **kept = &unpickler->small_ints[argument->number];
     if (!*kept)
-        *kept = berth_int(unpickler->tree, argument->number);
+        *kept = berth_make_int(unpickler->tree, argument->number);
     return bth_unpickle_push(unpickler, *kept);
 }
 
@@ -97,19 +97,19 @@ HANDLER(LONG1)
 {
     const uint8_t *bytes = (const uint8_t *)argument->text;
     size_t nbytes = argument->text_nbytes;
-    return bth_unpickle_push(unpickler, nbytes ? berth_bigint(unpickler->tree, bytes, nbytes)
-                                               : berth_int(unpickler->tree, 0));
+    return bth_unpickle_push(unpickler, nbytes ? berth_make_bigint(unpickler->tree, bytes, nbytes)
+                                               : berth_make_int(unpickler->tree, 0));
 }
 
 HANDLER(BINFLOAT)
 {
-    return bth_unpickle_push(unpickler, berth_float(unpickler->tree, argument->real));
+    return bth_unpickle_push(unpickler, berth_make_float(unpickler->tree, argument->real));
 }
 
 HANDLER(BINUNICODE)
 {
-    return bth_unpickle_push(unpickler,
-                             berth_str(unpickler->tree, argument->text, argument->text_nbytes));
+    return bth_unpickle_push(
+        unpickler, berth_make_str(unpickler->tree, argument->text, argument->text_nbytes));
 }
 
 /* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
@@ -134,17 +134,17 @@ HANDLER(MARK)
 
 HANDLER(EMPTY_LIST)
 {
-    return bth_unpickle_push(unpickler, berth_list(unpickler->tree));
+    return bth_unpickle_push(unpickler, berth_make_list(unpickler->tree));
 }
 
 HANDLER(EMPTY_DICT)
 {
-    return bth_unpickle_push(unpickler, berth_dict(unpickler->tree));
+    return bth_unpickle_push(unpickler, berth_make_dict(unpickler->tree));
 }
 
 HANDLER(EMPTY_SET)
 {
-    return bth_unpickle_push(unpickler, berth_set(unpickler->tree));
+    return bth_unpickle_push(unpickler, berth_make_set(unpickler->tree));
 }
 
 HANDLER(EMPTY_TUPLE)

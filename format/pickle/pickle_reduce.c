@@ -132,9 +132,8 @@ static berth_value *begin_parameter(bth_unpickler *unpickler, const bth_known *k
     size_t n = bth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
-    return new_pending(
-        unpickler,
-        (bth_pending){.tensor = items[0], .requires_grad = n < 2 || berth_value_bool(items[1])});
+    return new_pending(unpickler, (bth_pending){.tensor = items[0],
+                                                .requires_grad = n < 2 || berth_as_bool(items[1])});
 }
 
 /* FloatTensor(): its BUILD tells storage, offset, size and stride. */
@@ -207,7 +206,7 @@ BTH_BUILDER(ordered_dict)
 {
     (void)known;
     if (n == 0)
-        return berth_ordered_dict(unpickler->tree);
+        return berth_make_ordered_dict(unpickler->tree);
     return bth_ordered_dict_from(unpickler->tree, items[0]);
 }
 
@@ -232,13 +231,13 @@ BTH_BUILDER(size)
 static double number_of(const berth_value *value)
 {
     int64_t integer;
-    return berth_value_int(value, &integer) ? (double)integer : berth_value_float(value);
+    return berth_as_int(value, &integer) ? (double)integer : berth_as_float(value);
 }
 
 BTH_BUILDER(complex)
 {
     (void)known, (void)n;
-    return berth_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
+    return berth_make_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
 }
 
 /* Device types that PyTorch knows by itself. */
@@ -260,13 +259,13 @@ static bool is_device_type(const char *type)
 BTH_BUILDER(device)
 {
     size_t nbytes;
-    const char *text = berth_value_text(items[0], &nbytes);
+    const char *text = berth_as_text(items[0], &nbytes);
     char type[40] = "";
     int64_t index = -1;
     size_t type_nbytes = strcspn(text, ":");
     bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
     if (good && n == 2) {
-        (void)berth_value_int(items[1], &index); /* it is one: see fits() */
+        (void)berth_as_int(items[1], &index); /* it is one: see fits() */
         good = type_nbytes == nbytes && index >= 0;
     }
     if (good && type_nbytes < nbytes) {
@@ -283,13 +282,13 @@ BTH_BUILDER(device)
                           known->module, known->name);
         return NULL;
     }
-    return berth_device(unpickler->tree, type, index);
+    return berth_make_device(unpickler->tree, type, index);
 }
 
 /* Of a str, as its letter says. */
 static bool is_latin1(const berth_value *value)
 {
-    const char *name = berth_value_text(value, NULL);
+    const char *name = berth_as_text(value, NULL);
     return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
 }
 
@@ -324,10 +323,10 @@ BTH_BUILDER(bytearray)
 BTH_BUILDER(layout)
 {
     (void)n;
-    const char *name = berth_value_text(items[0], NULL);
+    const char *name = berth_as_text(items[0], NULL);
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
         if (strcmp(name, bth_layout_names[layout]) == 0)
-            return berth_layout_value(unpickler->tree, (berth_layout_kind)layout);
+            return berth_make_layout(unpickler->tree, (berth_layout_kind)layout);
     }
     bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
                       known->name);

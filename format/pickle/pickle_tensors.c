@@ -64,11 +64,11 @@ static bool read_metadata(bth_unpickler *unpickler, const bth_known *known,
     for (size_t i = 0; i < berth_value_count(metadata); i++) {
         const berth_value *key = berth_value_key(metadata, i);
         const berth_value *value = berth_value_item(metadata, i);
-        const char *name = berth_value_text(key, NULL);
+        const char *name = berth_as_text(key, NULL);
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || !berth_value_bool(value)) {
+        if (!flag || !berth_as_bool(value)) {
             bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                               "%s %s with other metadata than conj and neg, True", known->module,
                               known->name);
@@ -96,7 +96,7 @@ BTH_BUILDER(tensor_v2)
 
 BTH_BUILDER(tensor_v3)
 {
-    berth_tensor tensor = {.dtype = berth_value_dtype(items[6]), .flags = grad_flag(items[4])};
+    berth_tensor tensor = {.dtype = berth_as_dtype(items[6]), .flags = grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
                           known->module, known->name);
@@ -110,7 +110,7 @@ BTH_BUILDER(tensor_v3)
 BTH_BUILDER(meta)
 {
     (void)known, (void)n;
-    berth_tensor tensor = {.dtype = berth_value_dtype(items[0]),
+    berth_tensor tensor = {.dtype = berth_as_dtype(items[0]),
                            .flags = BERTH_META | grad_flag(items[3])};
     if (!read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
@@ -122,8 +122,8 @@ BTH_BUILDER(meta)
 static bool is_number(const berth_value *value, double *number)
 {
     int64_t integer;
-    bool is_int = berth_value_int(value, &integer);
-    *number = is_int ? (double)integer : berth_value_float(value);
+    bool is_int = berth_as_int(value, &integer);
+    *number = is_int ? (double)integer : berth_as_float(value);
     return is_int || bth_node_kind(value) == BERTH_KIND_FLOAT;
 }
 
@@ -134,11 +134,11 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
     size_t n = bth_unpickle_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
-    tensor->qscheme = berth_value_qscheme(items[0]);
+    tensor->qscheme = berth_as_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
         return n == 3 && is_number(items[1], &tensor->scale) &&
-               berth_value_int(items[2], &tensor->zero_point);
+               berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
         if (n != 4 || bth_node_kind(items[1]) != BERTH_KIND_TENSOR ||
@@ -146,7 +146,7 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
             return false;
         tensor->scales = items[1];
         tensor->zero_points = items[2];
-        return berth_value_int(items[3], &tensor->axis);
+        return berth_as_int(items[3], &tensor->axis);
     default: /* PyTorch neither writes nor reads the symmetric schemes. */
         return false;
     }
@@ -175,7 +175,7 @@ BTH_BUILDER(sparse)
     const int64_t *shape;
     int32_t rank;
     (void)n;
-    berth_layout_kind layout = berth_value_layout(items[0]);
+    berth_layout_kind layout = berth_as_layout(items[0]);
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
@@ -192,20 +192,20 @@ BTH_BUILDER(sparse)
     }
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
-    bool is_coalesced = coo && n_parts == 4 && berth_value_bool(parts[3]);
+    bool is_coalesced = coo && n_parts == 4 && berth_as_bool(parts[3]);
     return bth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
 }
 
 BTH_BUILDER(nested)
 {
     (void)known, (void)n;
-    return berth_nested(unpickler->tree, items);
+    return berth_make_nested(unpickler->tree, items);
 }
 
 BTH_BUILDER(parameter)
 {
     (void)known, (void)n;
-    return berth_parameter(unpickler->tree, items[0], berth_value_bool(items[1]));
+    return berth_make_parameter(unpickler->tree, items[0], berth_as_bool(items[1]));
 }
 
 /*
@@ -238,7 +238,7 @@ static berth_value *with_state(bth_unpickler *unpickler, const bth_known *known,
         return NULL;
     }
     keep_attributes(state);
-    return berth_subclass(unpickler->tree, tensor, state);
+    return berth_make_subclass(unpickler->tree, tensor, state);
 }
 
 BTH_BUILDER(parameter_with_state)
@@ -291,7 +291,7 @@ static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_v
                bth_node_kind(items[1]) == BERTH_KIND_BOOL && bth_is_no_hooks(items[2]);
     else
         good = good && n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
-               berth_value_int(items[OFFSET], &integer) &&
+               berth_as_int(items[OFFSET], &integer) &&
                (pending->dtype == BERTH_DTYPE_NONE ||
                 class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
     if (!good)
@@ -299,7 +299,7 @@ static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_v
                                  pending->tensor ? "Parameter" : "tensor", words);
     if (pending->tensor) {
         pending->value =
-            berth_parameter(unpickler->tree, pending->tensor, berth_value_bool(items[0]));
+            berth_make_parameter(unpickler->tree, pending->tensor, berth_as_bool(items[0]));
     } else {
         berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
         pending->value = make_tensor(unpickler, &tensor, items);
@@ -316,7 +316,7 @@ berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
         return NULL;
     }
-    pending->value = berth_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
     if (!pending->value)
         bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
     return pending->value;

@@ -25,12 +25,12 @@ static uint32_t *shared_slot(bth_emitter *emitter, const berth_value *value)
 {
     size_t nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTES) {
-        berth_value_bytes(value, &nbytes);
+        berth_as_bytes(value, &nbytes);
         return nbytes == 0 ? &emitter->empty_bytes : NULL;
     }
     if (berth_value_kind(value) != BERTH_KIND_STR)
         return NULL;
-    const char *text = berth_value_text(value, &nbytes);
+    const char *text = berth_as_text(value, &nbytes);
     if (nbytes == 0)
         return &emitter->characters[BTH_MEMO_EMPTY];
     int constant = bth_emit_find_constant(text, nbytes);
@@ -242,18 +242,18 @@ static void emit_any_int(bth_emitter *emitter, const berth_value *value)
 {
     int64_t integer;
     size_t nbytes;
-    if (berth_value_int(value, &integer)) {
+    if (berth_as_int(value, &integer)) {
         bth_emit_int(emitter, integer);
         return;
     }
-    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
     bth_emit_bigint(emitter, bytes, nbytes);
 }
 
 static void emit_str(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     size_t nbytes;
-    const char *text = berth_value_text(value, &nbytes);
+    const char *text = berth_as_text(value, &nbytes);
     bth_emit_text(emitter, text, nbytes, slot);
 }
 
@@ -272,7 +272,7 @@ static void emit_bytes(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes
 static void emit_bytearray(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     size_t nbytes;
-    const uint8_t *bytes = berth_value_bytes(value, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     bth_emit_global(emitter, "__builtin__", "bytearray");
     if (nbytes > 0)
         emit_bytes(emitter, bytes, nbytes, NULL);
@@ -284,7 +284,7 @@ static void emit_bytearray(bth_emitter *emitter, const berth_value *value, uint3
 static void emit_complex(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     bth_emit_global(emitter, "__builtin__", "complex");
-    bth_emit_float(emitter, berth_value_float(value));
+    bth_emit_float(emitter, berth_as_float(value));
     bth_emit_float(emitter, berth_value_imaginary(value));
     bth_emit_tuple(emitter, 2, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
@@ -417,13 +417,13 @@ static bool emit_scalar(bth_emitter *emitter, const berth_value *value, uint32_t
         bth_emit_op(emitter, BTH_OP_NONE);
         return true;
     case BERTH_KIND_BOOL:
-        bth_emit_bool(emitter, berth_value_bool(value));
+        bth_emit_bool(emitter, berth_as_bool(value));
         return true;
     case BERTH_KIND_INT:
         emit_any_int(emitter, value);
         return true;
     case BERTH_KIND_FLOAT:
-        bth_emit_float(emitter, berth_value_float(value));
+        bth_emit_float(emitter, berth_as_float(value));
         return true;
     case BERTH_KIND_COMPLEX:
         emit_complex(emitter, value, slot);
@@ -432,7 +432,7 @@ static bool emit_scalar(bth_emitter *emitter, const berth_value *value, uint32_t
         emit_str(emitter, value, slot);
         return true;
     case BERTH_KIND_BYTES: {
-        const uint8_t *bytes = berth_value_bytes(value, &nbytes);
+        const uint8_t *bytes = berth_as_bytes(value, &nbytes);
         emit_bytes(emitter, bytes, nbytes, slot);
         return true;
     }
@@ -450,7 +450,7 @@ static bool emit_object(bth_emitter *emitter, const berth_value *value, uint32_t
     int32_t rank;
     switch (berth_value_kind(value)) {
     case BERTH_KIND_SIZE: {
-        const int64_t *shape = berth_value_shape(value, &rank);
+        const int64_t *shape = berth_as_size(value, &rank);
         bth_emit_size(emitter, shape, rank, slot);
         return true;
     }
@@ -458,16 +458,16 @@ static bool emit_object(bth_emitter *emitter, const berth_value *value, uint32_t
         emit_device(emitter, value, slot);
         return true;
     case BERTH_KIND_DTYPE:
-        bth_emit_global(emitter, "torch", berth_dtype_name(berth_value_dtype(value)));
+        bth_emit_global(emitter, "torch", berth_dtype_name(berth_as_dtype(value)));
         return true;
     case BERTH_KIND_QSCHEME:
-        bth_emit_qscheme(emitter, berth_value_qscheme(value));
+        bth_emit_qscheme(emitter, berth_as_qscheme(value));
         return true;
     case BERTH_KIND_LAYOUT:
-        bth_emit_layout(emitter, berth_value_layout(value));
+        bth_emit_layout(emitter, berth_as_layout(value));
         return true;
     case BERTH_KIND_STORAGE: {
-        const berth_storage *storage = berth_value_storage(value);
+        const berth_storage *storage = berth_as_storage(value);
         bth_emit_storage(emitter, storage, bth_value_storage_class(value));
         return true;
     }

@@ -199,7 +199,7 @@ static const berth_value *next_of_quantized(bth_emitter *emitter, bth_frame *fra
 
 static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
 {
-    const berth_tensor *tensor = berth_value_tensor(frame->inner);
+    const berth_tensor *tensor = berth_as_tensor(frame->inner);
     if (tensor->qscheme != BERTH_NOT_QUANTIZED && !(tensor->flags & BERTH_META))
         return next_of_quantized(emitter, frame, tensor);
     if (tensor->flags & BERTH_META)
@@ -212,15 +212,15 @@ static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
 static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *frame)
 {
     if (frame->at == 0) {
-        bth_emit_layout(emitter, berth_value_layout(frame->inner));
+        bth_emit_layout(emitter, berth_as_layout(frame->inner));
         bth_emit_op(emitter, BTH_OP_MARK);
     }
     if (frame->at < berth_value_count(frame->inner))
         return berth_value_item(frame->inner, frame->at);
     int32_t rank;
-    const int64_t *shape = berth_value_shape(frame->inner, &rank);
+    const int64_t *shape = berth_as_size(frame->inner, &rank);
     bth_emit_size(emitter, shape, rank, NULL);
-    if (berth_value_layout(frame->inner) == BERTH_SPARSE_COO)
+    if (berth_as_layout(frame->inner) == BERTH_SPARSE_COO)
         bth_emit_bool(emitter, berth_value_is_coalesced(frame->inner));
     bth_emit_tuple(emitter, 4, NULL);
     bth_emit_tuple(emitter, 2, NULL);
@@ -331,7 +331,7 @@ static const char *rebuild_function(const bth_frame *frame)
         return frame->value == frame->inner ? "_rebuild_parameter"
                                             : "_rebuild_parameter_with_state";
     default:
-        return dense_function(berth_value_tensor(frame->inner));
+        return dense_function(berth_as_tensor(frame->inner));
     }
 }
 
@@ -339,7 +339,7 @@ static const char *rebuild_function(const bth_frame *frame)
 static bool check_scheme(bth_emitter *emitter, const berth_value *value)
 {
     const berth_tensor *tensor =
-        berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_value_tensor(value) : NULL;
+        berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
     if (!tensor || (tensor->qscheme != BERTH_PER_TENSOR_SYMMETRIC &&
                     tensor->qscheme != BERTH_PER_CHANNEL_SYMMETRIC))
         return true;
@@ -356,7 +356,7 @@ static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
     char problem[200];
     if (berth_value_state(frame->inner))
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "%s cannot be saved with attributes of its own: berth_subclass gives it some",
+                 "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
                  bth_kind_phrase(berth_value_kind(frame->inner)));
     else if (!bth_value_is_state(state))
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,

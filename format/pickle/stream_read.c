@@ -43,17 +43,17 @@ static int check_header(berth_value *const *values, bth_stream *stream, berth_er
 {
     size_t nbytes;
     int64_t version;
-    const uint8_t *magic = berth_value_bigint(values[MAGIC], &nbytes);
+    const uint8_t *magic = berth_as_bigint(values[MAGIC], &nbytes);
     if (!magic || nbytes != sizeof magic_number || memcmp(magic, magic_number, nbytes) != 0)
         return fail(error, MAGIC, "not that of a PyTorch stream");
-    if (!berth_value_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
+    if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
         return fail(error, PROTOCOL, "not 1001");
     if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
         return fail(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
         return fail(error, SYSTEM, "little_endian is missing or no bool");
-    stream->recorded_little_endian = berth_value_bool(little);
+    stream->recorded_little_endian = berth_as_bool(little);
     return 0;
 }
 
@@ -64,7 +64,7 @@ static int take_key(berth_tree *tree, const berth_value *value, bool *named, con
     size_t nbytes;
     if (berth_value_kind(value) != BERTH_KIND_STR)
         return fail(error, KEYS, "a key is no str");
-    *key = berth_value_text(value, &nbytes);
+    *key = berth_as_text(value, &nbytes);
     const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
     if (!storage)
         return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,

@@ -153,18 +153,18 @@ static berth_value *make_plain(berth_tree *tree, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_BOOL:
-        return berth_bool(tree, berth_value_bool(source));
+        return berth_make_bool(tree, berth_as_bool(source));
     case BERTH_KIND_INT:
-        if (berth_value_int(source, &integer))
-            return berth_int(tree, integer);
-        bytes = berth_value_bigint(source, &nbytes);
-        return berth_bigint(tree, bytes, nbytes);
+        if (berth_as_int(source, &integer))
+            return berth_make_int(tree, integer);
+        bytes = berth_as_bigint(source, &nbytes);
+        return berth_make_bigint(tree, bytes, nbytes);
     case BERTH_KIND_FLOAT:
-        return berth_float(tree, berth_value_float(source));
+        return berth_make_float(tree, berth_as_float(source));
     case BERTH_KIND_TUPLE:
-        return berth_tuple(tree, NULL, 0);
+        return berth_make_tuple(tree, NULL, 0);
     default:
-        return berth_none(tree);
+        return berth_make_none(tree);
     }
 }
 
@@ -188,7 +188,7 @@ static berth_value *make_tuple(const copying *copy, const berth_value *source)
     }
     for (size_t i = 0; i < n; i++)
         items[i] = made_of(copy, berth_value_item(source, i));
-    berth_value *tuple = berth_tuple(copy->tree, items, n);
+    berth_value *tuple = berth_make_tuple(copy->tree, items, n);
     bth_release(items);
     return tuple;
 }
@@ -201,7 +201,7 @@ static berth_value *make_parts(const copying *copy, const berth_value *source)
     for (size_t i = 0; i < node->n_parts; i++)
         parts[i] = made_of(copy, node->parts[i]);
     if (source->kind == BERTH_KIND_NESTED)
-        return berth_nested(copy->tree, parts);
+        return berth_make_nested(copy->tree, parts);
     return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
                             parts, berth_value_is_coalesced(source));
 }
@@ -209,7 +209,7 @@ static berth_value *make_parts(const copying *copy, const berth_value *source)
 /* Over all of its storage at first. The parameters of a quantized one are filled in. */
 static berth_value *make_tensor(copying *copy, const berth_value *source)
 {
-    const berth_tensor *old = berth_value_tensor(source);
+    const berth_tensor *old = berth_as_tensor(source);
     berth_tensor tensor = *old;
 
     tensor.qscheme = BERTH_NOT_QUANTIZED;
@@ -227,7 +227,7 @@ static berth_value *make_tensor(copying *copy, const berth_value *source)
 
 static berth_value *make_storage(copying *copy, const berth_value *source)
 {
-    struct use *use = use_of(copy, berth_value_storage(source));
+    struct use *use = use_of(copy, berth_as_storage(source));
 
     if (!use)
         return NULL;
@@ -253,25 +253,25 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_COMPLEX:
-        return berth_complex(tree, berth_value_float(source), berth_value_imaginary(source));
+        return berth_make_complex(tree, berth_as_float(source), berth_value_imaginary(source));
     case BERTH_KIND_STR: {
-        const char *text = berth_value_text(source, &nbytes);
-        return berth_str(tree, text, nbytes);
+        const char *text = berth_as_text(source, &nbytes);
+        return berth_make_str(tree, text, nbytes);
     }
     case BERTH_KIND_BYTES: {
-        const uint8_t *bytes = berth_value_bytes(source, &nbytes);
-        return berth_bytes(tree, bytes, nbytes);
+        const uint8_t *bytes = berth_as_bytes(source, &nbytes);
+        return berth_make_bytes(tree, bytes, nbytes);
     }
     case BERTH_KIND_DEVICE: {
         const char *type = bth_value_device(source, &index);
-        return berth_device(tree, type, index);
+        return berth_make_device(tree, type, index);
     }
     case BERTH_KIND_DTYPE:
-        return berth_dtype_value(tree, berth_value_dtype(source));
+        return berth_make_dtype(tree, berth_as_dtype(source));
     case BERTH_KIND_QSCHEME:
-        return berth_qscheme_value(tree, berth_value_qscheme(source));
+        return berth_make_qscheme(tree, berth_as_qscheme(source));
     case BERTH_KIND_LAYOUT:
-        return berth_layout_value(tree, berth_value_layout(source));
+        return berth_make_layout(tree, berth_as_layout(source));
     default:
         return make_global(copy, source);
     }
@@ -284,15 +284,15 @@ static berth_value *make(copying *copy, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
-        return berth_list(tree);
+        return berth_make_list(tree);
     case BERTH_KIND_DICT:
-        return berth_dict(tree);
+        return berth_make_dict(tree);
     case BERTH_KIND_ORDERED_DICT:
-        return berth_ordered_dict(tree);
+        return berth_make_ordered_dict(tree);
     case BERTH_KIND_COUNTER:
-        return berth_counter(tree);
+        return berth_make_counter(tree);
     case BERTH_KIND_SET:
-        return berth_set(tree);
+        return berth_make_set(tree);
     case BERTH_KIND_TUPLE:
         return make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
@@ -307,10 +307,10 @@ static berth_value *make(copying *copy, const berth_value *source)
     case BERTH_KIND_NESTED:
         return make_parts(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_parameter(tree, made_of(copy, part_of(source, 0)),
-                               source->flags & BTH_NODE_TRUE);
+        return berth_make_parameter(tree, made_of(copy, part_of(source, 0)),
+                                    source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_subclass(tree, made_of(copy, part_of(source, 0)), berth_none(tree));
+        return berth_make_subclass(tree, made_of(copy, part_of(source, 0)), berth_make_none(tree));
     case BERTH_KIND_CALL:
         return bth_call_value(tree, made_of(copy, part_of(source, 0)),
                               made_of(copy, part_of(source, 1)), bth_value_is_new_object(source));
@@ -442,7 +442,7 @@ static void fill(copying *copy, const berth_value *source)
 static void trim_tensor(copying *copy, const berth_value *source)
 {
     struct tensor_node *node = (struct tensor_node *)made_of(copy, source);
-    const berth_tensor *old = berth_value_tensor(source);
+    const berth_tensor *old = berth_as_tensor(source);
     berth_tensor *tensor = &node->tensor;
     berth_error error = {.code = BERTH_OK};
 

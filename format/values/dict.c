@@ -20,22 +20,22 @@ static berth_value *dict_new(berth_tree *tree, berth_kind kind)
     return &node->head;
 }
 
-berth_value *berth_dict(berth_tree *tree)
+berth_value *berth_make_dict(berth_tree *tree)
 {
     return dict_new(tree, BERTH_KIND_DICT);
 }
 
-berth_value *berth_ordered_dict(berth_tree *tree)
+berth_value *berth_make_ordered_dict(berth_tree *tree)
 {
     return dict_new(tree, BERTH_KIND_ORDERED_DICT);
 }
 
-berth_value *berth_counter(berth_tree *tree)
+berth_value *berth_make_counter(berth_tree *tree)
 {
     return bth_node_new(tree, BERTH_KIND_COUNTER, sizeof(struct dict_node));
 }
 
-berth_value *berth_set(berth_tree *tree)
+berth_value *berth_make_set(berth_tree *tree)
 {
     return bth_node_new(tree, BERTH_KIND_SET, sizeof(struct dict_node));
 }
@@ -248,7 +248,7 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
     struct table_entry *entry =
         is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key)) : NULL;
-    berth_value *node = entry ? entry->key : berth_str(tree, key, strlen(key));
+    berth_value *node = entry ? entry->key : berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
 }
 
@@ -256,7 +256,7 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
 
 berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
 {
-    berth_value *counter = berth_counter(tree);
+    berth_value *counter = berth_make_counter(tree);
     if (!counter || !dict)
         return counter;
     if (!bth_tree_owns(tree, dict, "the items of a Counter"))
@@ -291,7 +291,7 @@ static bool set_pair(berth_tree *tree, struct dict_node *node, const berth_value
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items)
 {
-    berth_value *dict = berth_ordered_dict(tree);
+    berth_value *dict = berth_make_ordered_dict(tree);
     if (!dict || !items)
         return dict;
     if (!bth_tree_owns(tree, items, "the items of an OrderedDict"))

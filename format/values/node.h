@@ -289,7 +289,7 @@ const struct text_node *bth_text_holder(const berth_value *value);
 
 /* ---- sequence.c ---- */
 
-/* Like berth_tuple, of items that are of the tree. */
+/* Like berth_make_tuple, of items that are of the tree. */
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);
 
 /* ---- keys.c ---- */

@@ -35,7 +35,7 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
     return &node->key.head;
 }
 
-berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
+berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
     if (!tree ||
         (n_items <= UINT32_MAX && !bth_tree_owns_all(tree, items, n_items, "an item of a tuple")))
@@ -45,7 +45,7 @@ berth_value *berth_tuple(berth_tree *tree, berth_value *const *items, size_t n_i
 
 /* ---- list ---- */
 
-berth_value *berth_list(berth_tree *tree)
+berth_value *berth_make_list(berth_tree *tree)
 {
     return bth_node_new(tree, BERTH_KIND_LIST, sizeof(struct list_node));
 }
@@ -143,7 +143,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 berth_value *bth_set_from(berth_tree *tree, berth_value *list)
 {
-    berth_value *set = berth_set(tree);
+    berth_value *set = berth_make_set(tree);
     if (!set || !list)
         return set;
     if (!bth_tree_owns(tree, list, "the items of a set"))
@@ -274,7 +274,7 @@ berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
     return &node->head;
 }
 
-berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank)
+berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank)
 {
     berth_value *items[BERTH_MAX_RANK];
     if (!tree)
@@ -285,13 +285,13 @@ berth_value *berth_size(berth_tree *tree, const int64_t *shape, int32_t rank)
         return NULL;
     }
     for (int32_t i = 0; i < rank; i++)
-        items[i] = berth_int(tree, shape[i]); /* no tuple holds one that could not be made */
-    berth_value *tuple = berth_tuple(tree, items, (size_t)rank);
+        items[i] = berth_make_int(tree, shape[i]); /* no tuple holds one that could not be made */
+    berth_value *tuple = berth_make_tuple(tree, items, (size_t)rank);
     return tuple ? bth_size_from(tree, tuple) : NULL;
 }
 
 /* SIZE: the array is made with the node where it can be one (rank <= 64). */
-const int64_t *berth_value_shape(const berth_value *value, int32_t *rank)
+const int64_t *berth_as_size(const berth_value *value, int32_t *rank)
 {
     *rank = 0;
     if (berth_value_kind(value) == BERTH_KIND_SPARSE) {

@@ -158,7 +158,7 @@ static int64_t n_parameters(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_LIST) /* older files */
         return (int64_t)berth_value_count(value);
-    const berth_tensor *tensor = berth_value_tensor(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
     return tensor ? berth_tensor_numel(tensor) : -1;
 }
 

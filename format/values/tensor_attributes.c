@@ -86,7 +86,7 @@ static bool is_good(const berth_value *attributes, char *problem, size_t problem
     for (size_t i = 0; i < berth_value_count(attributes); i++) {
         const berth_value *key = berth_value_key(attributes, i);
         size_t nbytes = 0;
-        const char *name = berth_value_text(key, &nbytes);
+        const char *name = berth_as_text(key, &nbytes);
         if (bth_node_kind(key) != BERTH_KIND_STR)
             (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
                            bth_kind_phrase(bth_node_kind(key)));

@@ -72,7 +72,7 @@ static struct text_node *text_new(berth_tree *tree, berth_kind kind, size_t nbyt
     return node;
 }
 
-berth_value *berth_str(berth_tree *tree, const char *text, size_t nbytes)
+berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
 {
     if (!tree)
         return NULL;
@@ -93,7 +93,7 @@ berth_value *berth_str(berth_tree *tree, const char *text, size_t nbytes)
     return &node->key.head;
 }
 
-berth_value *berth_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
+berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
 {
     if (!tree)
         return NULL;
@@ -166,7 +166,7 @@ berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
     if (!tree)
         return NULL;
     if (!bytes)
-        bytes = berth_bytes(tree, NULL, 0);
+        bytes = berth_make_bytes(tree, NULL, 0);
     if (!bytes || !bth_tree_owns(tree, bytes, "the bytes"))
         return NULL;
     if (bytes->kind != BERTH_KIND_BYTES) {
@@ -181,9 +181,9 @@ berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
     return &node->head;
 }
 
-berth_value *berth_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
+berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
 {
-    berth_value *inner = berth_bytes(tree, bytes, nbytes);
+    berth_value *inner = berth_make_bytes(tree, bytes, nbytes);
     return inner ? bth_bytearray_from(tree, inner) : NULL;
 }
 
@@ -195,7 +195,7 @@ static bool is_device_type(const char *type)
     return n > 0 && type[n] == '\0' && n < sizeof(((struct device_node *)0)->type);
 }
 
-berth_value *berth_device(berth_tree *tree, const char *type, int64_t index)
+berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
     if (!tree)
         return NULL;
@@ -298,13 +298,13 @@ static const char *text_of(const berth_value *value, size_t *nbytes)
     }
 }
 
-const char *berth_value_text(const berth_value *value, size_t *nbytes)
+const char *berth_as_text(const berth_value *value, size_t *nbytes)
 {
     size_t unasked;
     return text_of(value, nbytes ? nbytes : &unasked);
 }
 
-const uint8_t *berth_value_bytes(const berth_value *value, size_t *nbytes)
+const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)
 {
     const berth_value *bytes = value;
     if (berth_value_kind(value) == BERTH_KIND_BYTEARRAY)

@@ -53,7 +53,7 @@ const char *berth_kind_name(berth_kind kind)
 
 /* ---- making ---- */
 
-berth_value *berth_none(berth_tree *tree)
+berth_value *berth_make_none(berth_tree *tree)
 {
     if (!tree)
         return NULL;
@@ -62,7 +62,7 @@ berth_value *berth_none(berth_tree *tree)
     return tree->none;
 }
 
-berth_value *berth_bool(berth_tree *tree, bool value)
+berth_value *berth_make_bool(berth_tree *tree, bool value)
 {
     if (!tree)
         return NULL;
@@ -75,7 +75,7 @@ berth_value *berth_bool(berth_tree *tree, bool value)
     return *node;
 }
 
-berth_value *berth_int(berth_tree *tree, int64_t value)
+berth_value *berth_make_int(berth_tree *tree, int64_t value)
 {
     struct int_node *node = bth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node));
     if (!node)
@@ -96,7 +96,7 @@ static size_t shortest(const uint8_t *bytes, size_t nbytes)
     return nbytes;
 }
 
-berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
+berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
 {
     if (!tree)
         return NULL;
@@ -109,7 +109,7 @@ berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
         uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
         for (size_t i = nbytes; i-- > 0;)
             integer = integer << 8 | bytes[i];
-        return berth_int(tree, (int64_t)integer);
+        return berth_make_int(tree, (int64_t)integer);
     }
     struct big_node *node = bth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
     if (!node)
@@ -120,7 +120,7 @@ berth_value *berth_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
     return &node->head;
 }
 
-berth_value *berth_float(berth_tree *tree, double value)
+berth_value *berth_make_float(berth_tree *tree, double value)
 {
     struct float_node *node = bth_node_new_plain(tree, BERTH_KIND_FLOAT, BTH_FLOAT_NBYTES);
     if (!node)
@@ -129,7 +129,7 @@ berth_value *berth_float(berth_tree *tree, double value)
     return &node->head;
 }
 
-berth_value *berth_complex(berth_tree *tree, double real, double imaginary)
+berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary)
 {
     struct float_node *node = bth_node_new(tree, BERTH_KIND_COMPLEX, sizeof(*node));
     if (!node)
@@ -152,7 +152,7 @@ static berth_value *single(berth_tree *tree, berth_kind kind, berth_value **plac
     return *place;
 }
 
-berth_value *berth_dtype_value(berth_tree *tree, berth_dtype dtype)
+berth_value *berth_make_dtype(berth_tree *tree, berth_dtype dtype)
 {
     if (!tree)
         return NULL;
@@ -163,7 +163,7 @@ berth_value *berth_dtype_value(berth_tree *tree, berth_dtype dtype)
     return single(tree, BERTH_KIND_DTYPE, &tree->dtypes[dtype], (int)dtype);
 }
 
-berth_value *berth_qscheme_value(berth_tree *tree, berth_qscheme qscheme)
+berth_value *berth_make_qscheme(berth_tree *tree, berth_qscheme qscheme)
 {
     if (!tree)
         return NULL;
@@ -175,7 +175,7 @@ berth_value *berth_qscheme_value(berth_tree *tree, berth_qscheme qscheme)
     return single(tree, BERTH_KIND_QSCHEME, &tree->qschemes[qscheme], (int)qscheme);
 }
 
-berth_value *berth_layout_value(berth_tree *tree, berth_layout_kind layout)
+berth_value *berth_make_layout(berth_tree *tree, berth_layout_kind layout)
 {
     if (!tree)
         return NULL;
@@ -203,7 +203,7 @@ berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, bert
     return &node->head;
 }
 
-berth_value *berth_storage_value(berth_tree *tree, berth_storage *storage)
+berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
 {
     return bth_storage_value_as(tree, storage, berth_storage_dtype(storage));
 }
@@ -244,7 +244,7 @@ int bth_call_extend(berth_value *call, berth_value *const *items, size_t n)
     if (n == 0)
         return 0;
     if (!node->list_items)
-        node->list_items = berth_list(tree); /* to NULL nothing is appended */
+        node->list_items = berth_make_list(tree); /* to NULL nothing is appended */
     return bth_list_extend(node->list_items, items, n);
 }
 
@@ -257,7 +257,7 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
     if (n == 0)
         return 0;
     if (!node->dict_items)
-        node->dict_items = berth_dict(tree); /* as above */
+        node->dict_items = berth_make_dict(tree); /* as above */
     return bth_dict_extend(node->dict_items, items, n);
 }
 
@@ -268,12 +268,12 @@ static bool is(const berth_value *value, berth_kind kind)
     return value && value->kind == kind;
 }
 
-bool berth_value_bool(const berth_value *value)
+bool berth_as_bool(const berth_value *value)
 {
     return is(value, BERTH_KIND_BOOL) && value->flags & BTH_NODE_TRUE;
 }
 
-bool berth_value_int(const berth_value *value, int64_t *integer)
+bool berth_as_int(const berth_value *value, int64_t *integer)
 {
     *integer = 0;
     if (!is(value, BERTH_KIND_INT) || value->flags & BTH_NODE_BIG)
@@ -282,7 +282,7 @@ bool berth_value_int(const berth_value *value, int64_t *integer)
     return true;
 }
 
-const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes)
+const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes)
 {
     bool big = is(value, BERTH_KIND_INT) && value->flags & BTH_NODE_BIG;
     const struct big_node *node = (const struct big_node *)value;
@@ -291,7 +291,7 @@ const uint8_t *berth_value_bigint(const berth_value *value, size_t *nbytes)
     return big ? node->bytes : NULL;
 }
 
-double berth_value_float(const berth_value *value)
+double berth_as_float(const berth_value *value)
 {
     if (!is(value, BERTH_KIND_FLOAT) && !is(value, BERTH_KIND_COMPLEX))
         return 0;
@@ -303,19 +303,19 @@ double berth_value_imaginary(const berth_value *value)
     return is(value, BERTH_KIND_COMPLEX) ? ((const struct float_node *)value)->imaginary : 0;
 }
 
-berth_dtype berth_value_dtype(const berth_value *value)
+berth_dtype berth_as_dtype(const berth_value *value)
 {
     return is(value, BERTH_KIND_DTYPE) ? (berth_dtype)((const struct enum_node *)value)->value
                                        : BERTH_DTYPE_NONE;
 }
 
-berth_qscheme berth_value_qscheme(const berth_value *value)
+berth_qscheme berth_as_qscheme(const berth_value *value)
 {
     return is(value, BERTH_KIND_QSCHEME) ? (berth_qscheme)((const struct enum_node *)value)->value
                                          : BERTH_NOT_QUANTIZED;
 }
 
-berth_layout_kind berth_value_layout(const berth_value *value)
+berth_layout_kind berth_as_layout(const berth_value *value)
 {
     if (is(value, BERTH_KIND_LAYOUT))
         return (berth_layout_kind)((const struct enum_node *)value)->value;
@@ -324,7 +324,7 @@ berth_layout_kind berth_value_layout(const berth_value *value)
     return (berth_layout_kind)0;
 }
 
-berth_storage *berth_value_storage(const berth_value *value)
+berth_storage *berth_as_storage(const berth_value *value)
 {
     return is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->storage : NULL;
 }

@@ -103,14 +103,14 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict);       /* DIC
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
 berth_value *bth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
 
-/* Like berth_tensor_value, but all that it points to is the tree's, and is kept. */
+/* Like berth_make_tensor, but all that it points to is the tree's, and is kept. */
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 
-/* Like berth_sparse, but keeps the pointer shape (it lives in the tree). */
+/* Like berth_make_sparse, but keeps the pointer shape (it lives in the tree). */
 berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                               int32_t rank, berth_value *const *parts, bool is_coalesced);
 
-/* Like berth_storage_value, named by a class that may differ from the storage's (T3). */
+/* Like berth_make_storage, named by a class that may differ from the storage's (T3). */
 berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
 /* STORAGE: the dtype of the class that it was named by. */
 berth_dtype bth_value_storage_class(const berth_value *value);

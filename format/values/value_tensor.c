@@ -89,7 +89,7 @@ static bool own_storage(berth_tree *tree, berth_tensor *tensor)
     return tensor->storage != NULL;
 }
 
-berth_value *berth_tensor_value(berth_tree *tree, const berth_tensor *given)
+berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree)
         return NULL;
@@ -137,7 +137,7 @@ static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner
     return false;
 }
 
-berth_value *berth_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
+berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
 {
     if (!tree || !bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
         !can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
@@ -148,7 +148,7 @@ berth_value *berth_parameter(berth_tree *tree, berth_value *tensor, bool require
     return value;
 }
 
-berth_value *berth_subclass(berth_tree *tree, berth_value *tensor, berth_value *state)
+berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_value *state)
 {
     if (!tree || !bth_tree_owns(tree, tensor, "the tensor with attributes") ||
         !bth_tree_owns(tree, state, "the attributes of a tensor") ||
@@ -245,7 +245,7 @@ static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64
     if (!bth_tree_owns_all(tree, parts, (size_t)n, "a part of a sparse tensor"))
         return false;
     for (int i = 0; i < n; i++)
-        if (!(tensors[i] = berth_value_tensor(parts[i]))) {
+        if (!(tensors[i] = berth_as_tensor(parts[i]))) {
             bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a sparse tensor is %s, no tensor", i,
                           bth_kind_phrase(berth_value_kind(parts[i])));
             return false;
@@ -283,8 +283,8 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
     return &node->head;
 }
 
-berth_value *berth_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
-                          int32_t rank, berth_value *const *parts, bool is_coalesced)
+berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                               int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
     if (!tree)
         return NULL;
@@ -316,13 +316,13 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
     return offsets->rank == 1 && offsets->shape[0] == n;
 }
 
-berth_value *berth_nested(berth_tree *tree, berth_value *const parts[4])
+berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
     if (!tree || !parts || !bth_tree_owns_all(tree, parts, 4, "a part of a nested tensor"))
         return NULL;
     const berth_tensor *tensors[4];
     for (int i = 0; i < 4; i++)
-        if (!(tensors[i] = berth_value_tensor(parts[i]))) {
+        if (!(tensors[i] = berth_as_tensor(parts[i]))) {
             bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a nested tensor is %s, no tensor", i,
                           bth_kind_phrase(berth_value_kind(parts[i])));
             return NULL;
@@ -351,7 +351,7 @@ const berth_value *bth_value_plain(const berth_value *value)
     return value;
 }
 
-const berth_tensor *berth_value_tensor(const berth_value *value)
+const berth_tensor *berth_as_tensor(const berth_value *value)
 {
     const berth_value *plain = bth_value_plain(value);
     return berth_value_kind(plain) == BERTH_KIND_TENSOR

@@ -42,7 +42,7 @@ static void check_holds(const char *expected, size_t nbytes)
     cr_assert_eq(test_folder_count(folder), 1);
 }
 
-static berth_atomic_file *begin(uint64_t nbytes, const berth_call *call)
+static berth_atomic_file *begin(uint64_t nbytes, const berth_params *call)
 {
     berth_atomic_file *file;
     berth_error error;
@@ -55,7 +55,7 @@ static berth_atomic_file *begin(uint64_t nbytes, const berth_call *call)
 Test(atomic, a_file_appears_whole)
 {
     berth_stats stats;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     berth_atomic_file *file = begin(10, &call);
 
     cr_assert_eq(berth_atomic_write(file, "world", 5, 5, NULL), 0);
@@ -77,7 +77,7 @@ static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 /* X7 */
 Test(atomic, or_not_at_all)
 {
-    const berth_call call = {.progress = cancel};
+    const berth_params call = {.progress = cancel};
     berth_error error;
 
     berth_atomic_abort(begin(10, NULL));
@@ -271,7 +271,7 @@ static void check_untouched(enum meanwhile what, const char *temporary, berth_at
 Test(atomic, without_its_temporary_it_fails_and_touches_nothing_of_others)
 {
     static const char *const ends[] = {"commit", "abort", "cancel"};
-    const berth_call cancelled = {.progress = cancel};
+    const berth_params cancelled = {.progress = cancel};
     berth_error error;
 
     for (enum meanwhile what = REMOVED; what <= A_LINK; what++)

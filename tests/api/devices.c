@@ -93,15 +93,15 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
     berth_checkpoint *checkpoint;
     uintptr_t address = memory_of("simulated:1", weight, sizeof weight);
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *state = berth_dict(tree);
+    berth_value *state = berth_make_dict(tree);
     berth_storage *storage =
         berth_device_storage_new(tree, BERTH_FLOAT32, address, sizeof weight, "simulated:1", NULL);
 
     berth_dict_set(state, "weight",
-                   berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                            .rank = 2,
-                                                            .shape = shape,
-                                                            .storage = storage}));
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                           .rank = 2,
+                                                           .shape = shape,
+                                                           .storage = storage}));
     expect_good(berth_save_memory(&file, &nbytes, "model", state, NULL, &error));
     berth_device_memory_free("simulated:1", address);
     berth_tree_free(tree);
@@ -120,14 +120,14 @@ enum { BLOCK = 4096, N_SIZES = 40 };
 /* Sizes around those where a descriptor, a header or padding begins another block. */
 static berth_value *state_of_many_sizes(berth_tree *tree, uint8_t *bytes)
 {
-    berth_value *state = berth_dict(tree);
+    berth_value *state = berth_make_dict(tree);
     char name[16];
 
     for (int i = 0; i < N_SIZES; i++) {
         const int64_t n = (i % 4) * BLOCK + (i < N_SIZES / 2 ? i * 9 : BLOCK - i * 5);
         (void)snprintf(name, sizeof name, "t%d", i);
         berth_dict_set(state, name,
-                       berth_tensor_value(
+                       berth_make_tensor(
                            tree, &(berth_tensor){
                                      .dtype = BERTH_UINT8, .rank = 1, .shape = &n, .data = bytes}));
     }
@@ -144,9 +144,9 @@ Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
     berth_tree *tree = berth_tree_new(&error);
 
     expect_good(berth_config_patch("save.storage_alignment=4096", &error));
-    berth_plan *plan = berth_save_plan(NULL, state_of_many_sizes(tree, bytes), NULL, &error);
+    berth_plan *plan = berth_plan_new(NULL, state_of_many_sizes(tree, bytes), NULL, &error);
     cr_assert_not_null(plan, "%s", error.message);
-    for (size_t i = 0; berth_plan_record(plan, i, &record) == 0; i++) {
+    for (size_t i = 0; berth_plan_at(plan, i, &record) == 0; i++) {
         if (strncmp(record.name, "data/", 5) != 0)
             continue;
         cr_expect_eq(record.offset % BLOCK, 0, "%s at %zu", record.name, (size_t)record.offset);

@@ -17,7 +17,7 @@ static berth_checkpoint *opened(void)
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "load.unknown_globals=inert", NULL), 0);
     cr_assert_eq(berth_open(FIXTURE, &call, &checkpoint, &error), 0, "%s", error.message);

@@ -26,7 +26,7 @@ static inline void add(const char *name, berth_tensor tensor, int64_t n)
 {
     tensor.rank = 1;
     tensor.shape = &n;
-    berth_dict_set(state, name, berth_tensor_value(tree, &tensor));
+    berth_dict_set(state, name, berth_make_tensor(tree, &tensor));
 }
 
 static inline void set_up(void)
@@ -40,12 +40,12 @@ static inline void set_up(void)
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i * 0.37f;
     tree = berth_tree_new(NULL);
-    state = berth_ordered_dict(tree);
+    state = berth_make_ordered_dict(tree);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weights, WEIGHTS_NBYTES, NULL);
     add("weight", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, N_WEIGHTS);
     add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
     add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
-    berth_dict_set(state, "epoch", berth_int(tree, 7));
+    berth_dict_set(state, "epoch", berth_make_int(tree, 7));
     cr_assert_eq(berth_save_memory(&bytes, &expected_nbytes, NULL, state, NULL, &error), 0, "%s",
                  error.message);
     expected = bytes;

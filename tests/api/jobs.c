@@ -13,7 +13,7 @@
 
 TestSuite(jobs, .init = set_up, .fini = tear_down, .timeout = 60);
 
-static berth_job *begin(uint32_t flags, const berth_call *call)
+static berth_job *begin(uint32_t flags, const berth_params *call)
 {
     berth_job *job;
     berth_error error;
@@ -342,7 +342,7 @@ static int hold_progress(void *context, uint64_t done_nbytes, uint64_t total_nby
 
 static berth_job *begin_held(struct held_progress *progress, int answer)
 {
-    const berth_call call = {.progress = hold_progress, .progress_context = progress};
+    const berth_params call = {.progress = hold_progress, .progress_context = progress};
 
     *progress = (struct held_progress){.answer = answer};
     sem_init(&progress->reached, 0, 0);
@@ -439,7 +439,7 @@ Test(jobs, use_the_options_of_begin_and_fill_the_statistics)
     berth_error error;
     berth_config *config = berth_config_new(&error);
     berth_stats stats;
-    berth_call call = {.config = config, .stats = &stats};
+    berth_params call = {.config = config, .stats = &stats};
 
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
     berth_job *job = begin(BERTH_SAVE_SNAPSHOT, &call);
@@ -457,7 +457,7 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     char elsewhere[] = "/nowhere/model.pt";
     berth_job *job = (berth_job *)&job;
     berth_stats stats = {0};
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     berth_error error;
 
     cr_assert_eq(berth_save_begin(elsewhere, state, 0, &call, &job, &error), BERTH_E_NOT_FOUND);

@@ -17,8 +17,8 @@ static void set_up(void)
 {
     static const int64_t two_by_three[] = {2, 3}, three[] = {3};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree), *model = berth_ordered_dict(tree);
-    berth_value *steps = berth_list(tree);
+    berth_value *root = berth_make_dict(tree), *model = berth_make_ordered_dict(tree);
+    berth_value *steps = berth_make_list(tree);
     berth_storage *storage =
         berth_storage_new(tree, BERTH_FLOAT32, weight, sizeof weight, "cuda:1");
     berth_tensor whole = {
@@ -30,10 +30,10 @@ static void set_up(void)
     folder = test_folder_new();
     path = test_path(folder, "model.pt");
     berth_dict_set(model, "layer.weight",
-                   berth_parameter(tree, berth_tensor_value(tree, &whole), true));
-    berth_dict_set(model, "bias", berth_tensor_value(tree, &row));
-    berth_list_append(steps, berth_int(tree, 1));
-    berth_list_append(steps, berth_tensor_value(tree, &row));
+                   berth_make_parameter(tree, berth_make_tensor(tree, &whole), true));
+    berth_dict_set(model, "bias", berth_make_tensor(tree, &row));
+    berth_list_append(steps, berth_make_int(tree, 1));
+    berth_list_append(steps, berth_make_tensor(tree, &row));
     berth_dict_set(root, "model", model);
     berth_dict_set(root, "steps", steps);
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
@@ -70,7 +70,7 @@ Test(load, what_was_saved_is_found_by_name_and_by_path)
     cr_expect_eq(by_name->rank, 2);
     cr_expect_eq(by_name->shape[1], 3);
     cr_expect_arr_eq(berth_tensor_data(checkpoint, by_name, NULL), weight, sizeof weight);
-    cr_expect(berth_value_int(berth_find(checkpoint, "steps.0", NULL), &one));
+    cr_expect(berth_as_int(berth_find(checkpoint, "steps.0", NULL), &one));
     cr_expect_eq(one, 1);
     cr_expect_eq(berth_value_kind(berth_root(checkpoint)), BERTH_KIND_DICT);
     berth_close(checkpoint);
@@ -161,11 +161,11 @@ Test(load, an_empty_view_begins_where_its_storage_does)
                           .shape = none,
                           .storage_offset = INT64_MAX / 8,
                           .storage = storage};
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_named_tensor named;
     berth_error error;
 
-    berth_dict_set(root, "empty", berth_tensor_value(tree, &empty));
+    berth_dict_set(root, "empty", berth_make_tensor(tree, &empty));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
     berth_checkpoint *checkpoint = opened();
@@ -277,7 +277,7 @@ Test(load, what_is_missing_in_a_call_is_an_error)
     cr_expect_eq(berth_open_fd(-1, NULL, &checkpoint, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
     cr_expect_eq(berth_open_source(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_checkpoint_info(NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_get_info(NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_verify(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_null(berth_root(NULL));
@@ -287,7 +287,7 @@ Test(load, statistics_say_what_was_done)
 {
     berth_checkpoint *checkpoint;
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     cr_assert_eq(berth_open(path, &call, &checkpoint, NULL), 0);
     cr_expect_eq(stats.n_storages, 1);
@@ -305,7 +305,7 @@ Test(load, a_bad_file_fills_statistics_and_leaves_no_checkpoint)
 {
     berth_checkpoint *checkpoint = (berth_checkpoint *)path;
     berth_stats stats = {.n_requests = 99};
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     cr_assert_eq(truncate(path, 300), 0);
     cr_expect_lt(berth_open(path, &call, &checkpoint, NULL), 0);
@@ -327,7 +327,7 @@ Test(load, statistics_are_filled_however_early_it_fails)
     berth_checkpoint *checkpoint;
     berth_archive *archive;
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     memset(&stats, 0x55, sizeof stats);
     cr_expect_lt(berth_open("no/such/file", &call, &checkpoint, NULL), 0);
@@ -340,7 +340,7 @@ Test(load, statistics_are_filled_however_early_it_fails)
     expect_nothing_read(&stats);
     cr_expect_lt(berth_open_source(NULL, &call, &checkpoint, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(berth_fetch(NULL, NULL, &call, NULL), 0);
+    cr_expect_lt(berth_load(NULL, NULL, &call, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_verify("no/such/file", &call, NULL, NULL), 0);
     expect_nothing_read(&stats);
@@ -361,7 +361,7 @@ Test(load, statistics_of_records_say_what_opening_them_took)
     berth_archive *archive;
     berth_stats stats;
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.stats = &stats, .config = config};
+    berth_params call = {.stats = &stats, .config = config};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_archive_open(path, &call, &archive, NULL), 0);
@@ -397,7 +397,7 @@ Test(load, an_open_that_sums_everything_tells_how_far_it_is_and_can_be_cancelled
     uint64_t told = 0;
     berth_checkpoint *checkpoint;
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config, .progress = refuse, .progress_context = &told};
+    berth_params call = {.config = config, .progress = refuse, .progress_context = &told};
 
     cr_assert_eq(berth_config_apply(config, "load.check=data load.method=map", NULL), 0);
     cr_expect_eq(berth_open(path, &call, &checkpoint, NULL), BERTH_E_CANCELLED);
@@ -417,7 +417,7 @@ Test(load, saving_over_what_is_mapped_leaves_it_whole)
         berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "model.layer.weight"), NULL);
     berth_tree *tree = berth_tree_new(NULL);
 
-    cr_assert_eq(berth_save(path, berth_int(tree, 1), NULL, NULL), 0);
+    cr_assert_eq(berth_save(path, berth_make_int(tree, 1), NULL, NULL), 0);
     berth_tree_free(tree);
     cr_expect_arr_eq(data, weight, sizeof weight);
     expect_weight(checkpoint);

@@ -30,7 +30,7 @@ static void set_up(void)
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i * 0.37f;
     tree = berth_tree_new(NULL);
-    state = berth_ordered_dict(tree);
+    state = berth_make_ordered_dict(tree);
     static const int64_t whole[] = {200, 100}, row[] = {100}, none[] = {0}, few[] = {3};
     static const int64_t ints[] = {1, -2, INT64_MAX};
     berth_storage *storage =
@@ -41,11 +41,11 @@ static void set_up(void)
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = row, .storage = storage, .storage_offset = 500};
     const berth_tensor empty = {.dtype = BERTH_FLOAT64, .rank = 1, .shape = none, .data = ints};
     const berth_tensor steps = {.dtype = BERTH_INT64, .rank = 1, .shape = few, .data = ints};
-    berth_dict_set(state, "weight", berth_tensor_value(tree, &weight));
-    berth_dict_set(state, "tied", berth_tensor_value(tree, &tied));
-    berth_dict_set(state, "empty", berth_tensor_value(tree, &empty));
-    berth_dict_set(state, "steps", berth_tensor_value(tree, &steps));
-    berth_dict_set(state, "epoch", berth_int(tree, 7));
+    berth_dict_set(state, "weight", berth_make_tensor(tree, &weight));
+    berth_dict_set(state, "tied", berth_make_tensor(tree, &tied));
+    berth_dict_set(state, "empty", berth_make_tensor(tree, &empty));
+    berth_dict_set(state, "steps", berth_make_tensor(tree, &steps));
+    berth_dict_set(state, "epoch", berth_make_int(tree, 7));
 }
 
 static void tear_down(void)
@@ -207,7 +207,7 @@ static void check_sink(bool in_order, const char *options)
                                   .fail_from = UINT64_MAX};
     const berth_sink sink = {.write = collect, .context = &collector, .in_order = in_order};
     berth_stats stats;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     berth_error error;
 
     patch(options);
@@ -247,14 +247,14 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
     size_t nbytes;
     uint8_t *file = save_to_path(&nbytes);
     berth_error error;
-    berth_plan *plan = berth_save_plan(path, state, NULL, &error);
+    berth_plan *plan = berth_plan_new(path, state, NULL, &error);
     berth_record record;
     bool seen = false;
 
     cr_assert(plan, "%s", error.message);
     cr_assert_eq(berth_plan_nbytes(plan), nbytes);
     for (size_t i = 0; i < berth_plan_count(plan); i++) {
-        cr_assert_eq(berth_plan_record(plan, i, &record), 0);
+        cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_eq(memcmp(file + record.header_offset, "PK\3\4", 4), 0);
         if (strcmp(record.name, "data/0") == 0) {
             cr_assert_eq(record.nbytes, N_WEIGHTS * sizeof *weights);
@@ -281,7 +281,7 @@ static void check_part_of_a_checkpoint(const char *options)
     cr_assert_eq(berth_config_patch(options, &error), 0);
     cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
     berth_tree *other = berth_tree_new(NULL);
-    berth_value *dict = berth_dict(other);
+    berth_value *dict = berth_make_dict(other);
     berth_dict_set(dict, "tied", berth_value_compact(other, berth_find(whole, "tied", NULL)));
     cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
     berth_tree_free(other);
@@ -329,7 +329,7 @@ Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
 
     for (int i = 0; i < 2; i++) {
         struct progress progress = {.thread = pthread_self()};
-        const berth_call call = {.progress = note_progress, .progress_context = &progress};
+        const berth_params call = {.progress = note_progress, .progress_context = &progress};
         berth_error error;
         struct stat status;
         patch(options[i]);
@@ -345,7 +345,7 @@ Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
 Test(save, statistics_are_filled_on_success_and_on_failure)
 {
     berth_stats stats;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     berth_error error;
     struct stat status;
 
@@ -374,7 +374,7 @@ Test(save, a_configuration_of_the_call_decides_over_the_threads)
 {
     berth_error error;
     berth_config *config = berth_config_new(&error);
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
     size_t nbytes, other_nbytes;
 
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
@@ -414,8 +414,8 @@ Test(save, the_other_byte_order_swaps_elements)
 
     patch(OTHER_ORDER " io.chunk_nbytes=1001 io.threads=3");
     uint8_t *file = save_to_path(&nbytes);
-    berth_plan *plan = berth_save_plan(path, state, NULL, &error);
-    cr_assert_eq(berth_plan_record(plan, 4, &record), 0);
+    berth_plan *plan = berth_plan_new(path, state, NULL, &error);
+    cr_assert_eq(berth_plan_at(plan, 4, &record), 0);
     cr_assert_str_eq(record.name, "data/0");
     for (size_t i = 0; i < N_WEIGHTS; i++) {
         uint32_t plain, swapped;
@@ -434,7 +434,7 @@ Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
     const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
     berth_error error;
 
-    berth_dict_set(state, "odd", berth_tensor_value(tree, &odd));
+    berth_dict_set(state, "odd", berth_make_tensor(tree, &odd));
     cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
     patch(OTHER_ORDER);
     cr_assert_eq(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "%s", error.message);
@@ -460,7 +460,7 @@ Test(save, arguments_that_are_none_are_errors)
     cr_assert_eq(berth_save_memory(NULL, &nbytes, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_save_memory(&bytes, &nbytes, "a/b", state, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_null(bytes);
-    cr_assert_null(berth_save_plan(NULL, NULL, NULL, &error));
+    cr_assert_null(berth_plan_new(NULL, NULL, NULL, &error));
     cr_assert_eq(berth_plan_nbytes(NULL), 0);
     cr_assert_eq(berth_plan_count(NULL), 0);
     cr_assert_eq(test_folder_count(folder), 0);

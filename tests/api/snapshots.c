@@ -7,7 +7,7 @@
 
 TestSuite(snapshots, .init = set_up, .fini = tear_down, .timeout = 60);
 
-static berth_job *begin(const berth_call *call)
+static berth_job *begin(const berth_params *call)
 {
     berth_job *job;
     berth_error error;
@@ -76,7 +76,7 @@ static int hold(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 Test(snapshots, need_neither_tree_nor_tensors_after_begin)
 {
     struct hold held = {.held = false};
-    const berth_call call = {.progress = hold, .progress_context = &held};
+    const berth_params call = {.progress = hold, .progress_context = &held};
 
     sem_init(&held.reached, 0, 0);
     sem_init(&held.go_on, 0, 0);

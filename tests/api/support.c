@@ -12,7 +12,7 @@ Test(support, memory_is_counted_and_comes_back_to_zero)
     static const char text[1000] = {'x'};
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
-    berth_str(tree, text, sizeof text);
+    berth_make_str(tree, text, sizeof text);
     struct test_memory held = test_memory_seen();
     berth_tree_free(tree);
     struct test_memory after = test_memory_seen();

@@ -159,14 +159,14 @@ Test(layers, a_call_may_bring_its_own)
     cr_assert_eq(berth_config_apply(own, "load.check=none crc32_options=off", &error), 0);
     set("io.threads", "5");
     patch("load.check=data");
-    cr_assert_eq(bth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.load_check, BTH_CHECK_NONE);
     cr_assert_eq(config.save_compute_crc32, 0);
     cr_assert_eq(config.io_threads, 2, "a copy of what was in force");
-    cr_assert_eq(bth_config_resolve(&(berth_call){.config = NULL}, &config, &error), 0);
+    cr_assert_eq(bth_config_resolve(&(berth_params){.config = NULL}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 5);
     variable("BERTH_FORCE_IO_THREADS", "7");
-    cr_assert_eq(bth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 7, "forced wins over everything");
     cr_assert_eq(config.load_check, BTH_CHECK_NONE);
     berth_config_free(own);
@@ -182,7 +182,7 @@ Test(layers, one_s_own_configuration_is_changed_all_or_nothing)
     cr_assert_str_eq(error.message, "io.chunk_nbytes = 2GiB: must be 0 to 1GiB, 0: measured (in a "
                                     "configuration of its own)");
     error = (berth_error){0};
-    cr_assert_eq(bth_config_resolve(&(berth_call){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 0);
     cr_assert_eq(berth_config_apply(NULL, "debug=on", &error), BERTH_E_ARGUMENT);
     berth_config_free(own);
@@ -206,7 +206,7 @@ Test(environment, has_a_name_for_every_option)
     char name[80], forced[80], source[100];
 
     for (size_t i = 0; i < berth_config_count(); i++) {
-        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        cr_assert_eq(berth_config_at(i, &option, &error), 0);
         (void)snprintf(name, sizeof name, "BERTH_%s", option.name);
         (void)snprintf(forced, sizeof forced, "BERTH_FORCE_%s", option.name);
         for (char *c = name; *c; c++)

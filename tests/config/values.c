@@ -205,7 +205,7 @@ Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
         cr_assert_eq(berth_config_set(rows[i].name, option.initial, &error), 0);
     }
     for (size_t i = 0; i < berth_config_count(); i++) {
-        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        cr_assert_eq(berth_config_at(i, &option, &error), 0);
         n_later += *option.later != '\0';
     }
     cr_assert_eq(n_later, 1, "the options above are all that wait");
@@ -246,7 +246,7 @@ Test(values, every_option_is_described)
     cr_assert_eq(berth_config_count(), 26);
     for (size_t i = 0; i < berth_config_count(); i++) {
         bool unit_is_known = false;
-        cr_assert_eq(berth_config_option(i, &option, &error), 0);
+        cr_assert_eq(berth_config_at(i, &option, &error), 0);
         cr_assert(*option.name && *option.type && *option.bounds && *option.initial);
         cr_assert_gt(strlen(option.help), 20, "%s", option.name);
         cr_assert_eq(option.help[strlen(option.help) - 1], '.', "%s", option.name);
@@ -257,7 +257,7 @@ Test(values, every_option_is_described)
         cr_assert(unit_is_known, "%s", option.unit);
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
-    cr_assert_eq(berth_config_option(berth_config_count(), &option, &error), BERTH_E_NOT_FOUND);
+    cr_assert_eq(berth_config_at(berth_config_count(), &option, &error), BERTH_E_NOT_FOUND);
 }
 
 Test(values, have_the_documented_defaults)

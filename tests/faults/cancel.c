@@ -45,7 +45,7 @@ static int write_slowly(void *file, const void *buffer, size_t nbytes, uint64_t 
 
 static void save_in_all_ways(char *to)
 {
-    const berth_call call = {.progress = wait_a_little};
+    const berth_params call = {.progress = wait_a_little};
     const berth_new_record record = {.name = "data.pkl", .nbytes = N_BYTES, .data = bytes};
     berth_error error;
     const berth_sink sink = {.write = write_slowly, .context = &nowhere};
@@ -65,7 +65,7 @@ static void read_all(berth_checkpoint *checkpoint)
     expect(bias && berth_tensor_data(checkpoint, bias, &error), "data", &error);
     expect(berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0, "a copy", &error);
     expect(memcmp(copy, bytes, 100) == 0, "other bytes", &error);
-    expect(berth_fetch(checkpoint, NULL, NULL, &error) == 0, "a fetch", &error);
+    expect(berth_load(checkpoint, NULL, NULL, &error) == 0, "a fetch", &error);
 }
 
 static void load_in_all_ways(void)
@@ -132,7 +132,7 @@ static void save_table(void)
     const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 2, .shape = shape, .data = bytes};
     berth_error error;
 
-    expect(berth_save(table_path, berth_tensor_value(tree, &tensor), NULL, &error) == 0, "a table",
+    expect(berth_save(table_path, berth_make_tensor(tree, &tensor), NULL, &error) == 0, "a table",
            &error);
     berth_tree_free(tree);
 }

@@ -19,13 +19,13 @@ static int save_floats(float version, berth_error *error)
 {
     static const int64_t shape[] = {N_FLOATS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     for (int i = 0; i < N_FLOATS; i++)
         elements[i] = version;
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-    berth_dict_set(root, "a", berth_tensor_value(tree, &tensor));
-    berth_dict_set(root, "b", berth_tensor_value(tree, &tensor));
+    berth_dict_set(root, "a", berth_make_tensor(tree, &tensor));
+    berth_dict_set(root, "b", berth_make_tensor(tree, &tensor));
     int status = berth_save(path, root, NULL, error);
     berth_tree_free(tree);
     return status;
@@ -87,7 +87,7 @@ static int read_by(bool at_once, berth_error *error)
     if (berth_open(path, NULL, &checkpoint, error) < 0)
         return error->code;
     if (at_once)
-        (void)berth_fetch(checkpoint, NULL, NULL, error);
+        (void)berth_load(checkpoint, NULL, NULL, error);
     for (int i = 0; i < 2 && error->code == 0; i++) {
         const float *data =
             berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i]), error);

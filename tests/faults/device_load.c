@@ -76,7 +76,7 @@ static int load(void)
 
     if (status == 0)
         status = berth_choose_places(checkpoint, &as_they_were, 1, &error);
-    return status == 0 ? berth_fetch(checkpoint, NULL, NULL, &error) : status;
+    return status == 0 ? berth_load(checkpoint, NULL, NULL, &error) : status;
 }
 
 /* What failed once works the next time. */
@@ -85,7 +85,7 @@ static void load_again(void)
     berth_error again;
 
     cr_assert_eq(berth_choose_places(checkpoint, &as_they_were, 1, &again), 0, "%s", again.message);
-    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
+    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
     again = error;
     expect_all_as_they_were();
     error = again;

@@ -129,14 +129,14 @@ static void expect(bool good, const char *what, const berth_error *error)
 
 static berth_value *values_of(berth_tree *tree)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     for (int i = 0; i < N_TENSORS; i++)
         berth_dict_set(root, names[i],
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                .rank = 2,
-                                                                .shape = shapes[i],
-                                                                .data = elements}));
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                               .rank = 2,
+                                                               .shape = shapes[i],
+                                                               .data = elements}));
     return root;
 }
 
@@ -289,12 +289,12 @@ static void check_refused(void)
     expect_refused(berth_rows_release(rows, kept_ticket, &error), &error, REFUSED("row cache"));
     expect_refused(berth_rows_add(rows, shared, tensor, &table, &error), &error,
                    REFUSED("row cache"));
-    expect_refused(berth_rows_stats_of(rows, &stats, &error), &error, REFUSED("row cache"));
+    expect_refused(berth_rows_get_stats(rows, &stats, &error), &error, REFUSED("row cache"));
     expect_refused(berth_prefetch_wait(prefetch, &error), &error, REFUSED("prefetch"));
     expect_refused(berth_prefetch_advance(prefetch, tensor, &error), &error, REFUSED("prefetch"));
     expect_refused(berth_prefetch_advance_part(prefetch, tensor, 0, 1, &error), &error,
                    REFUSED("prefetch"));
-    expect_refused(berth_prefetch_stats_of(prefetch, &prefetch_stats, &error), &error,
+    expect_refused(berth_prefetch_get_stats(prefetch, &prefetch_stats, &error), &error,
                    REFUSED("prefetch"));
     berth_prefetch_cancel(prefetch);
 }
@@ -313,14 +313,14 @@ static void read_on(void)
     for (size_t i = 0; i < N_TENSORS; i++) {
         expect(berth_tensor_at(shared, i, &named, &error) == 0, "a name", &error);
         expect(strcmp(named.name, names[i]) == 0, named.name, NULL);
-        expect(berth_storage_stats_of(shared, named.tensor->storage, &stats, &error) == 0, "stats",
+        expect(berth_storage_get_stats(shared, named.tensor->storage, &stats, &error) == 0, "stats",
                &error);
     }
-    expect(berth_checkpoint_info(shared, &info, &error) == 0 && info.n_tensors == N_TENSORS, "info",
+    expect(berth_get_info(shared, &info, &error) == 0 && info.n_tensors == N_TENSORS, "info",
            &error);
     check_tensor(shared, N_TENSORS - 1, false);
     check_tensor(shared, N_TENSORS - 2, true);
-    expect(berth_fetch(shared, NULL, NULL, &error) == 0, "a fetch", &error);
+    expect(berth_load(shared, NULL, NULL, &error) == 0, "a fetch", &error);
     check_all(shared);
     expect(berth_archive_find(archive, "version", &record, &error) == 0, "a record", &error);
     expect(berth_archive_read(archive, &record, version, 1, 0, &error) == 0 && version[0] == '3',

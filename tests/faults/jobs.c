@@ -246,7 +246,7 @@ static int cancel_when_synced(void *context, uint64_t done_nbytes, uint64_t tota
 Test(job_faults, a_progress_function_is_heard_once_more_before_the_rename)
 {
     const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
-    const berth_call call = {.progress = cancel_when_synced};
+    const berth_params call = {.progress = cancel_when_synced};
     berth_error error;
 
     bth_system.fsync = note_fsync;

@@ -16,15 +16,15 @@ static void set_up(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     scene_set_up();
     elements = malloc(N_ELEMENTS * sizeof *elements);
     for (int i = 0; i < N_ELEMENTS; i++)
         elements[i] = (float)i;
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-    berth_dict_set(root, "a", berth_tensor_value(tree, &tensor));
-    berth_dict_set(root, "b", berth_tensor_value(tree, &tensor));
+    berth_dict_set(root, "a", berth_make_tensor(tree, &tensor));
+    berth_dict_set(root, "b", berth_make_tensor(tree, &tensor));
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);
 }
@@ -44,7 +44,7 @@ static const char *const all_options[] = {
     "load.mmap=off load.calculate_storage_offsets=off load.head_nbytes=1000",
     "load.method=read load.check=data io.threads=1 io.chunk_nbytes=65536",
     "load.method=read load.check=none io.threads=4 io.chunk_nbytes=65536",
-    /* From here on with berth_fetch. */
+    /* From here on with berth_load. */
     "load.method=read load.check=data io.threads=4 io.chunk_nbytes=65536",
     "load.method=direct io.threads=1 io.chunk_nbytes=65536",
     "load.method=auto io.threads=1",
@@ -104,13 +104,13 @@ static void fetch(berth_checkpoint *checkpoint, berth_error *error)
 {
     berth_error again;
 
-    if (!with_fetch || berth_fetch(checkpoint, NULL, NULL, error) == 0)
+    if (!with_fetch || berth_load(checkpoint, NULL, NULL, error) == 0)
         return;
     cr_assert_null(checkpoint->regions);
     for (size_t i = 0; i < checkpoint->n_storages; i++)
         cr_assert_null(atomic_load(&checkpoint->stored[i].memory));
     if (!is_for_ever)
-        cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
+        cr_assert_eq(berth_load(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
 }
 
 /* A range that is long where chunks are of 64 KiB: by workers. */
@@ -121,7 +121,7 @@ static void read_range(berth_checkpoint *checkpoint, berth_error *error)
     float *buffer = malloc(N * sizeof *buffer);
 
     if (found &&
-        berth_tensor_read(checkpoint, berth_value_tensor(found), FIRST, N, buffer, error) == 0)
+        berth_tensor_read(checkpoint, berth_as_tensor(found), FIRST, N, buffer, error) == 0)
         cr_assert_eq(memcmp(buffer, elements + FIRST, N * sizeof *buffer), 0);
     free(buffer);
 }
@@ -140,7 +140,7 @@ static int use_all(berth_error *error)
     for (int i = 0; i < 2 && error->code == 0; i++) {
         const berth_value *found = berth_find(checkpoint, names[i], error);
         const void *data =
-            found ? berth_tensor_data(checkpoint, berth_value_tensor(found), error) : NULL;
+            found ? berth_tensor_data(checkpoint, berth_as_tensor(found), error) : NULL;
         cr_assert(!data == (error->code < 0));
         if (data)
             cr_assert_eq(memcmp(data, elements, N_ELEMENTS * sizeof *elements), 0);
@@ -240,7 +240,7 @@ static int use_descriptor(int fd, berth_error *error)
     if (berth_open_fd(fd, NULL, &checkpoint, error) < 0)
         return error->code;
     const berth_value *found = berth_find(checkpoint, "b", error);
-    const berth_tensor *tensor = berth_value_tensor(found);
+    const berth_tensor *tensor = berth_as_tensor(found);
     for (int64_t first = 0; found && error->code == 0 && first < 500; first += 100)
         if (berth_tensor_read(checkpoint, tensor, first, 100, few, error) == 0)
             cr_assert_eq(memcmp(few, elements + first, sizeof few), 0);
@@ -347,15 +347,15 @@ static berth_checkpoint *open_names(void **saved)
     const berth_tensor tensor = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree), *below = berth_dict(tree);
-    berth_value *pair[] = {berth_int(tree, 1), berth_int(tree, 2)};
+    berth_value *root = berth_make_dict(tree), *below = berth_make_dict(tree);
+    berth_value *pair[] = {berth_make_int(tree, 1), berth_make_int(tree, 2)};
     berth_checkpoint *checkpoint;
     size_t nbytes;
 
     berth_dict_set(root, "a", below);
-    berth_dict_set(below, "b", berth_tensor_value(tree, &tensor));
-    berth_dict_set(root, "a.b", berth_tensor_value(tree, &tensor));
-    berth_dict_set_value(root, berth_tuple(tree, pair, 2), berth_int(tree, 5));
+    berth_dict_set(below, "b", berth_make_tensor(tree, &tensor));
+    berth_dict_set(root, "a.b", berth_make_tensor(tree, &tensor));
+    berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), berth_make_int(tree, 5));
     cr_assert_eq(berth_save_memory(saved, &nbytes, NULL, root, NULL, NULL), 0);
     berth_tree_free(tree);
     cr_assert_eq(berth_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);

@@ -67,7 +67,7 @@ static bool save_and_read(int closed)
     const void *data = berth_tensor_data(checkpoint, bias, &error);
     good = data && memcmp(data, bytes, 100) == 0 &&
            berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0 &&
-           memcmp(copy, bytes, 100) == 0 && berth_fetch(checkpoint, NULL, NULL, &error) == 0;
+           memcmp(copy, bytes, 100) == 0 && berth_load(checkpoint, NULL, NULL, &error) == 0;
     berth_close(checkpoint);
     good = good && berth_archive_open(path, NULL, &archive, &error) == 0;
     if (!good)

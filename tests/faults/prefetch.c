@@ -14,7 +14,7 @@ static void set_up(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char name[16];
 
     scene_set_up();
@@ -24,7 +24,7 @@ static void set_up(void)
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);
@@ -84,7 +84,7 @@ static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, bert
 
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        const berth_tensor *tensor = berth_value_tensor(berth_find(checkpoint, name, &unasked));
+        const berth_tensor *tensor = berth_as_tensor(berth_find(checkpoint, name, &unasked));
         if (tensor && berth_prefetch_advance(prefetch, tensor, &unasked) < 0 && error->code == 0)
             *error = unasked;
         const void *data = tensor ? berth_tensor_data(checkpoint, tensor, &unasked) : NULL;

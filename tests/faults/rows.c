@@ -17,7 +17,7 @@ static void set_up(void)
 {
     static const int64_t shape[] = {N_ROWS, N_COLUMNS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     scene_set_up();
     elements = malloc(N_ROWS * N_COLUMNS * sizeof *elements);
@@ -25,7 +25,7 @@ static void set_up(void)
         elements[i] = (float)i;
     berth_dict_set(
         root, "table",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);

@@ -78,21 +78,21 @@ static inline int save_values(const char *to, berth_error *error)
 
     if (!tree)
         return error->code;
-    berth_value *state = berth_ordered_dict(tree);
+    berth_value *state = berth_make_ordered_dict(tree);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, bytes, 16000, "cpu");
-    berth_value *view = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                 .rank = 2,
-                                                                 .shape = shape,
-                                                                 .stride = stride,
-                                                                 .storage = storage});
+    berth_value *view = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                .rank = 2,
+                                                                .shape = shape,
+                                                                .stride = stride,
+                                                                .storage = storage});
     berth_dict_set(state, "weight", view);
     berth_dict_set(state, "tied", view);
     berth_dict_set(
         state, "bias",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape + 1, .data = bytes}));
-    berth_dict_set(state, "epoch", berth_int(tree, 3));
+    berth_dict_set(state, "epoch", berth_make_int(tree, 3));
     int status = berth_save(to, state, NULL, error);
     berth_tree_free(tree);
     return status;
@@ -195,7 +195,7 @@ static inline bool direct_works(void)
 {
     berth_stats stats;
     berth_error error;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
 
     cr_assert_eq(berth_config_patch("save.method=direct", &error), 0, "%s", error.message);

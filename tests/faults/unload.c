@@ -55,7 +55,7 @@ static void *patch_and_stay(void *library)
 
 static void verify_with(void *library)
 {
-    int (*verify)(const char *, const berth_call *, berth_verdict *, berth_error *);
+    int (*verify)(const char *, const berth_params *, berth_verdict *, berth_error *);
     berth_error error;
 
     *(void **)&verify = find(library, "berth_verify");

@@ -23,10 +23,10 @@ static void set_up(void)
 {
     tree = berth_tree_new(NULL);
     other = berth_tree_new(NULL);
-    foreign_list = berth_list(other);
-    foreign_dict = berth_dict(other);
-    foreign_tuple = berth_tuple(other, (berth_value *[]){berth_int(other, 1)}, 1);
-    foreign_text = berth_str(other, "a", 1);
+    foreign_list = berth_make_list(other);
+    foreign_dict = berth_make_dict(other);
+    foreign_tuple = berth_make_tuple(other, (berth_value *[]){berth_make_int(other, 1)}, 1);
+    foreign_text = berth_make_str(other, "a", 1);
 }
 
 static void tear_down(void)
@@ -55,7 +55,7 @@ static void expect_error(int line, bool refused, int code, const char *message)
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_tensor_value(
+    return berth_make_tensor(
         tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
 }
 
@@ -77,20 +77,20 @@ static berth_value *long_table(int64_t rows, int64_t columns)
 Test(bad_arguments, of_nothing_nothing_is_made)
 {
     int64_t one = 1;
-    cr_expect_null(berth_tuple(NULL, NULL, 0));
+    cr_expect_null(berth_make_tuple(NULL, NULL, 0));
     cr_expect_null(bth_size_from(NULL, foreign_tuple));
-    cr_expect_null(berth_size(NULL, &one, 1));
+    cr_expect_null(berth_make_size(NULL, &one, 1));
     cr_expect_null(bth_bytes_from_latin1(NULL, foreign_text));
     cr_expect_null(bth_bytearray_from(NULL, NULL));
     cr_expect_null(bth_bytearray_from(NULL, foreign_text));
     cr_expect_null(bth_global(NULL, "a", 1, "b", 1));
     cr_expect_null(bth_call_value(NULL, foreign_text, foreign_tuple, false));
-    cr_expect_null(berth_nested(NULL, NULL));
-    cr_expect_null(berth_nested(tree, NULL));
-    cr_expect_null(berth_subclass(NULL, foreign_text, foreign_dict));
-    cr_expect_null(berth_parameter(NULL, foreign_text, true));
-    cr_expect_null(berth_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
-    cr_expect_null(berth_storage_value(NULL, NULL));
+    cr_expect_null(berth_make_nested(NULL, NULL));
+    cr_expect_null(berth_make_nested(tree, NULL));
+    cr_expect_null(berth_make_subclass(NULL, foreign_text, foreign_dict));
+    cr_expect_null(berth_make_parameter(NULL, foreign_text, true));
+    cr_expect_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
+    cr_expect_null(berth_make_storage(NULL, NULL));
     cr_expect_null(bth_inert_global(NULL, "a", 1, "b", 1));
     cr_expect_null(berth_storage_key(NULL));
     cr_expect_null(berth_storage_location(NULL));
@@ -120,10 +120,10 @@ Test(bad_arguments, no_shape_is_made_of_no_value)
 
 Test(bad_arguments, nothing_added_is_no_failure)
 {
-    berth_value *list = berth_list(tree), *call;
+    berth_value *list = berth_make_list(tree), *call;
 
-    call =
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0), false);
+    call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_make_tuple(tree, NULL, 0),
+                          false);
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
     cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
     cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
@@ -135,31 +135,33 @@ Test(bad_arguments, null_pointers_are_refused)
 {
     int64_t one = 1;
 
-    REFUSED(berth_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
-    REFUSED(berth_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
+    REFUSED(berth_make_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
+    REFUSED(berth_make_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
     REFUSED(bth_bytes_from_latin1(tree, NULL), BERTH_E_ARGUMENT, "the text is NULL");
-    REFUSED(berth_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
-    REFUSED(berth_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
+    REFUSED(berth_make_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
             "an integer of 0 bytes (1 to 255)");
-    REFUSED(berth_bigint(tree, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_bigint(tree, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
             "an integer of 256 bytes (1 to 255)");
-    REFUSED(berth_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is no device type");
-    REFUSED(berth_storage_value(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
-    REFUSED(berth_tensor_value(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
-    REFUSED(berth_size(tree, NULL, 1), BERTH_E_ARGUMENT, "a torch.Size of 1 items (0 to 64)");
-    REFUSED(berth_size(tree, &one, -1), BERTH_E_ARGUMENT, "a torch.Size of -1 items (0 to 64)");
-    REFUSED(berth_size(tree, &one, 65), BERTH_E_ARGUMENT, "a torch.Size of 65 items (0 to 64)");
-    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 1, NULL, false), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    REFUSED(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
+    REFUSED(berth_make_tensor(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
+    REFUSED(berth_make_size(tree, NULL, 1), BERTH_E_ARGUMENT, "a torch.Size of 1 items (0 to 64)");
+    REFUSED(berth_make_size(tree, &one, -1), BERTH_E_ARGUMENT,
+            "a torch.Size of -1 items (0 to 64)");
+    REFUSED(berth_make_size(tree, &one, 65), BERTH_E_ARGUMENT,
+            "a torch.Size of 65 items (0 to 64)");
+    REFUSED(berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 1, NULL, false), BERTH_E_ARGUMENT,
             "a sparse tensor of rank 1 without parts or shape");
-    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, NULL, 1, &foreign_text, false), BERTH_E_ARGUMENT,
-            "a sparse tensor of rank 1 without parts or shape");
-    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, -1, &foreign_text, false), BERTH_E_ARGUMENT,
-            "a sparse tensor of rank -1 without parts or shape");
-    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 65, &foreign_text, false), BERTH_E_ARGUMENT,
-            "a sparse tensor of rank 65 without parts or shape");
-    FAILS(berth_dict_set(berth_dict(tree), NULL, NULL), "the key is NULL");
-    FAILS(berth_value_set_state(berth_ordered_dict(tree), NULL), "the state is NULL");
-    FAILS(berth_set_add(berth_set(tree), NULL), "an item of a set is NULL");
+    REFUSED(berth_make_sparse(tree, BERTH_SPARSE_COO, NULL, 1, &foreign_text, false),
+            BERTH_E_ARGUMENT, "a sparse tensor of rank 1 without parts or shape");
+    REFUSED(berth_make_sparse(tree, BERTH_SPARSE_COO, &one, -1, &foreign_text, false),
+            BERTH_E_ARGUMENT, "a sparse tensor of rank -1 without parts or shape");
+    REFUSED(berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 65, &foreign_text, false),
+            BERTH_E_ARGUMENT, "a sparse tensor of rank 65 without parts or shape");
+    FAILS(berth_dict_set(berth_make_dict(tree), NULL, NULL), "the key is NULL");
+    FAILS(berth_value_set_state(berth_make_ordered_dict(tree), NULL), "the state is NULL");
+    FAILS(berth_set_add(berth_make_set(tree), NULL), "an item of a set is NULL");
 }
 
 Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
@@ -167,7 +169,7 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
     berth_storage *storage = berth_storage_new(other, BERTH_FLOAT32, numbers, 4, NULL);
     int64_t one = 1;
     berth_value *tensor =
-        berth_tensor_value(other, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage});
+        berth_make_tensor(other, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage});
 
     REFUSED(bth_counter_from(tree, foreign_dict), BERTH_E_ARGUMENT,
             "the items of a Counter is of another tree");
@@ -179,65 +181,66 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
             "the items of a torch.Size is of another tree");
     REFUSED(bth_bytes_from_latin1(tree, foreign_text), BERTH_E_ARGUMENT,
             "the text is of another tree");
-    REFUSED(bth_bytearray_from(tree, berth_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
+    REFUSED(bth_bytearray_from(tree, berth_make_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
             "the bytes is of another tree");
     REFUSED(bth_call_value(tree, foreign_text, foreign_tuple, false), BERTH_E_ARGUMENT,
             "what is called is of another tree");
-    REFUSED(bth_call_value(tree, berth_str(tree, "a", 1), foreign_tuple, false), BERTH_E_ARGUMENT,
-            "the arguments is of another tree");
-    REFUSED(berth_storage_value(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
-    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
+    REFUSED(bth_call_value(tree, berth_make_str(tree, "a", 1), foreign_tuple, false),
+            BERTH_E_ARGUMENT, "the arguments is of another tree");
+    REFUSED(berth_make_storage(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
+    REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
             BERTH_E_ARGUMENT, "the storage is of another tree");
-    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .scales = tensor}),
+    REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .scales = tensor}),
             BERTH_E_ARGUMENT, "scales is of another tree");
-    REFUSED(
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .zero_points = tensor}),
-        BERTH_E_ARGUMENT, "zero points is of another tree");
-    REFUSED(berth_parameter(tree, tensor, true), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .zero_points = tensor}),
+            BERTH_E_ARGUMENT, "zero points is of another tree");
+    REFUSED(berth_make_parameter(tree, tensor, true), BERTH_E_ARGUMENT,
             "the tensor of a Parameter is of another tree");
-    REFUSED(berth_subclass(tree, tensor, foreign_dict), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_subclass(tree, tensor, foreign_dict), BERTH_E_ARGUMENT,
             "the tensor with attributes is of another tree");
-    REFUSED(berth_subclass(tree, floats(1), foreign_dict), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_subclass(tree, floats(1), foreign_dict), BERTH_E_ARGUMENT,
             "the attributes of a tensor is of another tree");
-    REFUSED(berth_sparse(tree, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){tensor, tensor}, true),
-            BERTH_E_ARGUMENT, "a part of a sparse tensor is of another tree");
-    REFUSED(berth_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}), BERTH_E_ARGUMENT,
-            "a part of a nested tensor is of another tree");
-    FAILS(berth_value_set_state(berth_ordered_dict(tree), foreign_dict),
+    REFUSED(
+        berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){tensor, tensor}, true),
+        BERTH_E_ARGUMENT, "a part of a sparse tensor is of another tree");
+    REFUSED(berth_make_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}),
+            BERTH_E_ARGUMENT, "a part of a nested tensor is of another tree");
+    FAILS(berth_value_set_state(berth_make_ordered_dict(tree), foreign_dict),
           "the state is of another tree");
-    FAILS(berth_dict_set_value(berth_dict(tree), foreign_text, berth_int(tree, 1)),
+    FAILS(berth_dict_set_value(berth_make_dict(tree), foreign_text, berth_make_int(tree, 1)),
           "a dict's key is of another tree");
-    FAILS(berth_set_add(berth_set(tree), foreign_text), "an item of a set is of another tree");
+    FAILS(berth_set_add(berth_make_set(tree), foreign_text), "an item of a set is of another tree");
 }
 
 Test(bad_arguments, values_of_another_kind_are_refused)
 {
-    REFUSED(bth_counter_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_counter_from(tree, berth_make_list(tree)), BERTH_E_PICKLE,
             "a Counter made from a list, not a dict");
-    REFUSED(bth_ordered_dict_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_ordered_dict_from(tree, berth_make_dict(tree)), BERTH_E_PICKLE,
             "an OrderedDict made from a dict, not a list");
-    REFUSED(bth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    REFUSED(bth_set_from(tree, berth_make_dict(tree)), BERTH_E_PICKLE,
             "a set made from a dict, not a list");
-    REFUSED(bth_bytearray_from(tree, berth_str(tree, "a", 1)), BERTH_E_PICKLE,
+    REFUSED(bth_bytearray_from(tree, berth_make_str(tree, "a", 1)), BERTH_E_PICKLE,
             "a bytearray made from a str, not bytes");
-    REFUSED(bth_call_value(tree, berth_str(tree, "a", 1), berth_list(tree), false),
+    REFUSED(bth_call_value(tree, berth_make_str(tree, "a", 1), berth_make_list(tree), false),
             BERTH_E_ARGUMENT, "the arguments are a list, not a tuple");
-    REFUSED(berth_subclass(tree, berth_dict(tree), berth_dict(tree)), BERTH_E_ARGUMENT,
-            "a tensor with attributes around a dict");
-    REFUSED(
-        berth_nested(tree, (berth_value *[]){floats(1), berth_int(tree, 1), floats(1), floats(1)}),
-        BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
-    FAILS(bth_list_extend(berth_dict(tree), NULL, 0), "a dict is no list");
-    FAILS(berth_list_append(berth_set(tree), berth_int(tree, 1)), "a set is no list");
-    FAILS(berth_set_add(berth_list(tree), berth_int(tree, 1)), "a list is no set");
-    FAILS(berth_dict_set(berth_list(tree), "a", berth_int(tree, 1)), "a list is no dict");
-    FAILS(berth_value_set_state(berth_list(tree), berth_dict(tree)), "a list has no attributes");
+    REFUSED(berth_make_subclass(tree, berth_make_dict(tree), berth_make_dict(tree)),
+            BERTH_E_ARGUMENT, "a tensor with attributes around a dict");
+    REFUSED(berth_make_nested(
+                tree, (berth_value *[]){floats(1), berth_make_int(tree, 1), floats(1), floats(1)}),
+            BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
+    FAILS(bth_list_extend(berth_make_dict(tree), NULL, 0), "a dict is no list");
+    FAILS(berth_list_append(berth_make_set(tree), berth_make_int(tree, 1)), "a set is no list");
+    FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)), "a list is no set");
+    FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)), "a list is no dict");
+    FAILS(berth_value_set_state(berth_make_list(tree), berth_make_dict(tree)),
+          "a list has no attributes");
 }
 
 /* P3: what something was built from keeps its items. */
 Test(bad_arguments, a_dict_that_was_used_does_not_grow)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     berth_error error;
 
     cr_assert_not_null(bth_counter_from(tree, dict));
@@ -248,21 +251,20 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
 
 Test(bad_arguments, facts_that_are_none_are_refused)
 {
-    REFUSED(berth_dtype_value(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
-    REFUSED(berth_dtype_value(tree, (berth_dtype)-1), BERTH_E_ARGUMENT, "no such dtype: -1");
-    REFUSED(berth_qscheme_value(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_dtype(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
+    REFUSED(berth_make_dtype(tree, (berth_dtype)-1), BERTH_E_ARGUMENT, "no such dtype: -1");
+    REFUSED(berth_make_qscheme(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
             "no such quantization scheme: 0");
-    REFUSED(berth_qscheme_value(tree, (berth_qscheme)77), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_qscheme(tree, (berth_qscheme)77), BERTH_E_ARGUMENT,
             "no such quantization scheme: 77");
-    REFUSED(berth_layout_value(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT, "no such layout: 0");
-    REFUSED(berth_layout_value(tree, (berth_layout_kind)99), BERTH_E_ARGUMENT,
-            "no such layout: 99");
+    REFUSED(berth_make_layout(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT, "no such layout: 0");
+    REFUSED(berth_make_layout(tree, (berth_layout_kind)99), BERTH_E_ARGUMENT, "no such layout: 99");
     REFUSED(berth_storage_new(tree, (berth_dtype)99, numbers, 4, NULL), BERTH_E_ARGUMENT,
             "no such dtype: 99");
     REFUSED(berth_storage_new(tree, BERTH_UINT8, numbers, UINT64_MAX, NULL), BERTH_E_ARGUMENT,
             "a storage of 18446744073709551615 bytes holds no whole uint8");
-    REFUSED(berth_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
-    REFUSED(berth_device(tree, "a_type_of_thirty_two_characters_", 0), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    REFUSED(berth_make_device(tree, "a_type_of_thirty_two_characters_", 0), BERTH_E_ARGUMENT,
             "\"a_type_of_thirty_two_characters_\" is no device type");
 }
 
@@ -273,24 +275,25 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
 
     if (huge == 0)
         cr_skip_test("in 32 bits no count is so large");
-    berth_value *list = berth_list(tree), *dict = berth_dict(tree), *item = berth_int(tree, 1);
+    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree),
+                *item = berth_make_int(tree, 1);
 
     REFUSED(bth_tuple_of(tree, &item, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
-    REFUSED(berth_tuple(tree, NULL, huge), BERTH_E_UNSUPPORTED,
+    REFUSED(berth_make_tuple(tree, NULL, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
-    REFUSED(berth_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
+    REFUSED(berth_make_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
             "bytes of 4294967296 bytes (at most 4294967295)");
     REFUSED(bth_global(tree, "a", huge, "b", 1), BERTH_E_UNSUPPORTED, "a global's name of 1 bytes");
     REFUSED(bth_global(tree, "a", 1, "b", huge), BERTH_E_UNSUPPORTED,
             "a global's name of 4294967296 bytes");
-    list = berth_list(tree);
+    list = berth_make_list(tree);
     expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a list of more than 4294967295 items");
-    dict = berth_dict(tree);
+    dict = berth_make_dict(tree);
     expect_error(__LINE__, bth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
-    list = berth_set(tree);
+    list = berth_make_set(tree);
     expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
 }
@@ -298,12 +301,12 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
 /* As if so many values had been made. */
 Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
 {
-    (void)berth_list(tree);
+    (void)berth_make_list(tree);
     tree->n_ids = BTH_NO_ID;
-    REFUSED(berth_list(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
-    (void)berth_list(tree);
+    REFUSED(berth_make_list(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
+    (void)berth_make_list(tree);
     tree->n_ids = BTH_NO_ID;
-    REFUSED(berth_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
+    REFUSED(berth_make_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
     tree->storages.count = UINT32_MAX - 1;
     tree->storages.slots = bth_allocate_zeroed(32 * sizeof(uint64_t));
     tree->storages.slots_mask = 31;
@@ -339,19 +342,19 @@ Test(bad_arguments, tensors_without_what_they_need_are_refused)
     REFUSED(tensor_of(BERTH_DTYPE_NONE, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
     REFUSED(tensor_of((berth_dtype)99, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
     REFUSED(
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &one}),
+        berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &one}),
         BERTH_E_ARGUMENT, "a tensor of 4 bytes without data or storage");
-    REFUSED(berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_QINT8,
-                                                     .rank = 1,
-                                                     .shape = &one,
-                                                     .data = numbers,
-                                                     .qscheme = (berth_qscheme)77}),
+    REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_QINT8,
+                                                    .rank = 1,
+                                                    .shape = &one,
+                                                    .data = numbers,
+                                                    .qscheme = (berth_qscheme)77}),
             BERTH_E_TENSOR, "a tensor with an unknown quantization scheme");
     cr_expect_null(tensor_of(BERTH_DTYPE_NONE, 1, &one));
     cr_expect_eq(bth_tree_n_storages(tree), 0, "what is refused leaves no storage");
     berth_tree_free(tree);
     tree = berth_tree_new(NULL);
-    berth_value *empty = berth_tensor_value(
+    berth_value *empty = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &(int64_t){0}});
     cr_expect_not_null(empty, "without elements, no data are needed");
 }
@@ -359,7 +362,7 @@ Test(bad_arguments, tensors_without_what_they_need_are_refused)
 static berth_value *sparse(berth_layout_kind layout, const int64_t *shape, int32_t rank,
                            berth_value *a, berth_value *b, berth_value *c)
 {
-    return berth_sparse(tree, layout, shape, rank, (berth_value *[]){a, b, c}, false);
+    return berth_make_sparse(tree, layout, shape, rank, (berth_value *[]){a, b, c}, false);
 }
 
 #define DO_NOT_FIT "the parts of a sparse tensor do not fit its shape"
@@ -463,7 +466,7 @@ Test(bad_arguments, batches_and_dense_dimensions_must_agree)
 
 static berth_value *nested(berth_value *sizes, berth_value *strides, berth_value *offsets)
 {
-    return berth_nested(tree, (berth_value *[]){floats(1), sizes, strides, offsets});
+    return berth_make_nested(tree, (berth_value *[]){floats(1), sizes, strides, offsets});
 }
 
 Test(bad_arguments, parts_of_nested_tensors_that_do_not_agree_are_refused)
@@ -527,7 +530,7 @@ Test(bad_arguments, what_is_no_global_has_no_name)
 {
     const char *module = "a", *name = "b";
 
-    bth_value_global(berth_int(tree, 1), &module, &name);
+    bth_value_global(berth_make_int(tree, 1), &module, &name);
     cr_expect_null(module);
     cr_expect_null(name);
 }
@@ -535,12 +538,13 @@ Test(bad_arguments, what_is_no_global_has_no_name)
 /* P4: numbers that begin alike are not the same key. */
 Test(bad_arguments, numbers_that_are_alike_are_different_keys)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     uint8_t big[12] = {1, [8] = 1}, longer[12] = {1, [8] = 1, [9] = 1};
     berth_value *keys[] = {
-        berth_complex(tree, 1, 2),     berth_complex(tree, 1, 3),      berth_complex(tree, 2, 2),
-        berth_bigint(tree, big, 10),   berth_bigint(tree, longer, 11), berth_none(tree),
-        berth_device(tree, "cuda", 1),
+        berth_make_complex(tree, 1, 2),      berth_make_complex(tree, 1, 3),
+        berth_make_complex(tree, 2, 2),      berth_make_bigint(tree, big, 10),
+        berth_make_bigint(tree, longer, 11), berth_make_none(tree),
+        berth_make_device(tree, "cuda", 1),
     };
     size_t n = sizeof keys / sizeof *keys;
 
@@ -548,8 +552,8 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
         cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
     cr_expect_eq(berth_value_count(dict), n);
     cr_expect_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
-    cr_expect_eq(bth_dict_find_int(berth_dict(tree), 1), SIZE_MAX);
-    cr_expect_eq(bth_dict_find_int(berth_list(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int(berth_make_dict(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int(berth_make_list(tree), 1), SIZE_MAX);
 }
 
 /* ---- bytes ---- */
@@ -574,7 +578,7 @@ Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
 
 Test(bad_arguments, names_of_nothing_are_refused)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     bth_names *names;
     berth_error error;
     char *name, *path;

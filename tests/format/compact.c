@@ -44,7 +44,7 @@ static berth_value *view(berth_storage *storage, berth_dtype dtype, int64_t offs
     const berth_tensor tensor = {
         .dtype = dtype, .rank = 1, .shape = &n, .storage_offset = offset, .storage = storage};
 
-    return berth_tensor_value(from, &tensor);
+    return berth_make_tensor(from, &tensor);
 }
 
 static berth_storage *all_numbers(void)
@@ -54,7 +54,7 @@ static berth_storage *all_numbers(void)
 
 static const berth_tensor *tensor_of(const berth_value *value)
 {
-    const berth_tensor *tensor = berth_value_tensor(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
 
     cr_assert_not_null(tensor);
     return tensor;
@@ -86,7 +86,7 @@ Test(compact, strides_count)
                                   .stride = stride,
                                   .storage_offset = 500,
                                   .storage = all_numbers()};
-    const berth_tensor *tensor = tensor_of(compact(berth_tensor_value(from, &columns)));
+    const berth_tensor *tensor = tensor_of(compact(berth_make_tensor(from, &columns)));
 
     cr_expect_eq(tensor->storage->nbytes, 13 * 4, "2 * 1 + 1 * 10, and the last one");
     cr_expect_eq(tensor->storage->data, &numbers[500]);
@@ -96,7 +96,7 @@ Test(compact, strides_count)
 Test(compact, what_shared_a_storage_shares_it_still)
 {
     berth_storage *storage = all_numbers();
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     berth_list_append(list, view(storage, BERTH_FLOAT32, 300, 10));
     berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 10));
@@ -117,7 +117,7 @@ Test(compact, what_shared_a_storage_shares_it_still)
 Test(compact, elements_of_any_width_stay_aligned)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     berth_list_append(list, view(bytes, BERTH_UINT8, 21, 3));
     berth_list_append(list, view(bytes, BERTH_COMPLEX128, 4, 1));
@@ -136,7 +136,7 @@ Test(compact, elements_of_any_width_stay_aligned)
 Test(compact, the_last_unit_ends_with_the_storage)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     berth_list_append(list, view(bytes, BERTH_FLOAT64, 124, 1));
     berth_list_append(list, view(bytes, BERTH_UINT8, 1000, 1));
@@ -182,14 +182,14 @@ Test(compact, of_no_element_no_byte_is_kept)
 Test(compact, a_storage_that_is_a_value_stays_whole)
 {
     berth_storage *storage = all_numbers();
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 2));
-    berth_list_append(list, berth_storage_value(from, storage));
+    berth_list_append(list, berth_make_storage(from, storage));
     berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 0));
     const berth_value *made = compact(list);
     const berth_tensor *tensor = tensor_of(berth_value_item(made, 0));
-    cr_expect_eq(berth_value_storage(berth_value_item(made, 1)), tensor->storage);
+    cr_expect_eq(berth_as_storage(berth_value_item(made, 1)), tensor->storage);
     cr_expect_eq(tensor->storage->nbytes, sizeof numbers);
     cr_expect_eq(tensor->storage_offset, 900);
     cr_expect_eq(tensor_of(berth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
@@ -200,7 +200,7 @@ Test(compact, views_of_a_storage_share_what_they_use_of_it)
 {
     berth_storage *root = all_numbers();
     berth_storage *parts[2];
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     for (size_t i = 0; i < 2; i++) {
         parts[i] = berth_storage_new(from, BERTH_FLOAT32, numbers, 400, NULL);
@@ -258,14 +258,14 @@ Test(compact, bytes_that_are_not_in_memory_are_read_from_the_old_storage)
 
 static berth_value *text(const char *string)
 {
-    return berth_str(from, string, strlen(string));
+    return berth_make_str(from, string, strlen(string));
 }
 
 static berth_value *whole(berth_dtype dtype, int64_t n)
 {
     const berth_tensor tensor = {.dtype = dtype, .rank = 1, .shape = &n, .data = numbers};
 
-    return berth_tensor_value(from, &tensor);
+    return berth_make_tensor(from, &tensor);
 }
 
 static void put(berth_value *dict, const char *key, berth_value *value)
@@ -276,48 +276,48 @@ static void put(berth_value *dict, const char *key, berth_value *value)
 static void put_scalars(berth_value *dict)
 {
     static const uint8_t big[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-    berth_value *key[2] = {berth_complex(from, 1, -0.0), text("key")};
+    berth_value *key[2] = {berth_make_complex(from, 1, -0.0), text("key")};
 
-    put(dict, "none", berth_none(from));
-    put(dict, "true", berth_bool(from, true));
-    put(dict, "int", berth_int(from, -5));
-    put(dict, "big", berth_bigint(from, big, sizeof big));
-    put(dict, "float", berth_float(from, 0.1));
+    put(dict, "none", berth_make_none(from));
+    put(dict, "true", berth_make_bool(from, true));
+    put(dict, "int", berth_make_int(from, -5));
+    put(dict, "big", berth_make_bigint(from, big, sizeof big));
+    put(dict, "float", berth_make_float(from, 0.1));
     put(dict, "str", text("tied"));
     put(dict, "str again", berth_dict_get(dict, "str"));
-    put(dict, "bytes", berth_bytes(from, "\xff\0", 2));
+    put(dict, "bytes", berth_make_bytes(from, "\xff\0", 2));
     put(dict, "ascii", bth_bytes_from_latin1(from, text("ascii")));
-    put(dict, "bytearray", berth_bytearray(from, "abc", 3));
-    put(dict, "empty", berth_tuple(from, NULL, 0));
-    put(dict, "size", berth_size(from, (int64_t[]){2, 3}, 2));
-    put(dict, "device", berth_device(from, "cuda", 1));
-    put(dict, "dtype", berth_dtype_value(from, BERTH_BFLOAT16));
-    put(dict, "qscheme", berth_qscheme_value(from, BERTH_PER_TENSOR_AFFINE));
-    put(dict, "layout", berth_layout_value(from, BERTH_SPARSE_CSR));
-    berth_dict_set_value(dict, berth_tuple(from, key, 2), text("by a tuple"));
+    put(dict, "bytearray", berth_make_bytearray(from, "abc", 3));
+    put(dict, "empty", berth_make_tuple(from, NULL, 0));
+    put(dict, "size", berth_make_size(from, (int64_t[]){2, 3}, 2));
+    put(dict, "device", berth_make_device(from, "cuda", 1));
+    put(dict, "dtype", berth_make_dtype(from, BERTH_BFLOAT16));
+    put(dict, "qscheme", berth_make_qscheme(from, BERTH_PER_TENSOR_AFFINE));
+    put(dict, "layout", berth_make_layout(from, BERTH_SPARSE_CSR));
+    berth_dict_set_value(dict, berth_make_tuple(from, key, 2), text("by a tuple"));
 }
 
 static void put_containers(berth_value *dict)
 {
-    berth_value *set = berth_set(from), *counter = berth_counter(from);
-    berth_value *ordered = berth_ordered_dict(from), *metadata = berth_dict(from);
+    berth_value *set = berth_make_set(from), *counter = berth_make_counter(from);
+    berth_value *ordered = berth_make_ordered_dict(from), *metadata = berth_make_dict(from);
 
-    berth_set_add(set, berth_int(from, 3));
-    berth_dict_set(counter, "n", berth_int(from, 2));
-    put(metadata, "version", berth_int(from, 1));
+    berth_set_add(set, berth_make_int(from, 3));
+    berth_dict_set(counter, "n", berth_make_int(from, 2));
+    put(metadata, "version", berth_make_int(from, 1));
     berth_value_set_state(ordered, metadata);
     put(ordered, "metadata again", metadata);
     put(dict, "set", set);
     put(dict, "counter", counter);
     put(dict, "ordered", ordered);
-    put(dict, "list", berth_list(from));
+    put(dict, "list", berth_make_list(from));
 }
 
 static void put_inert(berth_value *dict)
 {
     berth_value *callable = bth_inert_global(from, "my", 2, "Thing", 5);
     berth_value *arguments[] = {whole(BERTH_INT8, 4), dict};
-    berth_value *call = bth_call_value(from, callable, berth_tuple(from, arguments, 2), true);
+    berth_value *call = bth_call_value(from, callable, berth_make_tuple(from, arguments, 2), true);
     berth_value *pair[] = {text("key"), call};
 
     bth_call_extend(call, arguments, 1);
@@ -339,7 +339,7 @@ static berth_value *quantized(void)
                            .zero_points = whole(BERTH_INT64, 2),
                            .axis = 1};
 
-    return berth_tensor_value(from, &tensor);
+    return berth_make_tensor(from, &tensor);
 }
 
 static void put_tensors(berth_value *dict)
@@ -347,21 +347,21 @@ static void put_tensors(berth_value *dict)
     const int64_t two[] = {1, 3}, n = 3;
     const berth_tensor indices = {.dtype = BERTH_INT64, .rank = 2, .shape = two, .data = numbers};
     const berth_tensor meta = {.dtype = BERTH_FLOAT16, .rank = 1, .shape = &n, .flags = BERTH_META};
-    berth_value *parts[] = {berth_tensor_value(from, &indices), whole(BERTH_FLOAT32, 3)};
+    berth_value *parts[] = {berth_make_tensor(from, &indices), whole(BERTH_FLOAT32, 3)};
     const int64_t sizes[] = {1, 1};
     const berth_tensor table = {.dtype = BERTH_INT64, .rank = 2, .shape = sizes, .data = numbers};
-    berth_value *nested[] = {whole(BERTH_FLOAT32, 1), berth_tensor_value(from, &table),
-                             berth_tensor_value(from, &table), whole(BERTH_INT64, 1)};
-    berth_value *state = berth_dict(from);
+    berth_value *nested[] = {whole(BERTH_FLOAT32, 1), berth_make_tensor(from, &table),
+                             berth_make_tensor(from, &table), whole(BERTH_INT64, 1)};
+    berth_value *state = berth_make_dict(from);
 
     put(state, "tag", parts[1]);
-    put(dict, "meta", berth_tensor_value(from, &meta));
+    put(dict, "meta", berth_make_tensor(from, &meta));
     put(dict, "quantized", quantized());
-    put(dict, "sparse", berth_sparse(from, BERTH_SPARSE_COO, (int64_t[]){9}, 1, parts, true));
-    put(dict, "nested", berth_nested(from, nested));
-    put(dict, "parameter", berth_parameter(from, whole(BERTH_FLOAT32, 5), true));
-    put(dict, "subclass", berth_subclass(from, whole(BERTH_FLOAT32, 6), state));
-    put(dict, "storage", berth_storage_value(from, all_numbers()));
+    put(dict, "sparse", berth_make_sparse(from, BERTH_SPARSE_COO, (int64_t[]){9}, 1, parts, true));
+    put(dict, "nested", berth_make_nested(from, nested));
+    put(dict, "parameter", berth_make_parameter(from, whole(BERTH_FLOAT32, 5), true));
+    put(dict, "subclass", berth_make_subclass(from, whole(BERTH_FLOAT32, 6), state));
+    put(dict, "storage", berth_make_storage(from, all_numbers()));
 }
 
 static void check_same_pickle(const berth_value *a, const berth_value *b)
@@ -384,7 +384,7 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
 /* With nothing to leave out, the same pickle: of every kind, with all that is shared. */
 Test(compact, every_kind_of_value_is_the_same)
 {
-    berth_value *dict = berth_dict(from);
+    berth_value *dict = berth_make_dict(from);
 
     put_scalars(dict);
     put_containers(dict);
@@ -399,16 +399,16 @@ Test(compact, plain_values_are_values_too)
 {
     int64_t integer;
 
-    cr_expect(berth_value_int(compact(berth_int(from, 7)), &integer));
+    cr_expect(berth_as_int(compact(berth_make_int(from, 7)), &integer));
     cr_expect_eq(integer, 7);
-    cr_expect_eq(berth_value_kind(compact(berth_none(from))), BERTH_KIND_NONE);
+    cr_expect_eq(berth_value_kind(compact(berth_make_none(from))), BERTH_KIND_NONE);
 }
 
 /* Not None in its place. */
 Test(compact, what_is_not_there_is_not_there)
 {
-    berth_value *call =
-        bth_call_value(from, bth_global(from, "a", 1, "B", 1), berth_tuple(from, NULL, 0), false);
+    berth_value *call = bth_call_value(from, bth_global(from, "a", 1, "B", 1),
+                                       berth_make_tuple(from, NULL, 0), false);
     const berth_value *made = compact(call);
 
     cr_expect_null(berth_value_list_items(made));
@@ -418,14 +418,14 @@ Test(compact, what_is_not_there_is_not_there)
 
 Test(compact, attributes_of_a_tensor_may_hold_it)
 {
-    berth_value *state = berth_dict(from);
-    berth_value *tensor = berth_subclass(from, whole(BERTH_FLOAT32, 2), state);
+    berth_value *state = berth_make_dict(from);
+    berth_value *tensor = berth_make_subclass(from, whole(BERTH_FLOAT32, 2), state);
 
     put(state, "self", tensor);
     const berth_value *made = compact(tensor);
     cr_expect_eq(berth_dict_get(berth_value_state(made), "self"), made);
     berth_value *pair[] = {tensor, tensor};
-    berth_value_set_state(tensor, berth_tuple(from, pair, 2));
+    berth_value_set_state(tensor, berth_make_tuple(from, pair, 2));
     made = compact(tensor);
     cr_expect_eq(berth_value_item(berth_value_state(made), 1), made);
 }
@@ -436,9 +436,9 @@ Test(compact, depth_costs_no_stack)
     berth_value *value = whole(BERTH_FLOAT32, 1);
 
     for (int i = 0; i < 300000; i++) {
-        berth_value *list = berth_list(from);
+        berth_value *list = berth_make_list(from);
         berth_list_append(list, value);
-        value = berth_tuple(from, &list, 1);
+        value = berth_make_tuple(from, &list, 1);
     }
     value = compact(value);
     for (int i = 0; i < 300000; i++)
@@ -449,11 +449,11 @@ Test(compact, depth_costs_no_stack)
 /* P3: 2^100 paths, 100 nodes. */
 Test(compact, what_is_shared_is_made_once)
 {
-    berth_value *value = berth_list(from), *pair[2];
+    berth_value *value = berth_make_list(from), *pair[2];
 
     for (int i = 0; i < 100; i++) {
         pair[0] = pair[1] = value;
-        value = berth_tuple(from, pair, 2);
+        value = berth_make_tuple(from, pair, 2);
     }
     size_t before = bth_tree_n_ids(to);
     const berth_value *made = compact(value);
@@ -463,7 +463,7 @@ Test(compact, what_is_shared_is_made_once)
 
 Test(compact, the_tree_may_be_the_values_own)
 {
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
 
     for (int i = 0; i < 20; i++)
         berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 10 * i, 3));
@@ -485,13 +485,13 @@ Test(compact, of_nothing_or_of_a_failed_tree_fails)
 {
     berth_error error;
 
-    cr_expect_null(berth_value_compact(NULL, berth_none(from)));
+    cr_expect_null(berth_value_compact(NULL, berth_make_none(from)));
     cr_expect_null(berth_value_compact(to, NULL));
     cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the value is NULL");
     berth_tree_free(to);
     to = berth_tree_new(NULL);
-    berth_value *list = berth_list(from);
+    berth_value *list = berth_make_list(from);
     cr_expect_lt(berth_list_append(list, NULL), 0);
     cr_expect_null(berth_value_compact(to, list));
     cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
@@ -508,7 +508,7 @@ Test(compact, without_memory_is_told)
     tear_down();
     test_memory_watch();
     from = berth_tree_new(NULL);
-    value = berth_dict(from);
+    value = berth_make_dict(from);
     put_tensors(value);
     put_containers(value);
     put_inert(value);
@@ -540,8 +540,10 @@ Test(compact, after_the_first_failure_nothing_is_made)
     test_memory_watch();
     from = berth_tree_new(NULL);
     memset(long_text, 'a', sizeof long_text);
-    berth_value *dict = berth_dict(from), *key = berth_str(from, long_text, sizeof long_text);
-    berth_value *inner = berth_tuple(from, &key, 1), *outer = berth_tuple(from, &inner, 1);
+    berth_value *dict = berth_make_dict(from),
+                *key = berth_make_str(from, long_text, sizeof long_text);
+    berth_value *inner = berth_make_tuple(from, &key, 1),
+                *outer = berth_make_tuple(from, &inner, 1);
     cr_assert_eq(berth_dict_set_value(dict, outer, inner), 0);
     for (uint64_t nth = 1; code == BERTH_E_MEMORY; nth++) {
         cr_assert_lt(nth, 1000);

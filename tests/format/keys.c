@@ -26,18 +26,18 @@ TestSuite(keys, .init = set_up, .fini = tear_down);
 
 static berth_value *text(const char *string)
 {
-    return berth_str(tree, string, strlen(string));
+    return berth_make_str(tree, string, strlen(string));
 }
 
 static berth_value *tuple2(berth_value *a, berth_value *b)
 {
     berth_value *items[2] = {a, b};
-    return berth_tuple(tree, items, 2);
+    return berth_make_tuple(tree, items, 2);
 }
 
 static berth_value *tuple1(berth_value *a)
 {
-    return berth_tuple(tree, &a, 1);
+    return berth_make_tuple(tree, &a, 1);
 }
 
 /* 2^70, as an int and negated. */
@@ -55,80 +55,80 @@ struct row {
 static size_t make_rows(struct row *rows)
 {
     static const int64_t sizes[2] = {1, 2};
-    berth_value *nan_value = berth_float(tree, NAN);
+    berth_value *nan_value = berth_make_float(tree, NAN);
     const struct row all[] = {
-        {1, berth_int(tree, 1)},
-        {1, berth_bool(tree, true)},
-        {1, berth_float(tree, 1.0)},
-        {1, berth_complex(tree, 1.0, 0.0)},
-        {1, berth_complex(tree, 1.0, -0.0)},
-        {2, berth_int(tree, 0)},
-        {2, berth_bool(tree, false)},
-        {2, berth_float(tree, 0.0)},
-        {2, berth_float(tree, -0.0)},
-        {2, berth_complex(tree, -0.0, 0.0)},
-        {3, berth_bigint(tree, power, 9)},
-        {3, berth_float(tree, 0x1p70)},
-        {3, berth_complex(tree, 0x1p70, 0.0)},
-        {4, berth_bigint(tree, negative_power, 9)},
-        {4, berth_float(tree, -0x1p70)},
-        {5, berth_bigint(tree, power_and_one, 9)},
-        {6, berth_float(tree, INFINITY)},
-        {7, berth_float(tree, -INFINITY)},
-        {8, berth_float(tree, 1.5)},
-        {8, berth_complex(tree, 1.5, 0.0)},
-        {9, berth_complex(tree, 1.5, 2.0)},
-        {9, berth_complex(tree, 1.5, 2.0)},
-        {10, berth_complex(tree, 0.0, 2.0)},
-        {10, berth_complex(tree, -0.0, 2.0)},
+        {1, berth_make_int(tree, 1)},
+        {1, berth_make_bool(tree, true)},
+        {1, berth_make_float(tree, 1.0)},
+        {1, berth_make_complex(tree, 1.0, 0.0)},
+        {1, berth_make_complex(tree, 1.0, -0.0)},
+        {2, berth_make_int(tree, 0)},
+        {2, berth_make_bool(tree, false)},
+        {2, berth_make_float(tree, 0.0)},
+        {2, berth_make_float(tree, -0.0)},
+        {2, berth_make_complex(tree, -0.0, 0.0)},
+        {3, berth_make_bigint(tree, power, 9)},
+        {3, berth_make_float(tree, 0x1p70)},
+        {3, berth_make_complex(tree, 0x1p70, 0.0)},
+        {4, berth_make_bigint(tree, negative_power, 9)},
+        {4, berth_make_float(tree, -0x1p70)},
+        {5, berth_make_bigint(tree, power_and_one, 9)},
+        {6, berth_make_float(tree, INFINITY)},
+        {7, berth_make_float(tree, -INFINITY)},
+        {8, berth_make_float(tree, 1.5)},
+        {8, berth_make_complex(tree, 1.5, 0.0)},
+        {9, berth_make_complex(tree, 1.5, 2.0)},
+        {9, berth_make_complex(tree, 1.5, 2.0)},
+        {10, berth_make_complex(tree, 0.0, 2.0)},
+        {10, berth_make_complex(tree, -0.0, 2.0)},
         {11, nan_value},
         {11, nan_value},
-        {12, berth_float(tree, NAN)},
-        {13, berth_complex(tree, NAN, 1)},
+        {12, berth_make_float(tree, NAN)},
+        {13, berth_make_complex(tree, NAN, 1)},
         {14, text("1")},
         {14, text("1")},
-        {15, berth_bytes(tree, "1", 1)},
+        {15, berth_make_bytes(tree, "1", 1)},
         {15, bth_bytes_from_latin1(tree, text("1"))},
         {16, text("")},
-        {17, berth_bytes(tree, "", 0)},
-        {18, berth_none(tree)},
-        {18, berth_none(tree)},
-        {19, berth_tuple(tree, NULL, 0)},
-        {20, tuple1(berth_int(tree, 1))},
-        {20, tuple1(berth_float(tree, 1.0))},
-        {20, tuple1(berth_bool(tree, true))},
-        {20, berth_size(tree, sizes, 1)},
-        {21, tuple2(berth_int(tree, 1), berth_int(tree, 2))},
-        {21, berth_size(tree, sizes, 2)},
-        {22, tuple1(tuple1(berth_int(tree, 1)))},
-        {22, tuple1(berth_size(tree, sizes, 1))},
+        {17, berth_make_bytes(tree, "", 0)},
+        {18, berth_make_none(tree)},
+        {18, berth_make_none(tree)},
+        {19, berth_make_tuple(tree, NULL, 0)},
+        {20, tuple1(berth_make_int(tree, 1))},
+        {20, tuple1(berth_make_float(tree, 1.0))},
+        {20, tuple1(berth_make_bool(tree, true))},
+        {20, berth_make_size(tree, sizes, 1)},
+        {21, tuple2(berth_make_int(tree, 1), berth_make_int(tree, 2))},
+        {21, berth_make_size(tree, sizes, 2)},
+        {22, tuple1(tuple1(berth_make_int(tree, 1)))},
+        {22, tuple1(berth_make_size(tree, sizes, 1))},
         {23, tuple1(text("1"))},
         {23, tuple1(text("1"))},
-        {24, tuple1(berth_bytes(tree, "1", 1))},
+        {24, tuple1(berth_make_bytes(tree, "1", 1))},
         {25, tuple1(nan_value)},
         {25, tuple1(nan_value)},
-        {26, tuple1(berth_float(tree, NAN))},
-        {27, berth_dtype_value(tree, BERTH_FLOAT32)},
-        {27, berth_dtype_value(tree, BERTH_FLOAT32)},
-        {28, berth_dtype_value(tree, BERTH_FLOAT64)},
-        {29, berth_device(tree, "cuda", 1)},
-        {29, berth_device(tree, "cuda", 1)},
-        {30, berth_device(tree, "cuda", 0)},
-        {31, berth_device(tree, "cuda", -1)},
-        {32, tuple1(berth_device(tree, "cuda", 0))},
-        {32, tuple1(berth_device(tree, "cuda", 0))},
+        {26, tuple1(berth_make_float(tree, NAN))},
+        {27, berth_make_dtype(tree, BERTH_FLOAT32)},
+        {27, berth_make_dtype(tree, BERTH_FLOAT32)},
+        {28, berth_make_dtype(tree, BERTH_FLOAT64)},
+        {29, berth_make_device(tree, "cuda", 1)},
+        {29, berth_make_device(tree, "cuda", 1)},
+        {30, berth_make_device(tree, "cuda", 0)},
+        {31, berth_make_device(tree, "cuda", -1)},
+        {32, tuple1(berth_make_device(tree, "cuda", 0))},
+        {32, tuple1(berth_make_device(tree, "cuda", 0))},
         {90, tuple2(text("longer than what is short"), tuple2(text("a"), tuple1(text("b"))))},
         {90, tuple2(text("longer than what is short"), tuple2(text("a"), tuple1(text("b"))))},
         {91, tuple2(text("longer than what is short"), tuple2(text("a"), tuple1(text("c"))))},
         {33, text("cuda:1")},
-        {34, berth_int(tree, INT64_MIN)},
-        {34, berth_float(tree, -0x1p63)},
-        {35, berth_float(tree, 0x1p63)},
-        {36, berth_int(tree, INT64_MAX)},
-        {37, berth_float(tree, 0x1.8p1000)},
-        {38, berth_float(tree, -0x1.fffffffffffffp1023)},
-        {39, berth_float(tree, 0.1)},
-        {40, berth_complex(tree, 1, NAN)},
+        {34, berth_make_int(tree, INT64_MIN)},
+        {34, berth_make_float(tree, -0x1p63)},
+        {35, berth_make_float(tree, 0x1p63)},
+        {36, berth_make_int(tree, INT64_MAX)},
+        {37, berth_make_float(tree, 0x1.8p1000)},
+        {38, berth_make_float(tree, -0x1.fffffffffffffp1023)},
+        {39, berth_make_float(tree, 0.1)},
+        {40, berth_make_complex(tree, 1, NAN)},
     };
     memcpy(rows, all, sizeof(all));
     return sizeof(all) / sizeof(*all);
@@ -141,11 +141,11 @@ static void expect_classes(int filling)
     size_t n = make_rows(rows);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
-            berth_value *dict = berth_dict(tree);
+            berth_value *dict = berth_make_dict(tree);
             for (int k = 0; k < filling; k++)
-                berth_dict_set_value(dict, berth_int(tree, 1000 + k), berth_none(tree));
-            cr_assert_eq(berth_dict_set_value(dict, rows[i].key, berth_none(tree)), 0);
-            cr_assert_eq(berth_dict_set_value(dict, rows[j].key, berth_bool(tree, true)), 0);
+                berth_dict_set_value(dict, berth_make_int(tree, 1000 + k), berth_make_none(tree));
+            cr_assert_eq(berth_dict_set_value(dict, rows[i].key, berth_make_none(tree)), 0);
+            cr_assert_eq(berth_dict_set_value(dict, rows[j].key, berth_make_bool(tree, true)), 0);
             bool equal = berth_value_count(dict) == (size_t)filling + 1;
             cr_assert_eq(equal, rows[i].class == rows[j].class, "rows %zu and %zu", i, j);
         }
@@ -164,35 +164,36 @@ Test(keys, are_equal_as_in_python_in_a_large_dict)
 
 Test(keys, that_repeat_keep_the_place_and_the_first_key_and_take_the_new_value)
 {
-    berth_value *dict = berth_dict(tree), *one = berth_int(tree, 1);
+    berth_value *dict = berth_make_dict(tree), *one = berth_make_int(tree, 1);
     berth_dict_set_value(dict, one, text("first"));
     berth_dict_set(dict, "a", text("second"));
-    berth_dict_set_value(dict, berth_bool(tree, true), text("third"));
+    berth_dict_set_value(dict, berth_make_bool(tree, true), text("third"));
     berth_value *key = berth_value_key(dict, 1);
     berth_dict_set(dict, "a", text("fourth"));
     cr_assert_eq(berth_value_count(dict), 2);
     cr_assert_eq(berth_value_key(dict, 0), one);
     cr_assert_eq(berth_value_key(dict, 1), key);
-    cr_assert_str_eq(berth_value_text(berth_value_item(dict, 0), NULL), "third");
-    cr_assert_str_eq(berth_value_text(berth_value_item(dict, 1), NULL), "fourth");
+    cr_assert_str_eq(berth_as_text(berth_value_item(dict, 0), NULL), "third");
+    cr_assert_str_eq(berth_as_text(berth_value_item(dict, 1), NULL), "fourth");
 }
 
 Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     char name[32];
     for (int i = 0; i < 10000; i++) {
         snprintf(name, sizeof(name), "key %d", i);
-        cr_assert_eq(berth_dict_set(dict, name, berth_int(tree, i)), 0);
-        cr_assert_eq(berth_dict_set_value(dict, berth_int(tree, i), berth_int(tree, -i)), 0);
+        cr_assert_eq(berth_dict_set(dict, name, berth_make_int(tree, i)), 0);
+        cr_assert_eq(berth_dict_set_value(dict, berth_make_int(tree, i), berth_make_int(tree, -i)),
+                     0);
     }
     cr_assert_eq(berth_value_count(dict), 20000);
     for (int i = 0; i < 10000; i++) {
         int64_t found;
         snprintf(name, sizeof(name), "key %d", i);
-        cr_assert(berth_value_int(berth_dict_get(dict, name), &found) && found == i);
+        cr_assert(berth_as_int(berth_dict_get(dict, name), &found) && found == i);
         cr_assert_eq(bth_dict_find_int(dict, i), 2 * (size_t)i + 1);
-        cr_assert_str_eq(berth_value_text(berth_value_key(dict, 2 * (size_t)i), NULL), name);
+        cr_assert_str_eq(berth_as_text(berth_value_key(dict, 2 * (size_t)i), NULL), name);
     }
     cr_assert_null(berth_dict_get(dict, "key 10000"));
     cr_assert_eq(bth_dict_find_int(dict, 10000), SIZE_MAX);
@@ -200,8 +201,8 @@ Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
 
 Test(keys, found_as_ints_are_ints)
 {
-    berth_value *dict = berth_dict(tree);
-    berth_dict_set_value(dict, berth_bool(tree, true), berth_none(tree));
+    berth_value *dict = berth_make_dict(tree);
+    berth_dict_set_value(dict, berth_make_bool(tree, true), berth_make_none(tree));
     cr_assert_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
 }
 
@@ -209,7 +210,7 @@ static void expect_refused(berth_value *key, const char *message)
 {
     berth_error error;
     cr_assert_not_null(key);
-    cr_assert_lt(berth_dict_set_value(berth_dict(tree), key, berth_none(tree)), 0);
+    cr_assert_lt(berth_dict_set_value(berth_make_dict(tree), key, berth_make_none(tree)), 0);
     berth_tree_error(tree, &error);
     cr_assert_str_eq(error.message, message);
     berth_tree_free(tree);
@@ -220,27 +221,27 @@ Test(keys, that_python_cannot_hash_are_refused_by_name)
 {
     const float data[1] = {0};
     const berth_tensor one = {.dtype = BERTH_FLOAT32, .data = data};
-    expect_refused(berth_tensor_value(tree, &one), "a tensor cannot be a dict key");
-    expect_refused(berth_parameter(tree, berth_tensor_value(tree, &one), true),
+    expect_refused(berth_make_tensor(tree, &one), "a tensor cannot be a dict key");
+    expect_refused(berth_make_parameter(tree, berth_make_tensor(tree, &one), true),
                    "a Parameter cannot be a dict key");
-    expect_refused(berth_list(tree), "a list cannot be a dict key");
-    expect_refused(berth_dict(tree), "a dict cannot be a dict key");
-    expect_refused(berth_set(tree), "a set cannot be a dict key");
-    expect_refused(berth_bytearray(tree, "", 0), "a bytearray cannot be a dict key");
-    expect_refused(tuple2(berth_int(tree, 1), tuple1(tuple1(berth_list(tree)))),
+    expect_refused(berth_make_list(tree), "a list cannot be a dict key");
+    expect_refused(berth_make_dict(tree), "a dict cannot be a dict key");
+    expect_refused(berth_make_set(tree), "a set cannot be a dict key");
+    expect_refused(berth_make_bytearray(tree, "", 0), "a bytearray cannot be a dict key");
+    expect_refused(tuple2(berth_make_int(tree, 1), tuple1(tuple1(berth_make_list(tree)))),
                    "a list cannot be a dict key");
 }
 
 Test(keys, of_sets_follow_the_same_rules)
 {
-    berth_value *set = berth_set(tree), *one = berth_int(tree, 1);
+    berth_value *set = berth_make_set(tree), *one = berth_make_int(tree, 1);
     berth_error error;
     cr_assert_eq(berth_set_add(set, one), 0);
-    cr_assert_eq(berth_set_add(set, berth_float(tree, 1)), 0);
+    cr_assert_eq(berth_set_add(set, berth_make_float(tree, 1)), 0);
     cr_assert_eq(berth_set_add(set, text("a")), 0);
     cr_assert_eq(berth_value_count(set), 2);
     cr_assert_eq(berth_value_item(set, 0), one);
-    cr_assert_lt(berth_set_add(set, berth_list(tree)), 0);
+    cr_assert_lt(berth_set_add(set, berth_make_list(tree)), 0);
     berth_tree_error(tree, &error);
     cr_assert_str_eq(error.message, "a list cannot be in a set");
 }
@@ -248,12 +249,12 @@ Test(keys, of_sets_follow_the_same_rules)
 /* P3, P4: 2^200 items, were they walked as a tree; compared with an equal one of other nodes. */
 Test(keys, doubled_by_memo_take_linear_time, .timeout = 60)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     for (int copy = 0; copy < 2; copy++) {
-        berth_value *key = berth_int(tree, 7);
+        berth_value *key = berth_make_int(tree, 7);
         for (int i = 0; i < 200; i++)
             key = tuple2(key, key);
-        cr_assert_eq(berth_dict_set_value(dict, key, berth_int(tree, copy)), 0);
+        cr_assert_eq(berth_dict_set_value(dict, key, berth_make_int(tree, copy)), 0);
     }
     cr_assert_eq(berth_value_count(dict), 1);
 }
@@ -261,12 +262,12 @@ Test(keys, doubled_by_memo_take_linear_time, .timeout = 60)
 /* P3: no recursion, however deep a tuple is. */
 Test(keys, a_million_levels_deep_are_hashed, .timeout = 60)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     for (int copy = 0; copy < 2; copy++) {
-        berth_value *key = berth_none(tree);
+        berth_value *key = berth_make_none(tree);
         for (int i = 0; i < 1000000; i++)
             key = tuple1(key);
-        cr_assert_eq(berth_dict_set_value(dict, key, berth_int(tree, copy)), 0);
+        cr_assert_eq(berth_dict_set_value(dict, key, berth_make_int(tree, copy)), 0);
     }
     cr_assert_eq(berth_value_count(dict), 1);
 }
@@ -277,11 +278,12 @@ Test(keys, of_many_megabytes_used_a_hundred_thousand_times_take_linear_time, .ti
     enum { NBYTES = 1 << 24 };
     char *bytes = calloc(1, NBYTES);
     memset(bytes, 'k', NBYTES);
-    berth_value *first = berth_str(tree, bytes, NBYTES), *second = berth_str(tree, bytes, NBYTES);
-    berth_value *dict = berth_dict(tree);
-    berth_dict_set_value(dict, first, berth_none(tree));
+    berth_value *first = berth_make_str(tree, bytes, NBYTES),
+                *second = berth_make_str(tree, bytes, NBYTES);
+    berth_value *dict = berth_make_dict(tree);
+    berth_dict_set_value(dict, first, berth_make_none(tree));
     for (int i = 0; i < 100000; i++)
-        berth_dict_set_value(dict, second, berth_none(tree));
+        berth_dict_set_value(dict, second, berth_make_none(tree));
     cr_assert_eq(berth_value_count(dict), 1);
     cr_assert_eq(berth_value_key(dict, 0), first);
     free(bytes);
@@ -294,7 +296,7 @@ Test(keys, a_chain_of_tuples_stays_within_64_bytes_a_level)
     berth_tree_free(tree);
     test_memory_watch();
     tree = berth_tree_new(NULL);
-    berth_value *key = berth_none(tree), *dict = berth_dict(tree);
+    berth_value *key = berth_make_none(tree), *dict = berth_make_dict(tree);
     for (int i = 0; i < DEPTH; i++)
         key = tuple1(key);
     cr_assert_eq(berth_dict_set_value(dict, key, key), 0);
@@ -327,12 +329,12 @@ static const char *numbered(uint32_t number, char text[16])
 
 static void expect_two_keys(const char *a, const char *b, int filling)
 {
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     for (int k = 0; k < filling; k++)
-        berth_dict_set_value(dict, berth_int(tree, 1000 + k), berth_none(tree));
-    cr_assert_eq(berth_dict_set(dict, a, berth_none(tree)), 0);
+        berth_dict_set_value(dict, berth_make_int(tree, 1000 + k), berth_make_none(tree));
+    cr_assert_eq(berth_dict_set(dict, a, berth_make_none(tree)), 0);
     cr_expect_null(berth_dict_get(dict, b), "%s is not %s", b, a);
-    cr_assert_eq(berth_dict_set(dict, b, berth_bool(tree, true)), 0);
+    cr_assert_eq(berth_dict_set(dict, b, berth_make_bool(tree, true)), 0);
     cr_expect_eq(berth_value_count(dict), (size_t)filling + 2);
     cr_expect_eq(berth_value_kind(berth_dict_get(dict, a)), BERTH_KIND_NONE);
     cr_expect_eq(berth_value_kind(berth_dict_get(dict, b)), BERTH_KIND_BOOL);

@@ -32,14 +32,14 @@ TestSuite(names, .init = set_up, .fini = tear_down);
 
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
-    return berth_tensor_value(
-        tree, &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return berth_make_tensor(tree,
+                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
 }
 
 static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
 {
     const int64_t shape[2] = {rows, columns};
-    return berth_tensor_value(
+    return berth_make_tensor(
         tree, &(berth_tensor){.dtype = dtype, .rank = 2, .shape = shape, .data = data});
 }
 
@@ -50,7 +50,7 @@ static berth_value *tensor(void)
 
 static berth_value *text(const char *string)
 {
-    return berth_str(tree, string, strlen(string));
+    return berth_make_str(tree, string, strlen(string));
 }
 
 /* Of a tree that was made without a failure. */
@@ -67,7 +67,7 @@ static void expect_list(const char *expected)
     for (size_t i = 0; i < bth_names_count(names); i++) {
         char *name, *path;
         cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
-        cr_assert_not_null(berth_value_tensor(bth_names_value(names, i)));
+        cr_assert_not_null(berth_as_tensor(bth_names_value(names, i)));
         snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
         bth_release(name);
         bth_release(path);
@@ -92,15 +92,16 @@ static void expect_found(const char *name, const berth_value *value)
 
 Test(names, join_dict_keys_and_list_indices_with_dots)
 {
-    berth_value *root = berth_dict(tree), *list = berth_list(tree), *inner = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
+                *inner = berth_make_dict(tree);
     berth_value *a = tensor(), *b = tensor(), *c = tensor();
     berth_dict_set(root, "model.weight", a);
     berth_dict_set(root, "state", inner);
-    berth_dict_set_value(inner, berth_int(tree, -7), list);
-    berth_list_append(list, berth_none(tree));
+    berth_dict_set_value(inner, berth_make_int(tree, -7), list);
+    berth_list_append(list, berth_make_none(tree));
     berth_list_append(list, b);
-    berth_list_append(list, berth_tuple(tree, &c, 1));
-    berth_dict_set(root, "step", berth_int(tree, 3));
+    berth_list_append(list, berth_make_tuple(tree, &c, 1));
+    berth_dict_set(root, "step", berth_make_int(tree, 3));
     walk(root);
     expect_list("model.weight ['model.weight']\n"
                 "state.-7.1 ['state'][-7][1]\n"
@@ -116,7 +117,7 @@ Test(names, join_dict_keys_and_list_indices_with_dots)
 
 Test(names, that_two_tensors_share_are_shown_as_paths_and_refused)
 {
-    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
     berth_value *first = tensor(), *second = tensor();
     berth_dict_set(root, "a.b", first);
     berth_dict_set(root, "a", inner);
@@ -134,9 +135,9 @@ Test(names, that_two_tensors_share_are_shown_as_paths_and_refused)
 
 Test(names, of_a_str_and_an_int_key_are_told_apart)
 {
-    berth_value *root = berth_dict(tree), *first = tensor(), *second = tensor();
+    berth_value *root = berth_make_dict(tree), *first = tensor(), *second = tensor();
     berth_dict_set(root, "1", first);
-    berth_dict_set_value(root, berth_int(tree, 1), second);
+    berth_dict_set_value(root, berth_make_int(tree, 1), second);
     walk(root);
     expect_list("['1'] ['1']\n[1] [1]\n");
     expect_not_found("1", BERTH_E_AMBIGUOUS, "\"1\" is the name of two values: ['1'] and [1]");
@@ -148,13 +149,13 @@ Test(names, of_a_str_and_an_int_key_are_told_apart)
 Test(names, that_cannot_be_said_are_shown_as_paths)
 {
     static const char surrogate[] = "\xed\xa0\x80";
-    berth_value *root = berth_dict(tree), *item = tensor(), *nul = tensor();
-    berth_dict_set_value(root, berth_str(tree, "a\0b", 3), nul);
-    berth_dict_set_value(root, berth_str(tree, "a\0c", 3), tensor());
-    berth_dict_set_value(root, berth_str(tree, surrogate, 3), tensor());
+    berth_value *root = berth_make_dict(tree), *item = tensor(), *nul = tensor();
+    berth_dict_set_value(root, berth_make_str(tree, "a\0b", 3), nul);
+    berth_dict_set_value(root, berth_make_str(tree, "a\0c", 3), tensor());
+    berth_dict_set_value(root, berth_make_str(tree, surrogate, 3), tensor());
     berth_dict_set(root, "", tensor());
     berth_dict_set(root, "[0]", tensor());
-    berth_dict_set_value(root, berth_int(tree, 0), item);
+    berth_dict_set_value(root, berth_make_int(tree, 0), item);
     berth_dict_set(root, ".x", tensor());
     berth_dict_set(root, "\xed\x9f\xbf", tensor()); /* U+D7FF is no surrogate */
     walk(root);
@@ -172,12 +173,12 @@ Test(names, that_cannot_be_said_are_shown_as_paths)
 
 Test(names, of_other_values_can_be_ambiguous_too_but_a_tensor_goes_first)
 {
-    berth_value *root = berth_dict(tree), *inner = berth_dict(tree), *listed = tensor();
-    berth_dict_set(root, "a.b", berth_int(tree, 1));
+    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree), *listed = tensor();
+    berth_dict_set(root, "a.b", berth_make_int(tree, 1));
     berth_dict_set(root, "a", inner);
-    berth_dict_set(inner, "b", berth_int(tree, 2));
-    berth_dict_set(root, "x.y", berth_int(tree, 1));
-    berth_dict_set(root, "x", inner = berth_dict(tree));
+    berth_dict_set(inner, "b", berth_make_int(tree, 2));
+    berth_dict_set(root, "x.y", berth_make_int(tree, 1));
+    berth_dict_set(root, "x", inner = berth_make_dict(tree));
     berth_dict_set(inner, "y", listed);
     walk(root);
     expect_not_found("a.b", BERTH_E_AMBIGUOUS,
@@ -188,10 +189,10 @@ Test(names, of_other_values_can_be_ambiguous_too_but_a_tensor_goes_first)
 /* P3: doubling by sharing makes 2^40 paths; each container is entered once. */
 Test(names, enter_a_shared_container_once, .timeout = 60)
 {
-    berth_value *value = berth_list(tree), *leaf = tensor();
+    berth_value *value = berth_make_list(tree), *leaf = tensor();
     berth_list_append(value, leaf);
     for (int i = 0; i < 40; i++) {
-        berth_value *outer = berth_list(tree);
+        berth_value *outer = berth_make_list(tree);
         berth_list_append(outer, value);
         berth_list_append(outer, value);
         value = outer;
@@ -206,7 +207,7 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
 
 Test(names, of_a_cycle_end, .timeout = 60)
 {
-    berth_value *root = berth_dict(tree), *leaf = tensor();
+    berth_value *root = berth_make_dict(tree), *leaf = tensor();
     berth_dict_set(root, "self", root);
     berth_dict_set(root, "w", leaf);
     walk(root);
@@ -217,7 +218,7 @@ Test(names, of_a_cycle_end, .timeout = 60)
 
 Test(names, of_a_tied_tensor_are_listed_at_each_edge)
 {
-    berth_value *root = berth_dict(tree), *tied = tensor();
+    berth_value *root = berth_make_dict(tree), *tied = tensor();
     berth_dict_set(root, "embed", tied);
     berth_dict_set(root, "head", tied);
     walk(root);
@@ -230,7 +231,7 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
     enum { DEPTH = 1000000 };
     berth_value *value = tensor(), *leaf = value;
     for (int i = 0; i < DEPTH; i++)
-        value = berth_tuple(tree, &value, 1);
+        value = berth_make_tuple(tree, &value, 1);
     walk(value);
     char *name, *path;
     cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
@@ -244,8 +245,10 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
 
 Test(names, of_attributes_pass_dict)
 {
-    berth_value *root = berth_ordered_dict(tree), *state = berth_dict(tree), *kept = tensor();
-    berth_value *parameter = berth_parameter(tree, tensor(), true), *more = berth_dict(tree);
+    berth_value *root = berth_make_ordered_dict(tree), *state = berth_make_dict(tree),
+                *kept = tensor();
+    berth_value *parameter = berth_make_parameter(tree, tensor(), true),
+                *more = berth_make_dict(tree);
     berth_dict_set(root, "p", parameter);
     berth_value_set_state(parameter, more);
     berth_dict_set(more, "mask", kept);
@@ -263,11 +266,11 @@ Test(names, of_attributes_pass_dict)
 
 Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
 {
-    berth_value *plain = tensor(), *state = berth_dict(tree), *kept = tensor();
+    berth_value *plain = tensor(), *state = berth_make_dict(tree), *kept = tensor();
     berth_dict_set(state, "s", kept);
-    berth_value *inner = berth_subclass(tree, plain, state);
-    berth_value *root = berth_dict(tree);
-    berth_dict_set(root, "p", berth_parameter(tree, inner, false));
+    berth_value *inner = berth_make_subclass(tree, plain, state);
+    berth_value *root = berth_make_dict(tree);
+    berth_dict_set(root, "p", berth_make_parameter(tree, inner, false));
     walk(root);
     expect_list("p ['p']\n"
                 "p.data.__dict__.s ['p'].data.__dict__['s']\n");
@@ -276,11 +279,11 @@ Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
 
 Test(names, of_attributes_inside_two_parameters_are_entered_once)
 {
-    berth_value *state = berth_dict(tree), *kept = tensor();
+    berth_value *state = berth_make_dict(tree), *kept = tensor();
     berth_dict_set(state, "s", kept);
-    berth_value *inner = berth_subclass(tree, tensor(), state), *root = berth_dict(tree);
-    berth_dict_set(root, "p", berth_parameter(tree, inner, false));
-    berth_dict_set(root, "q", berth_parameter(tree, inner, false));
+    berth_value *inner = berth_make_subclass(tree, tensor(), state), *root = berth_make_dict(tree);
+    berth_dict_set(root, "p", berth_make_parameter(tree, inner, false));
+    berth_dict_set(root, "q", berth_make_parameter(tree, inner, false));
     walk(root);
     expect_list("p ['p']\n"
                 "p.data.__dict__.s ['p'].data.__dict__['s']\n"
@@ -296,10 +299,10 @@ Test(names, of_a_sparse_tensor_are_those_of_its_parts)
                            vector(BERTH_FLOAT32, 2)};
     berth_value *csc[3] = {vector(BERTH_INT32, 5), vector(BERTH_INT32, 1),
                            vector(BERTH_FLOAT32, 1)};
-    berth_value *root = berth_dict(tree);
-    berth_dict_set(root, "a", berth_sparse(tree, BERTH_SPARSE_COO, shape, 2, coo, true));
-    berth_dict_set(root, "b", berth_sparse(tree, BERTH_SPARSE_CSR, shape, 2, csr, false));
-    berth_dict_set(root, "c", berth_sparse(tree, BERTH_SPARSE_CSC, shape, 2, csc, false));
+    berth_value *root = berth_make_dict(tree);
+    berth_dict_set(root, "a", berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 2, coo, true));
+    berth_dict_set(root, "b", berth_make_sparse(tree, BERTH_SPARSE_CSR, shape, 2, csr, false));
+    berth_dict_set(root, "c", berth_make_sparse(tree, BERTH_SPARSE_CSC, shape, 2, csc, false));
     walk(root);
     expect_list("a.indices ['a'].indices\n"
                 "a.values ['a'].values\n"
@@ -318,14 +321,13 @@ Test(names, of_quantized_tensors_are_joined_by_scales_and_zero_points)
 {
     const int64_t shape[2] = {2, 1};
     berth_value *scales = vector(BERTH_FLOAT64, 2), *zero_points = vector(BERTH_INT64, 2);
-    berth_value *root =
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_QINT8,
-                                                 .rank = 2,
-                                                 .shape = shape,
-                                                 .data = data,
-                                                 .qscheme = BERTH_PER_CHANNEL_AFFINE,
-                                                 .scales = scales,
-                                                 .zero_points = zero_points});
+    berth_value *root = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_QINT8,
+                                                                .rank = 2,
+                                                                .shape = shape,
+                                                                .data = data,
+                                                                .qscheme = BERTH_PER_CHANNEL_AFFINE,
+                                                                .scales = scales,
+                                                                .zero_points = zero_points});
     walk(root);
     expect_list(" \nscales .scales\nzero_points .zero_points\n");
     expect_found("zero_points", zero_points);
@@ -336,8 +338,8 @@ Test(names, of_nested_tensors_are_those_of_their_parts)
 {
     berth_value *parts[4] = {vector(BERTH_FLOAT32, 3), matrix(BERTH_INT64, 1, 2),
                              matrix(BERTH_INT64, 1, 2), vector(BERTH_INT64, 1)};
-    berth_value *root = berth_list(tree);
-    berth_list_append(root, berth_nested(tree, parts));
+    berth_value *root = berth_make_list(tree);
+    berth_list_append(root, berth_make_nested(tree, parts));
     walk(root);
     expect_list("0.buffer [0].buffer\n0.sizes [0].sizes\n0.strides [0].strides\n"
                 "0.storage_offsets [0].storage_offsets\n");
@@ -346,30 +348,30 @@ Test(names, of_nested_tensors_are_those_of_their_parts)
 Test(names, show_other_keys_as_python_does)
 {
     static const uint8_t big[10] = {[8] = 0x40}, negative[10] = {[8] = 0xc0, [9] = 0xff};
-    berth_value *root = berth_dict(tree), *one = berth_int(tree, 1);
+    berth_value *root = berth_make_dict(tree), *one = berth_make_int(tree, 1);
     berth_value *pair[2] = {one, text("x")};
     const int64_t shape[2] = {2, 3};
     berth_value *keys[] = {
-        berth_none(tree),
-        berth_bool(tree, true),
-        berth_float(tree, 1.5),
-        berth_float(tree, 1e16),
-        berth_float(tree, 123456789012345.0),
-        berth_float(tree, -1e-5),
-        berth_float(tree, 0.0001),
-        berth_float(tree, 0.1),
-        berth_complex(tree, 1, -2.5),
-        berth_complex(tree, 0, 2),
-        berth_bigint(tree, big, sizeof(big)),
-        berth_bigint(tree, negative, sizeof(negative)),
-        berth_bytes(tree, "a\0\xff'", 4),
-        berth_tuple(tree, pair, 2),
-        berth_tuple(tree, &pair[1], 1),
-        berth_size(tree, shape, 2),
-        berth_dtype_value(tree, BERTH_BFLOAT16),
-        berth_device(tree, "cuda", 1),
-        berth_device(tree, "cpu", -1),
-        berth_tuple(tree, NULL, 0),
+        berth_make_none(tree),
+        berth_make_bool(tree, true),
+        berth_make_float(tree, 1.5),
+        berth_make_float(tree, 1e16),
+        berth_make_float(tree, 123456789012345.0),
+        berth_make_float(tree, -1e-5),
+        berth_make_float(tree, 0.0001),
+        berth_make_float(tree, 0.1),
+        berth_make_complex(tree, 1, -2.5),
+        berth_make_complex(tree, 0, 2),
+        berth_make_bigint(tree, big, sizeof(big)),
+        berth_make_bigint(tree, negative, sizeof(negative)),
+        berth_make_bytes(tree, "a\0\xff'", 4),
+        berth_make_tuple(tree, pair, 2),
+        berth_make_tuple(tree, &pair[1], 1),
+        berth_make_size(tree, shape, 2),
+        berth_make_dtype(tree, BERTH_BFLOAT16),
+        berth_make_device(tree, "cuda", 1),
+        berth_make_device(tree, "cpu", -1),
+        berth_make_tuple(tree, NULL, 0),
     };
     for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
         berth_dict_set_value(root, keys[i], tensor());
@@ -408,7 +410,7 @@ Test(names, quote_and_escape_text_as_python_does)
 {
     static const char *const keys[] = {"it's", "\"it's\"", "a\\b\n\t\r\x01",
                                        "\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80", ""};
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     for (size_t i = 0; i < 5; i++)
         berth_dict_set(root, keys[i], tensor());
     walk(root);
@@ -452,7 +454,7 @@ Test(names, escape_what_could_not_be_seen)
         {"\xed\xbf\xbf", "['\\udfff']"},
         {"\xee\x80\x80", "['\xee\x80\x80']"},
     };
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         berth_dict_set(root, rows[i].key, tensor());
     walk(root);
@@ -469,12 +471,12 @@ Test(names, escape_what_could_not_be_seen)
 /* P3: a memo-doubled tuple as a key would be 2^60 characters. */
 Test(names, of_doubled_tuples_are_cut, .timeout = 60)
 {
-    berth_value *key = berth_int(tree, 1);
+    berth_value *key = berth_make_int(tree, 1);
     for (int i = 0; i < 60; i++) {
         berth_value *pair[2] = {key, key};
-        key = berth_tuple(tree, pair, 2);
+        key = berth_make_tuple(tree, pair, 2);
     }
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_dict_set_value(root, key, tensor());
     walk(root);
     char *name, *path;
@@ -492,9 +494,9 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
     enum { LENGTH = 1000000, DICTS = 20000 };
     char *long_text = bth_allocate(LENGTH);
     memset(long_text, 'k', LENGTH);
-    berth_value *key = berth_str(tree, long_text, LENGTH), *root = berth_list(tree);
+    berth_value *key = berth_make_str(tree, long_text, LENGTH), *root = berth_make_list(tree);
     for (int i = 0; i < DICTS; i++) {
-        berth_value *dict = berth_dict(tree);
+        berth_value *dict = berth_make_dict(tree);
         berth_dict_set_value(dict, key, tensor());
         berth_list_append(root, dict);
     }
@@ -510,7 +512,7 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 
 Test(names, not_found_say_what_is_near)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_dict_set(root, "encoder.weight", tensor());
     berth_dict_set(root, "encoder.bias", tensor());
     walk(root);
@@ -525,7 +527,7 @@ Test(names, not_found_say_what_is_near)
 /* P3: only of the first 10,000. */
 Test(names, near_are_looked_for_among_the_first_ones)
 {
-    berth_value *root = berth_list(tree), *tied = tensor();
+    berth_value *root = berth_make_list(tree), *tied = tensor();
     for (int i = 0; i <= 10000; i++)
         berth_list_append(root, tied);
     walk(root);
@@ -535,7 +537,7 @@ Test(names, near_are_looked_for_among_the_first_ones)
 Test(names, that_are_too_long_are_near_none)
 {
     char text[201] = "";
-    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
     memset(text, 'k', sizeof text - 1);
     berth_dict_set(inner, text, tensor());
     berth_dict_set(root, "a", inner);
@@ -545,9 +547,9 @@ Test(names, that_are_too_long_are_near_none)
 
 Test(names, of_inert_calls_pass_their_arguments)
 {
-    berth_value *a = tensor(), *state = berth_dict(tree), *b = tensor();
+    berth_value *a = tensor(), *state = berth_make_dict(tree), *b = tensor();
     berth_value *call =
-        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
+        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_make_tuple(tree, &a, 1), true);
     berth_dict_set(state, "b", b);
     berth_value_set_state(call, state);
     walk(call);
@@ -557,9 +559,9 @@ Test(names, of_inert_calls_pass_their_arguments)
 
 Test(names, of_inert_calls_pass_their_items)
 {
-    berth_value *call =
-        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, NULL, 0), true);
-    berth_value *a = tensor(), *b = tensor(), *key = berth_str(tree, "b", 1);
+    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1),
+                                       berth_make_tuple(tree, NULL, 0), true);
+    berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
     cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
     cr_assert_eq(bth_call_set_items(call, pairs, 2), 0);
@@ -582,8 +584,8 @@ Test(names, of_what_is_called_pass_callable)
 {
     berth_value *a = tensor();
     berth_value *inner =
-        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_tuple(tree, &a, 1), true);
-    berth_value *call = bth_call_value(tree, inner, berth_tuple(tree, NULL, 0), false);
+        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_make_tuple(tree, &a, 1), true);
+    berth_value *call = bth_call_value(tree, inner, berth_make_tuple(tree, NULL, 0), false);
     walk(call);
     expect_list("callable.0 .callable[0]\n");
     expect_found("callable.0", a);
@@ -593,7 +595,7 @@ Test(names, of_what_is_called_pass_callable)
 
 Test(names, of_a_tree_without_tensors_are_none)
 {
-    walk(berth_list(tree));
+    walk(berth_make_list(tree));
     cr_assert_eq(bth_names_count(names), 0);
     expect_not_found("x", BERTH_E_NOT_FOUND, "no value named \"x\"");
 }

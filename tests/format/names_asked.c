@@ -34,10 +34,10 @@ TestSuite(names_asked, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static berth_value *tensor(void)
 {
-    return berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                    .rank = 1,
-                                                    .shape = (const int64_t[]){1},
-                                                    .data = numbers});
+    return berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                   .rank = 1,
+                                                   .shape = (const int64_t[]){1},
+                                                   .data = numbers});
 }
 
 static void walk(const berth_value *root)
@@ -95,7 +95,7 @@ Test(names_asked, paths_that_are_none_are_not_found)
         "['l'][4294967296]",
         "['\\xA']",
     };
-    berth_value *root = berth_dict(tree), *list = berth_list(tree);
+    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree);
 
     berth_dict_set(root, "a", tensor());
     berth_list_append(list, tensor());
@@ -153,45 +153,45 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         "['P",
         "['s'].nothing",
     };
-    berth_value *root = berth_dict(tree), *list = berth_list(tree), *ints = berth_dict(tree);
-    berth_value *ordered = berth_ordered_dict(tree), *state = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
+                *ints = berth_make_dict(tree);
+    berth_value *ordered = berth_make_ordered_dict(tree), *state = berth_make_dict(tree);
     berth_value *parts[2] = {
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                 .rank = 2,
-                                                 .shape = (const int64_t[]){1, 1},
-                                                 .data = numbers}),
+        berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                .rank = 2,
+                                                .shape = (const int64_t[]){1, 1},
+                                                .data = numbers}),
         tensor()};
-    berth_value *nested[4] = {
-        tensor(), parts[0], parts[0],
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                 .rank = 1,
-                                                 .shape = (const int64_t[]){1},
-                                                 .data = numbers})};
+    berth_value *nested[4] = {tensor(), parts[0], parts[0],
+                              berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                                      .rank = 1,
+                                                                      .shape = (const int64_t[]){1},
+                                                                      .data = numbers})};
 
     berth_dict_set(root, "a", tensor());
     berth_dict_set(root, "P", tensor());
     berth_dict_set(root, "", tensor());
-    berth_dict_set_value(root, berth_str(tree, "\0", 1), tensor());
+    berth_dict_set_value(root, berth_make_str(tree, "\0", 1), tensor());
     berth_dict_set(root, "\x04", tensor());
-    berth_dict_set_value(root, berth_str(tree, "\0Z", 2), tensor());
+    berth_dict_set_value(root, berth_make_str(tree, "\0Z", 2), tensor());
     berth_list_append(list, tensor());
     berth_list_append(list, tensor());
     berth_dict_set(root, "l", list);
-    berth_dict_set_value(ints, berth_int(tree, 0), tensor());
-    berth_dict_set_value(ints, berth_int(tree, INT64_MIN), tensor());
-    berth_dict_set_value(ints, berth_int(tree, 7), tensor());
-    berth_dict_set(ints, "data", berth_int(tree, 1));
+    berth_dict_set_value(ints, berth_make_int(tree, 0), tensor());
+    berth_dict_set_value(ints, berth_make_int(tree, INT64_MIN), tensor());
+    berth_dict_set_value(ints, berth_make_int(tree, 7), tensor());
+    berth_dict_set(ints, "data", berth_make_int(tree, 1));
     berth_dict_set(root, "i", ints);
     berth_dict_set(state, "x", tensor());
     cr_assert_eq(berth_value_set_state(ordered, state), 0);
     berth_dict_set(root, "o", ordered);
-    berth_dict_set(root, "p", berth_parameter(tree, tensor(), true));
+    berth_dict_set(root, "p", berth_make_parameter(tree, tensor(), true));
     berth_dict_set(root, "s",
-                   berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
-    berth_dict_set(root, "n", berth_nested(tree, nested));
-    berth_dict_set(
-        root, "c",
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &list, 1), false));
+                   berth_make_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
+    berth_dict_set(root, "n", berth_make_nested(tree, nested));
+    berth_dict_set(root, "c",
+                   bth_call_value(tree, bth_global(tree, "a", 1, "B", 1),
+                                  berth_make_tuple(tree, &list, 1), false));
     cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
@@ -207,7 +207,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
 /* Brackets of a path are looked for no further than 512 bytes. */
 Test(names_asked, a_path_without_end_is_given_up)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char path[2000];
 
     berth_dict_set(root, "a", tensor());
@@ -229,9 +229,9 @@ static berth_value *ones(size_t n, int64_t last)
     berth_value *items[300];
 
     for (size_t i = 0; i < n; i++)
-        items[i] = berth_int(tree, 1);
-    items[n] = berth_int(tree, last);
-    return berth_tuple(tree, items, n + 1);
+        items[i] = berth_make_int(tree, 1);
+    items[n] = berth_make_int(tree, last);
+    return berth_make_tuple(tree, items, n + 1);
 }
 
 static void expect_alike(const char *name, const char *sentence)
@@ -244,12 +244,12 @@ static void expect_alike(const char *name, const char *sentence)
 /* What is shown of them is the same: none of the two is given as the other. */
 Test(names_asked, two_keys_that_are_written_alike_are_refused)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     berth_dict_set_value(root, ones(200, 2), tensor());
     berth_dict_set_value(root, ones(200, 3), tensor());
-    berth_dict_set_value(root, berth_float(tree, NAN), tensor());
-    berth_dict_set_value(root, berth_float(tree, NAN), tensor());
+    berth_dict_set_value(root, berth_make_float(tree, NAN), tensor());
+    berth_dict_set_value(root, berth_make_float(tree, NAN), tensor());
     berth_dict_set_value(root, ones(20, 4), tensor());
     walk(root);
     for (size_t i = 0; i < 5; i++) {
@@ -275,11 +275,12 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
     memset(first, 'a', sizeof first);
     memset(second, 'b', sizeof second);
     for (size_t n = 1; n < sizeof first; n++) {
-        berth_value *root = berth_dict(tree);
-        berth_value *pair[2] = {berth_str(tree, first, n), berth_str(tree, second, sizeof second)};
+        berth_value *root = berth_make_dict(tree);
+        berth_value *pair[2] = {berth_make_str(tree, first, n),
+                                berth_make_str(tree, second, sizeof second)};
         char *name, *path;
 
-        berth_dict_set_value(root, berth_tuple(tree, pair, 2), tensor());
+        berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), tensor());
         walk(root);
         cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
         cr_expect_eq(find(path), bth_names_value(names, 0), "%s: %s", path, error.message);
@@ -294,10 +295,10 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
 Test(names_asked, a_key_much_longer_than_what_is_asked_is_not_it)
 {
     static char text[1000];
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     memset(text, 'x', sizeof text);
-    berth_dict_set_value(root, berth_bytes(tree, text, sizeof text), tensor());
+    berth_dict_set_value(root, berth_make_bytes(tree, text, sizeof text), tensor());
     walk(root);
     expect_none("[b'x']");
     expect_none("b'x'");
@@ -306,7 +307,7 @@ Test(names_asked, a_key_much_longer_than_what_is_asked_is_not_it)
 /* P3: a dict in itself under "a" and "a.a" can be meant in more ways than anyone tries. */
 Test(names_asked, a_name_of_too_many_readings_is_refused)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char name[200];
 
     berth_dict_set(root, "a", root);
@@ -325,7 +326,7 @@ Test(names_asked, a_name_of_too_many_readings_is_refused)
 /* Between two of one name there may be others. */
 Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
 {
-    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
 
     berth_dict_set(root, "a.b", tensor());
     berth_dict_set(root, "c", tensor());
@@ -340,7 +341,7 @@ Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
 /* As if "a" had the hash of "b", which has 61 bits: texts are compared, too. */
 Test(names_asked, names_of_one_hash_are_told_apart)
 {
-    berth_value *root = berth_dict(tree), *b = tensor();
+    berth_value *root = berth_make_dict(tree), *b = tensor();
 
     berth_dict_set(root, "b", b);
     berth_dict_set(root, "a", tensor());
@@ -354,11 +355,11 @@ Test(names_asked, names_of_one_hash_are_told_apart)
 
 Test(names_asked, of_three_values_of_one_name_two_are_told)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
-    berth_dict_set(root, "nan", berth_int(tree, 1));
-    berth_dict_set_value(root, berth_float(tree, NAN), berth_int(tree, 2));
-    berth_dict_set_value(root, berth_float(tree, NAN), berth_int(tree, 3));
+    berth_dict_set(root, "nan", berth_make_int(tree, 1));
+    berth_dict_set_value(root, berth_make_float(tree, NAN), berth_make_int(tree, 2));
+    berth_dict_set_value(root, berth_make_float(tree, NAN), berth_make_int(tree, 3));
     walk(root);
     expect_alike("nan", "\"nan\" is the name of two values: ['nan'] and [nan]");
 }
@@ -367,13 +368,13 @@ Test(names_asked, of_three_values_of_one_name_two_are_told)
 Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
 {
     enum { DEPTH = 70 };
-    berth_value *dict = berth_dict(tree), *value = dict;
+    berth_value *dict = berth_make_dict(tree), *value = dict;
     char name[2 * DEPTH + 2];
 
-    berth_dict_set(dict, "1", berth_int(tree, 1));
-    berth_dict_set_value(dict, berth_int(tree, 1), berth_int(tree, 2));
+    berth_dict_set(dict, "1", berth_make_int(tree, 1));
+    berth_dict_set_value(dict, berth_make_int(tree, 1), berth_make_int(tree, 2));
     for (size_t i = 0; i < DEPTH; i++) {
-        berth_value *list = berth_list(tree);
+        berth_value *list = berth_make_list(tree);
         berth_list_append(list, value);
         value = list;
         memcpy(name + 2 * i, "0.", 2);
@@ -385,7 +386,7 @@ Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
 
 static void expect_name(berth_value *key, const char *wanted)
 {
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char *name, *path;
 
     cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
@@ -403,28 +404,28 @@ Test(names_asked, numbers_as_python_shows_them)
 {
     static const uint8_t all_ones[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0xff};
 
-    expect_name(berth_float(tree, (double)NAN), "nan");
-    expect_name(berth_float(tree, (double)INFINITY), "inf");
-    expect_name(berth_float(tree, -(double)INFINITY), "-inf");
-    expect_name(berth_float(tree, 1.5e16), "1.5e+16");
-    expect_name(berth_float(tree, 1.5e-7), "1.5e-07");
-    expect_name(berth_float(tree, -0.0), "-0.0");
-    expect_name(berth_float(tree, 5e-324), "5e-324");
-    expect_name(berth_float(tree, 100.0), "100.0");
-    expect_name(berth_float(tree, 0.1 + 0.2), "0.30000000000000004");
-    expect_name(berth_float(tree, 1234567890123456.0), "1234567890123456.0");
-    expect_name(berth_complex(tree, 1, 2), "(1+2j)");
-    expect_name(berth_complex(tree, -0.0, 2), "(-0+2j)");
-    expect_name(berth_complex(tree, 1, (double)NAN), "(1+nanj)");
-    expect_name(berth_complex(tree, 1, -(double)NAN), "(1+nanj)");
-    expect_name(berth_bool(tree, false), "False");
-    expect_name(berth_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
-    expect_name(berth_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
+    expect_name(berth_make_float(tree, (double)NAN), "nan");
+    expect_name(berth_make_float(tree, (double)INFINITY), "inf");
+    expect_name(berth_make_float(tree, -(double)INFINITY), "-inf");
+    expect_name(berth_make_float(tree, 1.5e16), "1.5e+16");
+    expect_name(berth_make_float(tree, 1.5e-7), "1.5e-07");
+    expect_name(berth_make_float(tree, -0.0), "-0.0");
+    expect_name(berth_make_float(tree, 5e-324), "5e-324");
+    expect_name(berth_make_float(tree, 100.0), "100.0");
+    expect_name(berth_make_float(tree, 0.1 + 0.2), "0.30000000000000004");
+    expect_name(berth_make_float(tree, 1234567890123456.0), "1234567890123456.0");
+    expect_name(berth_make_complex(tree, 1, 2), "(1+2j)");
+    expect_name(berth_make_complex(tree, -0.0, 2), "(-0+2j)");
+    expect_name(berth_make_complex(tree, 1, (double)NAN), "(1+nanj)");
+    expect_name(berth_make_complex(tree, 1, -(double)NAN), "(1+nanj)");
+    expect_name(berth_make_bool(tree, false), "False");
+    expect_name(berth_make_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
+    expect_name(berth_make_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
 }
 
 Test(names_asked, bytes_as_python_shows_them)
 {
-    expect_name(berth_bytes(tree, "\\'\"", 3), "b'\\\\\\'\"'");
+    expect_name(berth_make_bytes(tree, "\\'\"", 3), "b'\\\\\\'\"'");
 }
 
 Test(names_asked, an_inert_class_is_a_key_by_its_number)
@@ -439,11 +440,11 @@ Test(names_asked, an_inert_class_is_a_key_by_its_number)
 /* P3: so is one of more levels than the text may have brackets. */
 Test(names_asked, a_tuple_that_is_too_deep_is_cut)
 {
-    berth_value *key = berth_int(tree, 1);
+    berth_value *key = berth_make_int(tree, 1);
     char wanted[256 + 5];
 
     for (int i = 0; i < 300; i++)
-        key = berth_tuple(tree, &key, 1);
+        key = berth_make_tuple(tree, &key, 1);
     memset(wanted, '(', 256);
     memcpy(wanted + 256, "...)", 5);
     expect_name(key, wanted);
@@ -454,12 +455,12 @@ Test(names_asked, a_name_that_is_too_long_is_told)
 {
     enum { LONG = 2 << 20 };
     char *text = malloc(LONG), *name, *path;
-    berth_value *root = berth_dict(tree), *below = root;
+    berth_value *root = berth_make_dict(tree), *below = root;
 
     memset(text, 'k', LONG);
-    berth_value *key = berth_str(tree, text, LONG);
+    berth_value *key = berth_make_str(tree, text, LONG);
     for (int i = 0; i < 9; i++) {
-        berth_value *next = i < 8 ? berth_dict(tree) : tensor();
+        berth_value *next = i < 8 ? berth_make_dict(tree) : tensor();
         berth_dict_set_value(below, key, next);
         below = next;
     }
@@ -475,10 +476,10 @@ Test(names_asked, a_name_that_is_too_long_is_told)
 Test(names_asked, a_large_float_is_the_int_of_its_value)
 {
     static const uint8_t big[9] = {[8] = 0x80};
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
-    cr_assert_eq(berth_dict_set_value(root, berth_float(tree, -0x1p71), tensor()), 0);
-    cr_assert_eq(berth_dict_set_value(root, berth_bigint(tree, big, sizeof big), tensor()), 0);
+    cr_assert_eq(berth_dict_set_value(root, berth_make_float(tree, -0x1p71), tensor()), 0);
+    cr_assert_eq(berth_dict_set_value(root, berth_make_bigint(tree, big, sizeof big), tensor()), 0);
     cr_expect_eq(berth_value_count(root), 1);
 }
 

@@ -26,95 +26,95 @@ static char long_text[3000];
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_tensor_value(
+    return berth_make_tensor(
         with.tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
 }
 
 static void prepare(void)
 {
     berth_tree *tree = with.tree = berth_tree_new(NULL);
-    berth_value *two[] = {berth_int(tree, 1), berth_int(tree, 2)};
+    berth_value *two[] = {berth_make_int(tree, 1), berth_make_int(tree, 2)};
     const int64_t one = 1, square[] = {1, 1};
 
-    with.text = berth_str(tree, "text", 4);
-    with.latin = berth_str(tree, "met", 3);
+    with.text = berth_make_str(tree, "text", 4);
+    with.latin = berth_make_str(tree, "met", 3);
     (void)bth_bytes_from_latin1(tree, with.latin);
-    with.bytes = berth_bytes(tree, "bytes", 5);
-    with.ints = berth_tuple(tree, two, 2);
-    with.list = berth_list(tree);
-    with.empty = berth_list(tree);
-    with.pairs = berth_list(tree);
-    with.dict = berth_dict(tree);
-    with.ordered = berth_ordered_dict(tree);
+    with.bytes = berth_make_bytes(tree, "bytes", 5);
+    with.ints = berth_make_tuple(tree, two, 2);
+    with.list = berth_make_list(tree);
+    with.empty = berth_make_list(tree);
+    with.pairs = berth_make_list(tree);
+    with.dict = berth_make_dict(tree);
+    with.ordered = berth_make_ordered_dict(tree);
     for (int i = 0; i < 9; i++) { /* more than are kept without a table of slots */
-        two[0] = berth_int(tree, i);
+        two[0] = berth_make_int(tree, i);
         berth_list_append(with.list, two[0]);
-        berth_list_append(with.pairs, berth_tuple(tree, two, 2));
+        berth_list_append(with.pairs, berth_make_tuple(tree, two, 2));
         berth_dict_set_value(with.dict, two[0], two[1]);
     }
     with.storage = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
-    with.storage_value = berth_storage_value(tree, with.storage);
+    with.storage_value = berth_make_storage(tree, with.storage);
     with.tensor = tensor_of(BERTH_FLOAT32, 1, &one);
     with.indices = tensor_of(BERTH_INT64, 2, square);
     with.sizes = tensor_of(BERTH_INT64, 2, square);
     with.offsets = tensor_of(BERTH_INT64, 1, &one);
-    with.call =
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, NULL, 0), false);
-    two[0] = berth_str(tree, long_text, sizeof long_text - 1);
-    with.long_key = berth_tuple(tree, two, 1);
+    with.call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1),
+                               berth_make_tuple(tree, NULL, 0), false);
+    two[0] = berth_make_str(tree, long_text, sizeof long_text - 1);
+    with.long_key = berth_make_tuple(tree, two, 1);
     while (tree->storages.n_room > 0) /* the next one, too, needs memory */
         (void)berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
 }
 
 #define MAKERS(X)                                                                                  \
-    X(none, berth_none(with.tree))                                                                 \
-    X(true, berth_bool(with.tree, true))                                                           \
-    X(int, berth_int(with.tree, 7))                                                                \
-    X(bigint, berth_bigint(with.tree, (const uint8_t[16]){[15] = 1}, 16))                          \
-    X(float, berth_float(with.tree, 1.5))                                                          \
-    X(complex, berth_complex(with.tree, 1, 2))                                                     \
-    X(dtype, berth_dtype_value(with.tree, BERTH_INT16))                                            \
-    X(qscheme, berth_qscheme_value(with.tree, BERTH_PER_TENSOR_AFFINE))                            \
-    X(layout, berth_layout_value(with.tree, BERTH_SPARSE_BSC))                                     \
-    X(device, berth_device(with.tree, "cuda", 3))                                                  \
-    X(str, berth_str(with.tree, "a", 1))                                                           \
-    X(long_str, berth_str(with.tree, long_text, sizeof long_text - 1))                             \
-    X(bytes, berth_bytes(with.tree, "a", 1))                                                       \
+    X(none, berth_make_none(with.tree))                                                            \
+    X(true, berth_make_bool(with.tree, true))                                                      \
+    X(int, berth_make_int(with.tree, 7))                                                           \
+    X(bigint, berth_make_bigint(with.tree, (const uint8_t[16]){[15] = 1}, 16))                     \
+    X(float, berth_make_float(with.tree, 1.5))                                                     \
+    X(complex, berth_make_complex(with.tree, 1, 2))                                                \
+    X(dtype, berth_make_dtype(with.tree, BERTH_INT16))                                             \
+    X(qscheme, berth_make_qscheme(with.tree, BERTH_PER_TENSOR_AFFINE))                             \
+    X(layout, berth_make_layout(with.tree, BERTH_SPARSE_BSC))                                      \
+    X(device, berth_make_device(with.tree, "cuda", 3))                                             \
+    X(str, berth_make_str(with.tree, "a", 1))                                                      \
+    X(long_str, berth_make_str(with.tree, long_text, sizeof long_text - 1))                        \
+    X(bytes, berth_make_bytes(with.tree, "a", 1))                                                  \
     X(latin1, bth_bytes_from_latin1(with.tree, with.text))                                         \
     X(latin1_again, bth_bytes_from_latin1(with.tree, with.latin))                                  \
-    X(bytearray, berth_bytearray(with.tree, "a", 1))                                               \
+    X(bytearray, berth_make_bytearray(with.tree, "a", 1))                                          \
     X(empty_bytearray, bth_bytearray_from(with.tree, NULL))                                        \
     X(bytearray_of, bth_bytearray_from(with.tree, with.bytes))                                     \
     X(global, bth_global(with.tree, "a", 1, "b", 1))                                               \
     X(inert_global, bth_inert_global(with.tree, "a", 1, "b", 1))                                   \
-    X(list, berth_list(with.tree))                                                                 \
-    X(tuple, berth_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))                  \
-    X(dict, berth_dict(with.tree))                                                                 \
-    X(ordered_dict, berth_ordered_dict(with.tree))                                                 \
+    X(list, berth_make_list(with.tree))                                                            \
+    X(tuple, berth_make_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))             \
+    X(dict, berth_make_dict(with.tree))                                                            \
+    X(ordered_dict, berth_make_ordered_dict(with.tree))                                            \
     X(ordered_dict_of, bth_ordered_dict_from(with.tree, with.pairs))                               \
     X(counter, bth_counter_from(with.tree, NULL))                                                  \
     X(counter_of, bth_counter_from(with.tree, with.dict))                                          \
     X(set, bth_set_from(with.tree, NULL))                                                          \
     X(set_of, bth_set_from(with.tree, with.list))                                                  \
-    X(size, berth_size(with.tree, (const int64_t[]){2, 3}, 2))                                     \
+    X(size, berth_make_size(with.tree, (const int64_t[]){2, 3}, 2))                                \
     X(size_of, bth_size_from(with.tree, with.ints))                                                \
-    X(storage_value, berth_storage_value(with.tree, with.storage))                                 \
+    X(storage_value, berth_make_storage(with.tree, with.storage))                                  \
     X(tensor, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){3}))                                   \
-    X(parameter, berth_parameter(with.tree, with.tensor, true))                                    \
-    X(subclass, berth_subclass(with.tree, with.tensor, with.dict))                                 \
-    X(sparse, berth_sparse(with.tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,                   \
-                           (berth_value *[]){with.indices, with.tensor}, true))                    \
-    X(nested, berth_nested(with.tree,                                                              \
-                           (berth_value *[]){with.tensor, with.sizes, with.sizes, with.offsets}))  \
+    X(parameter, berth_make_parameter(with.tree, with.tensor, true))                               \
+    X(subclass, berth_make_subclass(with.tree, with.tensor, with.dict))                            \
+    X(sparse, berth_make_sparse(with.tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,              \
+                                (berth_value *[]){with.indices, with.tensor}, true))               \
+    X(nested, berth_make_nested(with.tree, (berth_value *[]){with.tensor, with.sizes, with.sizes,  \
+                                                             with.offsets}))                       \
     X(call, bth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))              \
     X(compact, berth_value_compact(with.tree, with.tensor))                                        \
     X(compact_storage, berth_value_compact(with.tree, with.storage_value))                         \
     X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
-    X(storage, berth_storage_value(                                                                \
+    X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage,                                                                                 \
-      berth_storage_value(with.tree, bth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,      \
-                                                           BERTH_UINT8, 1, "cuda:0", 6)))          \
+      berth_make_storage(with.tree, bth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,       \
+                                                          BERTH_UINT8, 1, "cuda:0", 6)))           \
     /* and what changes one */                                                                     \
     X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
     X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
@@ -361,7 +361,8 @@ static void set(berth_value *dict, const char *key, berth_value *value)
 /* Long keys, deep levels, attributes, parts, other keys, and a name that two share. */
 static berth_value *make_named(berth_tree *tree)
 {
-    berth_value *root = berth_dict(tree), *deep = berth_dict(tree), *state = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *deep = berth_make_dict(tree),
+                *state = berth_make_dict(tree);
     char key[400];
 
     with.tree = tree;
@@ -373,22 +374,24 @@ static berth_value *make_named(berth_tree *tree)
     }
     set(root, "deep", deep);
     for (int i = 0; i < 40; i++) {
-        berth_value *below = berth_dict(tree);
+        berth_value *below = berth_make_dict(tree);
         set(deep, "d", below);
         deep = below;
     }
     set(deep, "tensor", tensor);
     set(state, "b", tensor);
     set(root, "a", state);
-    berth_dict_set_value(root, berth_float(tree, 1.5), tensor);
-    berth_dict_set_value(root, berth_tuple(tree, (berth_value *[]){berth_int(tree, 1)}, 1), tensor);
-    set(root, "subclass", berth_subclass(tree, tensor, state));
-    berth_value *sparse = berth_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
-                                       (berth_value *[]){indices, tensor}, false);
+    berth_dict_set_value(root, berth_make_float(tree, 1.5), tensor);
+    berth_dict_set_value(
+        root, berth_make_tuple(tree, (berth_value *[]){berth_make_int(tree, 1)}, 1), tensor);
+    set(root, "subclass", berth_make_subclass(tree, tensor, state));
+    berth_value *sparse = berth_make_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){9}, 1,
+                                            (berth_value *[]){indices, tensor}, false);
     set(root, "sparse", sparse);
-    berth_dict_set_value(root, berth_float(tree, 2.5), sparse); /* only its own name needs memory */
+    berth_dict_set_value(root, berth_make_float(tree, 2.5),
+                         sparse); /* only its own name needs memory */
     set(root, "call",
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_tuple(tree, &state, 1),
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_make_tuple(tree, &state, 1),
                        false));
     return root;
 }
@@ -464,7 +467,7 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
 
     test_memory_watch();
     berth_tree *tree = with.tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree), *inner = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
     berth_value *tensor = tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1});
     berth_error error;
     bth_names *names;
@@ -497,7 +500,7 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
 
     test_memory_watch();
     berth_tree *tree = with.tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_error error;
     bth_names *names;
 
@@ -529,17 +532,17 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
 /* A text so long that the buffer is full somewhere in what follows, and that. */
 static berth_value *make_written(berth_tree *tree, size_t longer)
 {
-    berth_value *root = berth_list(tree), *inner = berth_ordered_dict(tree);
+    berth_value *root = berth_make_list(tree), *inner = berth_make_ordered_dict(tree);
 
     with.tree = tree;
-    berth_list_append(root, berth_str(tree, long_text, longer));
-    berth_list_append(root, berth_float(tree, 0.5));
-    berth_list_append(root, berth_bigint(tree, (const uint8_t[16]){[15] = 1}, 16));
-    berth_list_append(root, berth_int(tree, 70000));
-    berth_list_append(root, berth_bytes(tree, "\xff", 1));
+    berth_list_append(root, berth_make_str(tree, long_text, longer));
+    berth_list_append(root, berth_make_float(tree, 0.5));
+    berth_list_append(root, berth_make_bigint(tree, (const uint8_t[16]){[15] = 1}, 16));
+    berth_list_append(root, berth_make_int(tree, 70000));
+    berth_list_append(root, berth_make_bytes(tree, "\xff", 1));
     berth_list_append(root, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1}));
-    berth_dict_set(inner, "key", berth_bool(tree, true));
-    berth_value_set_state(inner, berth_dict(tree));
+    berth_dict_set(inner, "key", berth_make_bool(tree, true));
+    berth_value_set_state(inner, berth_make_dict(tree));
     berth_list_append(root, inner);
     return root;
 }

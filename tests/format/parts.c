@@ -25,7 +25,7 @@ TestSuite(parts, .init = set_up, .fini = tear_down);
 
 static berth_value *longs(int32_t rank, const int64_t *shape)
 {
-    return berth_tensor_value(
+    return berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = rank, .shape = shape, .data = zeros});
 }
 
@@ -91,8 +91,8 @@ Test(parts, of_no_tree_are_refused)
 {
     berth_value *value = of_length(1), *four[] = {value, value, value, value};
 
-    cr_expect_null(berth_nested(NULL, four));
-    cr_expect_null(berth_size(NULL, NULL, -1));
-    cr_expect_null(berth_device(NULL, NULL, 0));
+    cr_expect_null(berth_make_nested(NULL, four));
+    cr_expect_null(berth_make_size(NULL, NULL, -1));
+    cr_expect_null(berth_make_device(NULL, NULL, 0));
     cr_expect_null(bth_global(NULL, "a", SIZE_MAX, "b", 1));
 }

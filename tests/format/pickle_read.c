@@ -9,7 +9,7 @@
 static int64_t int_of(const berth_value *value)
 {
     int64_t integer = -1;
-    cr_assert(berth_value_int(value, &integer));
+    cr_assert(berth_as_int(value, &integer));
     return integer;
 }
 
@@ -24,7 +24,7 @@ Test(pickle_read, integers_of_every_opcode)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         cr_expect_eq(int_of(berth_value_item(read.root, i)), wanted[i], "item %zu", i);
     size_t nbytes;
-    const uint8_t *big = berth_value_bigint(berth_value_item(read.root, 6), &nbytes);
+    const uint8_t *big = berth_as_bigint(berth_value_item(read.root, 6), &nbytes);
     cr_assert(big && nbytes == 9 && big[7] == 0x80 && big[8] == 0);
     cr_expect_eq(int_of(berth_value_item(read.root, 7)), 1, "longer than it needs to be");
     free_reading(&read);
@@ -33,13 +33,13 @@ Test(pickle_read, integers_of_every_opcode)
 Test(pickle_read, floats_keep_their_bits)
 {
     ACCEPTS(read, "PROTO 2 BINFLOAT -0.0 BINFLOAT 1.5 0x477ff8000000000123 TUPLE3 STOP");
-    double zero = berth_value_float(berth_value_item(read.root, 0));
-    double nan = berth_value_float(berth_value_item(read.root, 2));
+    double zero = berth_as_float(berth_value_item(read.root, 0));
+    double nan = berth_as_float(berth_value_item(read.root, 2));
     uint64_t zero_bits, nan_bits;
     memcpy(&zero_bits, &zero, sizeof zero);
     memcpy(&nan_bits, &nan, sizeof nan);
     cr_expect_eq(zero_bits, UINT64_C(1) << 63);
-    cr_expect_eq(berth_value_float(berth_value_item(read.root, 1)), 1.5);
+    cr_expect_eq(berth_as_float(berth_value_item(read.root, 1)), 1.5);
     cr_expect_eq(nan_bits, UINT64_C(0x7ff8000000000123), "a NaN's payload");
     free_reading(&read);
 }
@@ -48,13 +48,13 @@ Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
 {
     size_t nbytes;
     ACCEPTS(read, "PROTO 2 BINUNICODE 0xeda080 SHORT_BINSTRING 'old' TUPLE2 STOP");
-    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 0), &nbytes), "\xed\xa0\x80");
-    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), &nbytes), "old");
+    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 0), &nbytes), "\xed\xa0\x80");
+    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), &nbytes), "old");
     free_reading(&read);
     refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
             "SHORT_BINSTRING: text that is no UTF-8 at its byte 1");
     ACCEPTS(below, "SHORT_BINSTRING 0xed9fbf STOP");
-    cr_expect_str_eq(berth_value_text(below.root, &nbytes), "\xed\x9f\xbf", "U+D7FF is none");
+    cr_expect_str_eq(berth_as_text(below.root, &nbytes), "\xed\x9f\xbf", "U+D7FF is none");
     free_reading(&below);
 }
 
@@ -67,8 +67,8 @@ Test(pickle_read, singletons_and_empty_containers)
                                        BERTH_KIND_SET};
     for (size_t i = 0; i < 7; i++)
         cr_expect_eq(berth_value_kind(berth_value_item(read.root, i)), kinds[i], "item %zu", i);
-    cr_expect(berth_value_bool(berth_value_item(read.root, 1)));
-    cr_expect_not(berth_value_bool(berth_value_item(read.root, 2)));
+    cr_expect(berth_as_bool(berth_value_item(read.root, 1)));
+    cr_expect_not(berth_as_bool(berth_value_item(read.root, 2)));
     free_reading(&read);
 }
 
@@ -104,7 +104,7 @@ Test(pickle_read, a_repeated_key_keeps_its_place_as_in_python)
 {
     ACCEPTS(read, "EMPTY_DICT MARK 'a' 1 'b' 2 'a' 3 SETITEMS 'b' 4 SETITEM STOP");
     cr_assert_eq(berth_value_count(read.root), 2);
-    cr_expect_str_eq(berth_value_text(berth_value_key(read.root, 0), NULL), "a");
+    cr_expect_str_eq(berth_as_text(berth_value_key(read.root, 0), NULL), "a");
     cr_expect_eq(int_of(berth_value_item(read.root, 0)), 3);
     cr_expect_eq(int_of(berth_value_item(read.root, 1)), 4);
     free_reading(&read);

@@ -117,7 +117,7 @@ Test(pickle_reduce, unknown_globals_become_inert_on_request)
         "BINGET 0 EMPTY_TUPLE NEWOBJ BINGET 0 TUPLE3 STOP");
     const berth_value *call = berth_value_item(read.root, 0);
     cr_assert_eq(berth_value_kind(call), BERTH_KIND_CALL);
-    cr_expect_str_eq(berth_value_text(berth_value_inner(call), NULL), "os system");
+    cr_expect_str_eq(berth_as_text(berth_value_inner(call), NULL), "os system");
     cr_expect_eq(berth_value_count(call), 1);
     cr_expect_eq(berth_value_count(berth_value_state(call)), 1);
     cr_expect_not(bth_value_is_new_object(call));
@@ -138,10 +138,10 @@ Test(pickle_reduce, inert_objects_keep_their_items)
     cr_expect_eq(berth_value_count(read.root), 0, "no arguments");
     cr_assert_eq(berth_value_kind(list), BERTH_KIND_LIST);
     cr_assert_eq(berth_value_count(list), 3);
-    cr_expect(berth_value_int(berth_value_item(list, 2), &integer) && integer == 3);
+    cr_expect(berth_as_int(berth_value_item(list, 2), &integer) && integer == 3);
     cr_assert_eq(berth_value_kind(dict), BERTH_KIND_DICT);
     cr_assert_eq(berth_value_count(dict), 2);
-    cr_expect(berth_value_int(berth_dict_get(dict, "a"), &integer) && integer == 6);
+    cr_expect(berth_as_int(berth_dict_get(dict, "a"), &integer) && integer == 6);
     cr_expect_not_null(berth_value_state(read.root));
     cr_expect_null(berth_value_list_items(list), "of objects only");
     free_reading(&read);
@@ -237,12 +237,12 @@ Test(pickle_reduce, sizes_and_devices)
                   "BINGET 0 'cpu' TUPLE1 REDUCE TUPLE2 STOP");
     int32_t rank;
     const berth_value *three = berth_value_item(read.root, 0);
-    const int64_t *shape = berth_value_shape(berth_value_item(three, 0), &rank);
+    const int64_t *shape = berth_as_size(berth_value_item(three, 0), &rank);
     cr_assert_eq(rank, 2);
     cr_expect_eq(shape[1], 3);
-    cr_expect_str_eq(berth_value_text(berth_value_item(three, 1), NULL), "cuda:1");
-    cr_expect_str_eq(berth_value_text(berth_value_item(three, 2), NULL), "cuda:3");
-    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), NULL), "cpu");
+    cr_expect_str_eq(berth_as_text(berth_value_item(three, 1), NULL), "cuda:1");
+    cr_expect_str_eq(berth_as_text(berth_value_item(three, 2), NULL), "cuda:3");
+    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), NULL), "cpu");
     free_reading(&read);
     static const char *const bad[] = {"''", "'cuda:'", "'cuda:x'", "'cuda:1111'", "':1'", "'gpu'"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -265,13 +265,13 @@ Test(pickle_reduce, bytes_and_bytearrays)
                   "BINGET 1 EMPTY_TUPLE REDUCE BINGET 1 'old' 'latin-1' TUPLE2 REDUCE TUPLE3 STOP");
     size_t nbytes;
     const berth_value *two = berth_value_item(read.root, 0);
-    const uint8_t *bytes = berth_value_bytes(berth_value_item(two, 0), &nbytes);
+    const uint8_t *bytes = berth_as_bytes(berth_value_item(two, 0), &nbytes);
     cr_assert_eq(nbytes, 3);
     cr_expect(bytes[0] == 'a' && bytes[1] == 0xff && bytes[2] == 0x80);
     cr_expect_eq(berth_value_kind(berth_value_item(two, 1)), BERTH_KIND_BYTEARRAY);
-    berth_value_bytes(berth_value_item(read.root, 1), &nbytes);
+    berth_as_bytes(berth_value_item(read.root, 1), &nbytes);
     cr_expect_eq(nbytes, 0);
-    berth_value_bytes(berth_value_item(read.root, 2), &nbytes);
+    berth_as_bytes(berth_value_item(read.root, 2), &nbytes);
     cr_expect_eq(nbytes, 3);
     free_reading(&read);
     refuses("GLOBAL _codecs encode 'a' 'utf8' TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
@@ -290,9 +290,9 @@ Test(pickle_reduce, complex_numbers_and_layouts)
 {
     ACCEPTS(read, "GLOBAL __builtin__ complex BINFLOAT 1.5 BINFLOAT -2 TUPLE2 REDUCE GLOBAL "
                   "torch.serialization _get_layout 'torch.sparse_bsc' TUPLE1 REDUCE TUPLE2 STOP");
-    cr_expect_eq(berth_value_float(berth_value_item(read.root, 0)), 1.5);
+    cr_expect_eq(berth_as_float(berth_value_item(read.root, 0)), 1.5);
     cr_expect_eq(berth_value_imaginary(berth_value_item(read.root, 0)), -2);
-    cr_expect_eq(berth_value_layout(berth_value_item(read.root, 1)), BERTH_SPARSE_BSC);
+    cr_expect_eq(berth_as_layout(berth_value_item(read.root, 1)), BERTH_SPARSE_BSC);
     free_reading(&read);
     refuses("GLOBAL torch.serialization _get_layout 'torch.load' TUPLE1 !REDUCE STOP",
             BERTH_E_PICKLE, "torch.serialization _get_layout of an unknown layout");
@@ -307,19 +307,19 @@ Test(pickle_reduce, arguments_are_kept_where_they_are_fetched_again)
                   "MARK BINGET 1 BINGET 1 TUPLE BINPUT 2 TUPLE3 TUPLE3 STOP");
     const berth_value *inner = berth_value_item(read.root, 2);
     const berth_value *pair = berth_value_item(inner, 2), *kept = berth_value_item(pair, 0);
-    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 0), NULL), "cuda:1");
-    cr_expect_str_eq(berth_value_text(berth_value_item(read.root, 1), NULL), "cpu:2");
-    cr_expect_str_eq(berth_value_text(berth_value_item(inner, 0), NULL), "xla:3");
-    cr_expect_str_eq(berth_value_text(berth_value_item(inner, 1), NULL), "mps");
+    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 0), NULL), "cuda:1");
+    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), NULL), "cpu:2");
+    cr_expect_str_eq(berth_as_text(berth_value_item(inner, 0), NULL), "xla:3");
+    cr_expect_str_eq(berth_as_text(berth_value_item(inner, 1), NULL), "mps");
     cr_assert_eq(berth_value_kind(kept), BERTH_KIND_TUPLE);
     cr_expect_eq(berth_value_item(pair, 1), kept, "one node");
     cr_assert_eq(berth_value_count(kept), 2);
-    cr_expect_str_eq(berth_value_text(berth_value_item(kept, 0), NULL), "cuda");
+    cr_expect_str_eq(berth_as_text(berth_value_item(kept, 0), NULL), "cuda");
     free_reading(&read);
     refuses("GLOBAL torch device 'cuda' 1 TUPLE2 !LONG_BINPUT 70000 REDUCE STOP", BERTH_E_PICKLE,
             "memo index 70000 in a pickle of 36 bytes");
     ACCEPTS(far, "GLOBAL torch device 'cuda' 1 TUPLE2 LONG_BINPUT 1 REDUCE BINGET 1 TUPLE2 STOP");
-    cr_expect_str_eq(berth_value_text(berth_value_item(far.root, 0), NULL), "cuda:1");
+    cr_expect_str_eq(berth_as_text(berth_value_item(far.root, 0), NULL), "cuda:1");
     cr_assert_eq(berth_value_kind(berth_value_item(far.root, 1)), BERTH_KIND_TUPLE);
     cr_expect_eq(berth_value_count(berth_value_item(far.root, 1)), 2);
     free_reading(&far);

@@ -28,10 +28,10 @@ TestSuite(pickle_refused, .init = set_up, .fini = tear_down);
 
 static berth_value *tensor(void)
 {
-    return berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                    .rank = 1,
-                                                    .shape = (const int64_t[]){2},
-                                                    .data = numbers});
+    return berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                   .rank = 1,
+                                                   .shape = (const int64_t[]){2},
+                                                   .data = numbers});
 }
 
 /* NULL: it is written, and read again. */
@@ -68,53 +68,59 @@ static berth_value *with_state(berth_value *value, berth_value *state)
 Test(pickle_refused, attributes_of_tensors_that_no_reader_takes)
 {
     static const char tensors[] = "data.pkl: a tensor cannot be saved with attributes of its own: "
-                                  "berth_subclass gives it some";
+                                  "berth_make_subclass gives it some";
     static const char parameters[] = "data.pkl: a Parameter cannot be saved with attributes of its "
-                                     "own: berth_subclass gives it some";
-    berth_value *state = berth_dict(tree);
+                                     "own: berth_make_subclass gives it some";
+    berth_value *state = berth_make_dict(tree);
 
-    expect_written(berth_subclass(tree, tensor(), state), NULL);
-    expect_written(berth_subclass(tree, berth_parameter(tree, tensor(), true), state), NULL);
-    expect_written(berth_parameter(tree, berth_subclass(tree, tensor(), state), true),
+    expect_written(berth_make_subclass(tree, tensor(), state), NULL);
+    expect_written(berth_make_subclass(tree, berth_make_parameter(tree, tensor(), true), state),
+                   NULL);
+    expect_written(berth_make_parameter(tree, berth_make_subclass(tree, tensor(), state), true),
                    "data.pkl: a Parameter cannot be saved around a tensor with attributes: PyTorch "
                    "would lose them");
     expect_written(with_state(tensor(), state), tensors);
-    expect_written(with_state(berth_parameter(tree, tensor(), true), state), parameters);
+    expect_written(with_state(berth_make_parameter(tree, tensor(), true), state), parameters);
     /* Those of what is inside would be lost. */
-    expect_written(berth_subclass(tree, with_state(tensor(), state), state), tensors);
-    expect_written(berth_parameter(tree, with_state(tensor(), state), true), tensors);
-    expect_written(
-        berth_subclass(tree, with_state(berth_parameter(tree, tensor(), true), state), state),
-        parameters);
+    expect_written(berth_make_subclass(tree, with_state(tensor(), state), state), tensors);
+    expect_written(berth_make_parameter(tree, with_state(tensor(), state), true), tensors);
+    expect_written(berth_make_subclass(
+                       tree, with_state(berth_make_parameter(tree, tensor(), true), state), state),
+                   parameters);
 }
 
 Test(pickle_refused, attributes_of_tensors_are_dicts_or_pairs_of_them)
 {
-    berth_value *dict = berth_dict(tree), *none = berth_none(tree), *list = berth_list(tree);
+    berth_value *dict = berth_make_dict(tree), *none = berth_make_none(tree),
+                *list = berth_make_list(tree);
     berth_value *pairs[][3] = {
         {dict, none}, {none, dict}, {dict, list}, {list, dict}, {dict, dict, dict}};
 
-    expect_written(berth_subclass(tree, tensor(), none), NULL);
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[0], 2)), NULL);
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[1], 2)), NULL);
-    expect_written(berth_subclass(tree, tensor(), list),
+    expect_written(berth_make_subclass(tree, tensor(), none), NULL);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[0], 2)), NULL);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[1], 2)), NULL);
+    expect_written(berth_make_subclass(tree, tensor(), list),
                    "data.pkl: attributes of a tensor cannot be saved as a list: they are a dict");
     static const char tuples[] =
         "data.pkl: attributes of a tensor cannot be saved as a tuple: they are a dict";
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[2], 2)), tuples);
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[3], 2)), tuples);
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[4], 3)), tuples);
-    expect_written(berth_subclass(tree, tensor(), berth_tuple(tree, pairs[0], 1)), tuples);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[2], 2)),
+                   tuples);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[3], 2)),
+                   tuples);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[4], 3)),
+                   tuples);
+    expect_written(berth_make_subclass(tree, tensor(), berth_make_tuple(tree, pairs[0], 1)),
+                   tuples);
 }
 
 Test(pickle_refused, attributes_of_an_ordered_dict_are_a_dict)
 {
-    expect_written(with_state(berth_ordered_dict(tree), berth_dict(tree)), NULL);
+    expect_written(with_state(berth_make_ordered_dict(tree), berth_make_dict(tree)), NULL);
     expect_written(
-        with_state(berth_ordered_dict(tree), berth_list(tree)),
+        with_state(berth_make_ordered_dict(tree), berth_make_list(tree)),
         "data.pkl: attributes of an OrderedDict cannot be saved as a list: they are a dict");
     expect_written(
-        with_state(berth_ordered_dict(tree), berth_none(tree)),
+        with_state(berth_make_ordered_dict(tree), berth_make_none(tree)),
         "data.pkl: attributes of an OrderedDict cannot be saved as None: they are a dict");
 }
 

@@ -139,13 +139,13 @@ Test(pickle_shapes, metadata_is_conj_and_neg)
                              "neg, True";
 
     ACCEPTS(both, METADATA("EMPTY_DICT MARK 'conj' NEWTRUE 'neg' NEWTRUE SETITEMS"));
-    cr_expect_eq(berth_value_tensor(both.root)->flags, BERTH_CONJ | BERTH_NEG);
+    cr_expect_eq(berth_as_tensor(both.root)->flags, BERTH_CONJ | BERTH_NEG);
     free_reading(&both);
     ACCEPTS(none, METADATA("EMPTY_DICT"));
-    cr_expect_eq(berth_value_tensor(none.root)->flags, 0);
+    cr_expect_eq(berth_as_tensor(none.root)->flags, 0);
     free_reading(&none);
     ACCEPTS(third, METADATA_V3("EMPTY_DICT 'neg' NEWTRUE SETITEM"));
-    cr_expect_eq(berth_value_tensor(third.root)->flags, BERTH_NEG);
+    cr_expect_eq(berth_as_tensor(third.root)->flags, BERTH_NEG);
     free_reading(&third);
     refuses(METADATA("EMPTY_DICT 'conj' 1 SETITEM"), BERTH_E_PICKLE, v2);
     /* PyTorch takes them for True. */
@@ -161,7 +161,7 @@ Test(pickle_shapes, a_tensor_of_bytes_may_lie_in_an_untyped_storage)
     ACCEPTS(read,
             "GLOBAL torch._utils _rebuild_tensor MARK" STORAGE(
                 "torch.storage UntypedStorage", "0", "6") "0 6 TUPLE1 1 TUPLE1 TUPLE REDUCE STOP");
-    cr_expect_eq(berth_value_tensor(read.root)->dtype, BERTH_UINT8);
+    cr_expect_eq(berth_as_tensor(read.root)->dtype, BERTH_UINT8);
     free_reading(&read);
 }
 
@@ -235,13 +235,13 @@ Test(pickle_shapes, inert_calls_of_from_type_have_four_arguments)
 Test(pickle_shapes, quantizers)
 {
     ACCEPTS(good, QTENSOR("MARK " PER_TENSOR "BINFLOAT 0.5 1 TUPLE"));
-    cr_expect_eq(berth_value_tensor(good.root)->zero_point, 1);
+    cr_expect_eq(berth_as_tensor(good.root)->zero_point, 1);
     free_reading(&good);
     ACCEPTS(whole, QTENSOR("MARK " PER_TENSOR "2 1 TUPLE"));
-    cr_expect_eq(berth_value_tensor(whole.root)->scale, 2);
+    cr_expect_eq(berth_as_tensor(whole.root)->scale, 2);
     free_reading(&whole);
     ACCEPTS(channels, QTENSOR("MARK " PER_CHANNEL DOUBLES("1", "6") LONGS("2", "6") "0 TUPLE"));
-    cr_expect_eq(berth_value_tensor(channels.root)->axis, 0);
+    cr_expect_eq(berth_as_tensor(channels.root)->axis, 0);
     free_reading(&channels);
     refuses(QTENSOR("EMPTY_TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
     refuses(QTENSOR("MARK NONE BINFLOAT 0.5 1 TUPLE"), BERTH_E_PICKLE, QTENSOR_WANTS);
@@ -314,7 +314,7 @@ Test(pickle_shapes, devices)
     static const char none[] = "torch device of text that names no device";
 
     ACCEPTS(good, "GLOBAL torch device 'cuda:127' TUPLE1 REDUCE STOP");
-    cr_expect_str_eq(berth_value_text(good.root, NULL), "cuda:127");
+    cr_expect_str_eq(berth_as_text(good.root, NULL), "cuda:127");
     free_reading(&good);
     refuses("GLOBAL torch device '' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);
     refuses("GLOBAL torch device ':1' TUPLE1 !REDUCE STOP", BERTH_E_PICKLE, none);

@@ -4,7 +4,7 @@
 
 static const berth_tensor *tensor_of(const struct reading *read)
 {
-    const berth_tensor *tensor = berth_value_tensor(read->root);
+    const berth_tensor *tensor = berth_as_tensor(read->root);
     cr_assert(tensor, "no tensor");
     return tensor;
 }
@@ -15,7 +15,7 @@ Test(pickle_tensors, a_storage_has_its_class_key_location_and_bytes)
 {
     ACCEPTS(read,
             "MARK 'storage' GLOBAL torch.cuda HalfStorage 'a/7' 'cuda:1' 5 TUPLE BINPERSID STOP");
-    const berth_storage *storage = berth_value_storage(read.root);
+    const berth_storage *storage = berth_as_storage(read.root);
     cr_assert(storage);
     cr_expect_str_eq(berth_storage_key(storage), "a/7");
     cr_expect_str_eq(berth_storage_location(storage), "cuda:1");
@@ -94,7 +94,7 @@ Test(pickle_tensors, one_key_has_one_size_and_one_class)
                       STORAGE("torch ByteStorage", "0", "6") "TUPLE2 STOP");
     const berth_value *first = berth_value_item(read.root, 0);
     const berth_value *second = berth_value_item(read.root, 1);
-    cr_expect_eq(berth_value_storage(first), berth_value_storage(second));
+    cr_expect_eq(berth_as_storage(first), berth_as_storage(second));
     cr_expect_eq(bth_value_storage_class(first), BERTH_DTYPE_NONE);
     cr_expect_eq(bth_value_storage_class(second), BERTH_UINT8);
     free_reading(&read);
@@ -108,8 +108,8 @@ Test(pickle_tensors, an_empty_storage_may_be_of_two_classes)
                             "TUPLE REDUCE" V2 STORAGE("torch LongStorage", "0",
                                                       "0") "0 0 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
                                                            "TUPLE REDUCE TUPLE2 STOP");
-    cr_expect_eq(berth_value_tensor(berth_value_item(read.root, 0))->dtype, BERTH_FLOAT32);
-    cr_expect_eq(berth_value_tensor(berth_value_item(read.root, 1))->dtype, BERTH_INT64);
+    cr_expect_eq(berth_as_tensor(berth_value_item(read.root, 0))->dtype, BERTH_FLOAT32);
+    cr_expect_eq(berth_as_tensor(berth_value_item(read.root, 1))->dtype, BERTH_INT64);
     free_reading(&read);
 }
 
@@ -120,7 +120,7 @@ Test(pickle_tensors, an_empty_storage_may_be_of_two_classes)
 Test(pickle_tensors, streams_have_views_of_storages)
 {
     ACCEPTS_BY(read, STREAM, VIEW("part", "2", "3") VIEW("part", "2", "3") "TUPLE2 STOP");
-    const berth_storage *part = berth_value_storage(berth_value_item(read.root, 0));
+    const berth_storage *part = berth_as_storage(berth_value_item(read.root, 0));
     cr_assert(part->root);
     cr_expect_str_eq(berth_storage_key(part), "part");
     cr_expect_str_eq(berth_storage_key(part->root), "root");
@@ -312,7 +312,7 @@ Test(pickle_tensors, quantized_tensors)
                                   LONGS("z", "3") "1 TUPLE"));
     cr_expect_eq(tensor_of(&channels)->qscheme, BERTH_PER_CHANNEL_AFFINE);
     cr_expect_eq(tensor_of(&channels)->axis, 1);
-    cr_expect_eq(berth_value_tensor(tensor_of(&channels)->scales)->dtype, BERTH_FLOAT64);
+    cr_expect_eq(berth_as_tensor(tensor_of(&channels)->scales)->dtype, BERTH_FLOAT64);
     free_reading(&channels);
 }
 
@@ -364,9 +364,9 @@ Test(pickle_tensors, sparse_tensors_of_every_layout)
             "v", "2") "GLOBAL torch Size 9 TUPLE1 TUPLE1 REDUCE NEWTRUE TUPLE TUPLE2 REDUCE STOP");
     int32_t rank;
     cr_assert_eq(berth_value_kind(coo.root), BERTH_KIND_SPARSE);
-    cr_expect_eq(berth_value_layout(coo.root), BERTH_SPARSE_COO);
+    cr_expect_eq(berth_as_layout(coo.root), BERTH_SPARSE_COO);
     cr_expect(berth_value_is_coalesced(coo.root));
-    cr_expect_eq(berth_value_shape(coo.root, &rank)[0], 9);
+    cr_expect_eq(berth_as_size(coo.root, &rank)[0], 9);
     cr_expect_eq(berth_value_count(coo.root), 2);
     free_reading(&coo);
     ACCEPTS(old, SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
@@ -375,7 +375,7 @@ Test(pickle_tensors, sparse_tensors_of_every_layout)
     free_reading(&old);
     ACCEPTS(csr, SPARSE LAYOUT("sparse_csr") "MARK " LONGS("a", "3") LONGS("b", "2")
                      DOUBLES("v", "2") "2 2 TUPLE2 TUPLE TUPLE2 REDUCE STOP");
-    cr_expect_eq(berth_value_layout(csr.root), BERTH_SPARSE_CSR);
+    cr_expect_eq(berth_as_layout(csr.root), BERTH_SPARSE_CSR);
     cr_expect_eq(berth_value_count(csr.root), 3);
     free_reading(&csr);
 }
@@ -434,7 +434,7 @@ Test(pickle_tensors, parameters)
                   "TUPLE3 REDUCE STOP");
     cr_assert_eq(berth_value_kind(read.root), BERTH_KIND_PARAMETER);
     cr_expect(berth_value_requires_grad(read.root));
-    cr_expect_eq(berth_value_tensor(read.root)->rank, 2);
+    cr_expect_eq(berth_as_tensor(read.root)->rank, 2);
     free_reading(&read);
     refuses("GLOBAL torch._utils _rebuild_parameter EMPTY_DICT NEWTRUE" NO_HOOKS
             "TUPLE3 !REDUCE STOP",

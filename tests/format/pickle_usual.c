@@ -112,7 +112,7 @@ Test(pickle_usual, a_tensor_like_the_one_before_is_made_at_once)
 {
     EXPECT_SPARED(N_SPARED, BEGIN USUAL END);
     ACCEPTS(read, BEGIN USUAL END);
-    const berth_tensor *tensor = berth_value_tensor(berth_dict_get(read.root, "b"));
+    const berth_tensor *tensor = berth_as_tensor(berth_dict_get(read.root, "b"));
     cr_assert(tensor);
     cr_expect_eq(tensor->dtype, BERTH_FLOAT32);
     cr_expect_eq(tensor->rank, 2);

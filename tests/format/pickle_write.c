@@ -42,7 +42,7 @@ static berth_value *power(size_t bit, bool negative)
             bytes[i] = 0xff;
         bytes[bit / 8] = (uint8_t)(0xff << (bit % 8));
     }
-    return berth_bigint(tree, bytes, sizeof bytes);
+    return berth_make_bigint(tree, bytes, sizeof bytes);
 }
 
 Test(pickle_write, integers_take_the_shortest_form)
@@ -53,27 +53,27 @@ Test(pickle_write, integers_take_the_shortest_form)
                                 INT32_MAX, INT64_C(1) << 31,
                                 INT32_MIN, -(INT64_C(1) << 31) - 1,
                                 INT64_MAX};
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-        add(list, berth_int(tree, integers[i]));
+        add(list, berth_make_int(tree, integers[i]));
     add(list, power(63, false));
-    add(list, berth_int(tree, INT64_MIN));
+    add(list, berth_make_int(tree, INT64_MIN));
     add(list, power(70, false));
     add(list, power(70, true));
-    add(list, berth_int(tree, -128 - (INT64_C(1) << 40)));
+    add(list, berth_make_int(tree, -128 - (INT64_C(1) << 40)));
     check_pickle(list, expected_integers);
 }
 
 Test(pickle_write, scalars)
 {
-    berth_value *list = berth_list(tree);
-    add(list, berth_none(tree));
-    add(list, berth_bool(tree, true));
-    add(list, berth_bool(tree, false));
-    add(list, berth_float(tree, 1.5));
-    add(list, berth_float(tree, -0.0));
-    add(list, berth_float(tree, HUGE_VAL));
-    add(list, berth_complex(tree, 1, 2));
+    berth_value *list = berth_make_list(tree);
+    add(list, berth_make_none(tree));
+    add(list, berth_make_bool(tree, true));
+    add(list, berth_make_bool(tree, false));
+    add(list, berth_make_float(tree, 1.5));
+    add(list, berth_make_float(tree, -0.0));
+    add(list, berth_make_float(tree, HUGE_VAL));
+    add(list, berth_make_complex(tree, 1, 2));
     check_pickle(list, expected_scalars);
 }
 
@@ -85,13 +85,13 @@ Test(pickle_write, a_nan_keeps_its_payload)
     cr_skip_test("a double that is returned goes through the x87, and a signalling NaN gets quiet");
 #endif
     memcpy(&nan, &bits, sizeof nan);
-    berth_value *value = berth_float(tree, nan);
+    berth_value *value = berth_make_float(tree, nan);
     check_pickle(value, "\x80\x02G\xff\xf4\xde\xad\xbe\xef\x00\x01.");
 }
 
 Test(pickle_write, equal_strings_are_shared_by_node_and_the_empty_one_always)
 {
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     add(list, text(tree, "weight"));
     add(list, text(tree, "weight"));
     add(list, text(tree, ""));
@@ -109,11 +109,11 @@ Test(pickle_write, equal_strings_are_shared_by_node_and_the_empty_one_always)
 Test(pickle_write, bytes_are_latin1_text)
 {
     const uint8_t four[] = {0, 127, 128, 255};
-    berth_value *list = berth_list(tree);
-    add(list, add(list, berth_bytes(tree, "a", 1)));
+    berth_value *list = berth_make_list(tree);
+    add(list, add(list, berth_make_bytes(tree, "a", 1)));
     add(list, text(tree, "a"));
-    add(list, berth_bytes(tree, four, sizeof four));
-    add(list, berth_bytes(tree, "xy", 2));
+    add(list, berth_make_bytes(tree, four, sizeof four));
+    add(list, berth_make_bytes(tree, "xy", 2));
     add(list, text(tree, "xy"));
     check_pickle(list, expected_byte_strings);
 }
@@ -121,39 +121,39 @@ Test(pickle_write, bytes_are_latin1_text)
 /* Python calls `bytes` for b'', which torch.load(weights_only=True) refuses. */
 Test(pickle_write, empty_bytes_are_written_so_that_weights_only_reads_them)
 {
-    berth_value *list = berth_list(tree);
-    add(list, berth_bytes(tree, "", 0));
-    add(list, berth_bytes(tree, "", 0));
+    berth_value *list = berth_make_list(tree);
+    add(list, berth_make_bytes(tree, "", 0));
+    add(list, berth_make_bytes(tree, "", 0));
     check_pickle(list, "\x80\x02]q\000(c_codecs\nencode\nq\001X\000\000\000\000q\002"
                        "X\006\000\000\000latin1q\003\x86q\004Rq\005h\005e.");
 }
 
 Test(pickle_write, bytearrays_wrap_bytes)
 {
-    berth_value *list = berth_list(tree);
-    add(list, berth_bytearray(tree, "", 0));
-    add(list, berth_bytearray(tree, "a", 1));
-    add(list, berth_bytearray(tree, "ab", 2));
-    add(list, berth_bytearray(tree, "a", 1)); /* the text of one byte is one object */
+    berth_value *list = berth_make_list(tree);
+    add(list, berth_make_bytearray(tree, "", 0));
+    add(list, berth_make_bytearray(tree, "a", 1));
+    add(list, berth_make_bytearray(tree, "ab", 2));
+    add(list, berth_make_bytearray(tree, "a", 1)); /* the text of one byte is one object */
     check_pickle(list, expected_bytearrays);
 }
 
 Test(pickle_write, torch_objects)
 {
     const int64_t shape[] = {2, 3};
-    berth_value *list = berth_list(tree);
-    berth_value *size = add(list, berth_size(tree, shape, 2));
-    add(list, berth_size(tree, NULL, 0));
+    berth_value *list = berth_make_list(tree);
+    berth_value *size = add(list, berth_make_size(tree, shape, 2));
+    add(list, berth_make_size(tree, NULL, 0));
     add(list, size);
-    add(list, berth_device(tree, "cuda", 1));
-    add(list, berth_device(tree, "cpu", -1));
-    add(list, berth_dtype_value(tree, BERTH_FLOAT16));
-    add(list, berth_dtype_value(tree, BERTH_UINT16));
-    add(list, berth_dtype_value(tree, BERTH_FLOAT16));
-    add(list, berth_qscheme_value(tree, BERTH_PER_TENSOR_AFFINE));
-    add(list, berth_layout_value(tree, BERTH_SPARSE_COO));
-    add(list, berth_layout_value(tree, BERTH_STRIDED));
-    add(list, berth_layout_value(tree, BERTH_SPARSE_COO));
+    add(list, berth_make_device(tree, "cuda", 1));
+    add(list, berth_make_device(tree, "cpu", -1));
+    add(list, berth_make_dtype(tree, BERTH_FLOAT16));
+    add(list, berth_make_dtype(tree, BERTH_UINT16));
+    add(list, berth_make_dtype(tree, BERTH_FLOAT16));
+    add(list, berth_make_qscheme(tree, BERTH_PER_TENSOR_AFFINE));
+    add(list, berth_make_layout(tree, BERTH_SPARSE_COO));
+    add(list, berth_make_layout(tree, BERTH_STRIDED));
+    add(list, berth_make_layout(tree, BERTH_SPARSE_COO));
     check_pickle(list, expected_torch_objects);
 }
 
@@ -163,26 +163,26 @@ static berth_value *count_up(int n)
 {
     berth_value *items[4];
     for (int i = 0; i < n; i++)
-        items[i] = berth_int(tree, i + 1);
-    return berth_tuple(tree, items, (size_t)n);
+        items[i] = berth_make_int(tree, i + 1);
+    return berth_make_tuple(tree, items, (size_t)n);
 }
 
 Test(pickle_write, tuples_of_every_length)
 {
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (int n = 0; n <= 4; n++)
         add(list, count_up(n));
-    berth_value *pair[] = {berth_int(tree, 1), text(tree, "x")};
-    add(list, add(list, berth_tuple(tree, pair, 2)));
+    berth_value *pair[] = {berth_make_int(tree, 1), text(tree, "x")};
+    add(list, add(list, berth_make_tuple(tree, pair, 2)));
     berth_value *empty = count_up(0);
-    add(list, berth_tuple(tree, &empty, 1));
+    add(list, berth_make_tuple(tree, &empty, 1));
     check_pickle(list, expected_tuples);
 }
 
 Test(pickle_write, a_list_may_hold_itself)
 {
-    berth_value *list = berth_list(tree);
-    add(list, berth_int(tree, 1));
+    berth_value *list = berth_make_list(tree);
+    add(list, berth_make_int(tree, 1));
     add(list, list);
     check_pickle(list, expected_list_in_itself);
 }
@@ -190,32 +190,32 @@ Test(pickle_write, a_list_may_hold_itself)
 Test(pickle_write, sets)
 {
     const int members[4][2] = {{1, 0}, {1, 2}, {0, 0}, {7, 0}};
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (size_t i = 0; i < 4; i++) {
-        berth_value *set = add(list, berth_set(tree));
+        berth_value *set = add(list, berth_make_set(tree));
         for (size_t j = 0; j < 2; j++)
             if (members[i][j] > 0)
-                cr_assert_eq(berth_set_add(set, berth_int(tree, members[i][j])), 0);
+                cr_assert_eq(berth_set_add(set, berth_make_int(tree, members[i][j])), 0);
     }
     check_pickle(list, expected_sets);
 }
 
 Test(pickle_write, counters)
 {
-    berth_value *list = berth_list(tree);
-    berth_value *counter = add(list, berth_counter(tree));
-    berth_dict_set(counter, "a", berth_int(tree, 2));
-    berth_dict_set(counter, "b", berth_int(tree, 1));
-    add(list, berth_counter(tree));
+    berth_value *list = berth_make_list(tree);
+    berth_value *counter = add(list, berth_make_counter(tree));
+    berth_dict_set(counter, "a", berth_make_int(tree, 2));
+    berth_dict_set(counter, "b", berth_make_int(tree, 1));
+    add(list, berth_make_counter(tree));
     check_pickle(list, expected_counters);
 }
 
 Test(pickle_write, a_state_dict_has_its_metadata_behind)
 {
-    berth_value *state_dict = berth_ordered_dict(tree);
-    berth_dict_set(state_dict, "a", berth_int(tree, 1));
-    berth_value *state = berth_dict(tree);
-    berth_dict_set(state, "_metadata", berth_ordered_dict(tree));
+    berth_value *state_dict = berth_make_ordered_dict(tree);
+    berth_dict_set(state_dict, "a", berth_make_int(tree, 1));
+    berth_value *state = berth_make_dict(tree);
+    berth_dict_set(state, "_metadata", berth_make_ordered_dict(tree));
     cr_assert_eq(berth_value_set_state(state_dict, state), 0);
     check_pickle(state_dict, expected_state_dict);
 }
@@ -223,9 +223,9 @@ Test(pickle_write, a_state_dict_has_its_metadata_behind)
 Test(pickle_write, one_key_node_in_two_dicts_is_written_once)
 {
     berth_value *key = text(tree, "epoch time");
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (int i = 1; i <= 2; i++)
-        berth_dict_set_value(add(list, berth_dict(tree)), key, berth_int(tree, i));
+        berth_dict_set_value(add(list, berth_make_dict(tree)), key, berth_make_int(tree, i));
     add(list, key);
     check_pickle(list, expected_shared_key);
 }
@@ -235,9 +235,9 @@ Test(pickle_write, one_key_node_in_two_dicts_is_written_once)
 Test(pickle_write, batches_of_lists)
 {
     for (size_t i = 0; i < N_SUMS(list_sums); i++) {
-        berth_value *list = berth_list(tree);
+        berth_value *list = berth_make_list(tree);
         for (size_t j = 0; j < list_sums[i].n; j++)
-            add(list, berth_none(tree));
+            add(list, berth_make_none(tree));
         check_sum(list, list_sums[i].n, list_sums[i].nbytes, list_sums[i].crc32);
     }
 }
@@ -250,31 +250,31 @@ static void check_dicts(berth_value *(*make)(berth_tree *), const struct expecte
         berth_value *dict = make(tree);
         bool counts = berth_value_kind(dict) == BERTH_KIND_COUNTER;
         for (size_t j = 0; j < sums[i].n; j++)
-            berth_dict_set_value(dict, berth_int(tree, (int64_t)j),
-                                 counts ? berth_int(tree, (int64_t)j) : berth_none(tree));
+            berth_dict_set_value(dict, berth_make_int(tree, (int64_t)j),
+                                 counts ? berth_make_int(tree, (int64_t)j) : berth_make_none(tree));
         check_sum(dict, sums[i].n, sums[i].nbytes, sums[i].crc32);
     }
 }
 
 Test(pickle_write, batches_of_dicts)
 {
-    check_dicts(berth_dict, dict_sums, N_SUMS(dict_sums));
+    check_dicts(berth_make_dict, dict_sums, N_SUMS(dict_sums));
 }
 
 Test(pickle_write, batches_of_ordered_dicts)
 {
-    check_dicts(berth_ordered_dict, ordered_dict_sums, N_SUMS(ordered_dict_sums));
+    check_dicts(berth_make_ordered_dict, ordered_dict_sums, N_SUMS(ordered_dict_sums));
 }
 
 Test(pickle_write, batches_of_counters)
 {
-    check_dicts(berth_counter, counter_sums, N_SUMS(counter_sums));
+    check_dicts(berth_make_counter, counter_sums, N_SUMS(counter_sums));
 }
 
 Test(pickle_write, memo_numbers_beyond_a_byte)
 {
     for (size_t i = 0; i < N_SUMS(memo_sums); i++) {
-        berth_value *list = berth_list(tree);
+        berth_value *list = berth_make_list(tree);
         size_t n = memo_sums[i].n;
         for (size_t j = 0; j < n; j++) {
             char string[32];
@@ -292,11 +292,12 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
 Test(pickle_write, inert_calls_are_written_back)
 {
     berth_value *class = bth_global(tree, "a.b", 3, "C", 1);
-    berth_value *one = berth_int(tree, 1);
-    berth_value *list = berth_list(tree);
-    berth_value *made = add(list, bth_call_value(tree, class, berth_tuple(tree, &one, 1), true));
-    cr_assert_eq(berth_value_set_state(made, berth_dict(tree)), 0);
-    add(list, bth_call_value(tree, class, berth_tuple(tree, NULL, 0), false));
+    berth_value *one = berth_make_int(tree, 1);
+    berth_value *list = berth_make_list(tree);
+    berth_value *made =
+        add(list, bth_call_value(tree, class, berth_make_tuple(tree, &one, 1), true));
+    cr_assert_eq(berth_value_set_state(made, berth_make_dict(tree)), 0);
+    add(list, bth_call_value(tree, class, berth_make_tuple(tree, NULL, 0), false));
     add(list, made);
     add(list, class);
     check_pickle(list, "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005"
@@ -306,7 +307,7 @@ Test(pickle_write, inert_calls_are_written_back)
 /* In the table they lie on each other's places. */
 Test(pickle_write, classes_of_one_name_in_many_modules)
 {
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     char expected[2000] = "\x80\x02]q\000(", module[16];
     size_t nbytes = 6;
     for (int i = 0; i < 100; i++) {
@@ -323,8 +324,8 @@ Test(pickle_write, classes_of_one_name_in_many_modules)
 
 Test(pickle_write, a_tuple_that_holds_itself_is_refused)
 {
-    berth_value *list = berth_list(tree);
-    berth_value *tuple = berth_tuple(tree, &list, 1);
+    berth_value *list = berth_make_list(tree);
+    berth_value *tuple = berth_make_tuple(tree, &list, 1);
     add(list, tuple);
     check_refused(tuple, false, BERTH_E_UNSUPPORTED,
                   "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read "
@@ -335,7 +336,7 @@ Test(pickle_write, a_tuple_that_holds_itself_is_refused)
 
 Test(pickle_write, a_counter_that_holds_itself_is_refused)
 {
-    berth_value *counter = berth_counter(tree);
+    berth_value *counter = berth_make_counter(tree);
     berth_dict_set(counter, "self", counter);
     check_refused(counter, false, BERTH_E_UNSUPPORTED,
                   "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read "
@@ -355,10 +356,10 @@ Test(pickle_write, no_value_is_refused)
 
 Test(pickle_write, depth_is_bounded_by_memory_alone_P3)
 {
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     berth_value *inner = root;
     for (int i = 0; i < 500000; i++)
-        inner = add(inner, berth_list(tree));
+        inner = add(inner, berth_make_list(tree));
     bth_pickled pickled = must_write(root);
     cr_expect_gt(pickled.nbytes, 500000u * 3);
     bth_pickled_free(&pickled);
@@ -366,9 +367,9 @@ Test(pickle_write, depth_is_bounded_by_memory_alone_P3)
 
 Test(pickle_write, shared_nodes_are_written_once_P3)
 {
-    berth_value *value = berth_tuple(tree, (berth_value *[]){text(tree, "x")}, 1);
+    berth_value *value = berth_make_tuple(tree, (berth_value *[]){text(tree, "x")}, 1);
     for (int i = 0; i < 100; i++) /* spelled out: 2^100 */
-        value = berth_tuple(tree, (berth_value *[]){value, value}, 2);
+        value = berth_make_tuple(tree, (berth_value *[]){value, value}, 2);
     bth_pickled pickled = must_write(value);
     cr_expect_lt(pickled.nbytes, 1000);
     bth_pickled_free(&pickled);

@@ -59,7 +59,7 @@ static inline void check_refused(const berth_value *value, bool foreign, int cod
 
 static inline berth_value *text(berth_tree *tree, const char *string)
 {
-    return berth_str(tree, string, strlen(string));
+    return berth_make_str(tree, string, strlen(string));
 }
 
 #endif

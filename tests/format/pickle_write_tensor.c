@@ -25,7 +25,7 @@ TestSuite(pickle_write_tensor, .init = begin, .fini = end);
 
 static berth_value *list_of(size_t n, berth_value *const *items)
 {
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (size_t i = 0; i < n; i++)
         cr_assert_eq(berth_list_append(list, items[i]), 0);
     return list;
@@ -45,13 +45,13 @@ static berth_tensor view(berth_storage *storage, berth_dtype dtype, int32_t rank
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
     berth_tensor tensor = {.dtype = dtype, .rank = 1, .shape = &n, .data = zeros};
-    return berth_tensor_value(tree, &tensor);
+    return berth_make_tensor(tree, &tensor);
 }
 
 static berth_value *flagged(berth_dtype dtype, int64_t n, uint32_t flags)
 {
     berth_tensor tensor = {.dtype = dtype, .rank = 1, .shape = &n, .data = zeros, .flags = flags};
-    return berth_tensor_value(tree, &tensor);
+    return berth_make_tensor(tree, &tensor);
 }
 
 static const int64_t two_three[] = {2, 3};
@@ -62,7 +62,7 @@ static const int64_t three_two[] = {3, 2};
 Test(pickle_write_tensor, a_tensor)
 {
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 2, .shape = two_three, .data = zeros};
-    check_pickle(berth_tensor_value(tree, &tensor), expected_tensor);
+    check_pickle(berth_make_tensor(tree, &tensor), expected_tensor);
 }
 
 Test(pickle_write_tensor, views_share_a_storage)
@@ -73,8 +73,8 @@ Test(pickle_write_tensor, views_share_a_storage)
     row.storage_offset = 3;
     berth_tensor transposed = view(storage, BERTH_FLOAT32, 2, three_two);
     transposed.stride = (int64_t[]){1, 3};
-    berth_value *first = berth_tensor_value(tree, &base);
-    check_pickle(LIST(first, berth_tensor_value(tree, &row), berth_tensor_value(tree, &transposed),
+    berth_value *first = berth_make_tensor(tree, &base);
+    check_pickle(LIST(first, berth_make_tensor(tree, &row), berth_make_tensor(tree, &transposed),
                       first, text(tree, "0"), text(tree, "cpu")),
                  expected_views);
 }
@@ -82,7 +82,7 @@ Test(pickle_write_tensor, views_share_a_storage)
 Test(pickle_write_tensor, a_tensor_without_dimensions)
 {
     berth_tensor tensor = {.dtype = BERTH_INT64, .data = zeros};
-    check_pickle(berth_tensor_value(tree, &tensor), expected_scalar_tensor);
+    check_pickle(berth_make_tensor(tree, &tensor), expected_scalar_tensor);
 }
 
 Test(pickle_write_tensor, requires_grad)
@@ -107,18 +107,18 @@ Test(pickle_write_tensor, meta_tensors_have_no_storage)
 {
     const int64_t n = 2;
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .flags = BERTH_META};
-    check_pickle(berth_tensor_value(tree, &tensor), expected_meta);
+    check_pickle(berth_make_tensor(tree, &tensor), expected_meta);
 }
 
 Test(pickle_write_tensor, twelve_storages_tied_twice)
 {
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     berth_storage *storages[12];
     for (size_t i = 0; i < 24; i++) {
         if (i < 12)
             storages[i] = berth_storage_new(tree, BERTH_FLOAT32, zeros, 4, NULL);
         berth_tensor tensor = view(storages[i % 12], BERTH_FLOAT32, 1, (int64_t[]){1});
-        berth_list_append(list, berth_tensor_value(tree, &tensor));
+        berth_list_append(list, berth_make_tensor(tree, &tensor));
     }
     check_sum(list, 12, storage_sums[0].nbytes, storage_sums[0].crc32);
 }
@@ -128,7 +128,7 @@ Test(pickle_write_tensor, storages_are_numbered_as_they_are_met)
     berth_storage *late = berth_storage_new(tree, BERTH_INT8, zeros, 1, NULL);
     berth_storage *early = berth_storage_new(tree, BERTH_FLOAT64, zeros, 16, NULL);
     berth_storage_new(tree, BERTH_INT8, zeros, 1, NULL); /* met nowhere */
-    berth_value *list = LIST(berth_storage_value(tree, early), berth_storage_value(tree, late));
+    berth_value *list = LIST(berth_make_storage(tree, early), berth_make_storage(tree, late));
     bth_pickled pickled = must_write(list);
     cr_assert_eq(pickled.n_storages, 2);
     cr_expect_eq(pickled.storages[0], early);
@@ -141,9 +141,9 @@ Test(pickle_write_tensor, storages_are_numbered_as_they_are_met)
 Test(pickle_write_tensor, bare_storages)
 {
     berth_value *floats =
-        berth_storage_value(tree, berth_storage_new(tree, BERTH_FLOAT32, zeros, 8, NULL));
+        berth_make_storage(tree, berth_storage_new(tree, BERTH_FLOAT32, zeros, 8, NULL));
     berth_value *bytes =
-        berth_storage_value(tree, berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 8, NULL));
+        berth_make_storage(tree, berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 8, NULL));
     check_pickle(LIST(floats, bytes, bytes), expected_storages);
 }
 
@@ -151,7 +151,7 @@ Test(pickle_write_tensor, bare_storages)
 Test(pickle_write_tensor, a_device_location_is_a_new_string_each_time)
 {
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, zeros, 1, "cuda:0");
-    berth_value *value = berth_storage_value(tree, storage);
+    berth_value *value = berth_make_storage(tree, storage);
     check_pickle(LIST(value, value),
                  "\x80\x02]q\000((X\007\000\000\000storageq\001ctorch\nCharStorage\nq\002"
                  "X\001\000\000\0000q\003X\006\000\000\000cuda:0q\004K\001tq\005Q"
@@ -172,8 +172,8 @@ Test(pickle_write_tensor, storage_views_become_offsets)
     moved.storage_offset = 1;
     berth_tensor same = view(root, BERTH_FLOAT32, 1, (int64_t[]){2});
     same.storage_offset = 3;
-    bth_pickled on_part = must_write(berth_tensor_value(tree, &moved));
-    bth_pickled on_root = must_write(berth_tensor_value(tree, &same));
+    bth_pickled on_part = must_write(berth_make_tensor(tree, &moved));
+    bth_pickled on_root = must_write(berth_make_tensor(tree, &same));
     cr_assert_eq(on_part.n_storages, 1);
     cr_expect_eq(on_part.storages[0], root);
     cr_assert_eq(on_part.nbytes, on_root.nbytes);
@@ -186,7 +186,7 @@ Test(pickle_write_tensor, storage_views_become_offsets)
 
 Test(pickle_write_tensor, a_parameter)
 {
-    berth_value *parameter = berth_parameter(tree, vector(BERTH_FLOAT32, 2), true);
+    berth_value *parameter = berth_make_parameter(tree, vector(BERTH_FLOAT32, 2), true);
     check_pickle(LIST(parameter, parameter), expected_parameter);
 }
 
@@ -194,7 +194,7 @@ Test(pickle_write_tensor, a_parameter)
 Test(pickle_write_tensor, a_parameters_tensor_is_written_detached)
 {
     berth_value *tensor = flagged(BERTH_FLOAT32, 2, BERTH_REQUIRES_GRAD);
-    berth_value *parameter = berth_parameter(tree, tensor, true);
+    berth_value *parameter = berth_make_parameter(tree, tensor, true);
     check_pickle(LIST(parameter, parameter), expected_parameter);
     bth_pickled alone = must_write(LIST(parameter));
     bth_pickled both = must_write(LIST(parameter, tensor));
@@ -205,24 +205,24 @@ Test(pickle_write_tensor, a_parameters_tensor_is_written_detached)
 
 Test(pickle_write_tensor, a_parameter_with_attributes)
 {
-    berth_value *state = berth_dict(tree);
+    berth_value *state = berth_make_dict(tree);
     berth_dict_set(state, "tag", text(tree, "x"));
-    berth_value *parameter = berth_parameter(tree, vector(BERTH_FLOAT32, 2), false);
-    check_pickle(berth_subclass(tree, parameter, state), expected_parameter_with_state);
+    berth_value *parameter = berth_make_parameter(tree, vector(BERTH_FLOAT32, 2), false);
+    check_pickle(berth_make_subclass(tree, parameter, state), expected_parameter_with_state);
 }
 
 Test(pickle_write_tensor, a_tensor_with_attributes)
 {
-    berth_value *state = berth_dict(tree);
-    berth_dict_set(state, "tag", berth_int(tree, 1));
-    berth_value *tensor = berth_subclass(tree, vector(BERTH_FLOAT32, 2), state);
+    berth_value *state = berth_make_dict(tree);
+    berth_dict_set(state, "tag", berth_make_int(tree, 1));
+    berth_value *tensor = berth_make_subclass(tree, vector(BERTH_FLOAT32, 2), state);
     check_pickle(LIST(tensor, tensor), expected_attributes);
 }
 
 Test(pickle_write_tensor, a_tensor_that_is_its_own_attribute_is_refused)
 {
-    berth_value *state = berth_dict(tree);
-    berth_value *tensor = berth_subclass(tree, vector(BERTH_FLOAT32, 2), state);
+    berth_value *state = berth_make_dict(tree);
+    berth_value *tensor = berth_make_subclass(tree, vector(BERTH_FLOAT32, 2), state);
     berth_dict_set(state, "self", tensor);
     berth_error error;
     bth_pickled pickled;
@@ -243,7 +243,7 @@ Test(pickle_write_tensor, quantized_per_tensor)
                            .qscheme = BERTH_PER_TENSOR_AFFINE,
                            .scale = 0.5,
                            .zero_point = 3};
-    check_pickle(berth_tensor_value(tree, &tensor), expected_quantized);
+    check_pickle(berth_make_tensor(tree, &tensor), expected_quantized);
 }
 
 /* As torch does: what is on meta is asked first, and has no quantizer. */
@@ -251,10 +251,10 @@ Test(pickle_write_tensor, a_quantized_meta_tensor_is_written_as_any_on_meta)
 {
     const int64_t n = 2;
     berth_tensor tensor = {.dtype = BERTH_QINT8, .rank = 1, .shape = &n, .flags = BERTH_META};
-    bth_pickled plain = must_write(berth_tensor_value(tree, &tensor));
+    bth_pickled plain = must_write(berth_make_tensor(tree, &tensor));
     tensor.qscheme = BERTH_PER_TENSOR_AFFINE;
     tensor.scale = 0.5;
-    bth_pickled quantized = must_write(berth_tensor_value(tree, &tensor));
+    bth_pickled quantized = must_write(berth_make_tensor(tree, &tensor));
     cr_assert_eq(quantized.nbytes, plain.nbytes);
     cr_expect_arr_eq(quantized.bytes, plain.bytes, plain.nbytes);
     bth_pickled_free(&plain);
@@ -270,7 +270,7 @@ static berth_value *per_channel(berth_qscheme qscheme)
                            .qscheme = qscheme,
                            .scales = vector(BERTH_FLOAT32, 3),
                            .zero_points = vector(BERTH_FLOAT32, 3)};
-    return berth_tensor_value(tree, &tensor);
+    return berth_make_tensor(tree, &tensor);
 }
 
 Test(pickle_write_tensor, quantized_per_channel)
@@ -289,7 +289,7 @@ Test(pickle_write_tensor, symmetric_quantization_is_refused)
                            .data = zeros,
                            .qscheme = BERTH_PER_TENSOR_SYMMETRIC,
                            .scale = 0.5};
-    check_refused(berth_tensor_value(tree, &tensor), false, BERTH_E_UNSUPPORTED,
+    check_refused(berth_make_tensor(tree, &tensor), false, BERTH_E_UNSUPPORTED,
                   "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
                   "them");
     check_refused(per_channel(BERTH_PER_CHANNEL_SYMMETRIC), false, BERTH_E_UNSUPPORTED,
@@ -304,7 +304,7 @@ static berth_value *on_storage(berth_storage *storage, berth_dtype dtype, int32_
 {
     berth_tensor tensor = view(storage, dtype, rank, shape);
     tensor.storage_offset = offset;
-    return berth_tensor_value(tree, &tensor);
+    return berth_make_tensor(tree, &tensor);
 }
 
 Test(pickle_write_tensor, sparse_coordinates)
@@ -312,7 +312,7 @@ Test(pickle_write_tensor, sparse_coordinates)
     berth_storage *indices = berth_storage_new(tree, BERTH_INT64, zeros, 32, NULL);
     berth_value *parts[] = {on_storage(indices, BERTH_INT64, 2, two_two, 0),
                             vector(BERTH_FLOAT32, 2)};
-    check_pickle(berth_sparse(tree, BERTH_SPARSE_COO, two_two, 2, parts, true),
+    check_pickle(berth_make_sparse(tree, BERTH_SPARSE_COO, two_two, 2, parts, true),
                  expected_sparse_coo);
 }
 
@@ -323,7 +323,7 @@ Test(pickle_write_tensor, sparse_rows)
     berth_value *parts[] = {vector(BERTH_INT64, 3),
                             on_storage(columns, BERTH_INT64, 1, (int64_t[]){2}, 2),
                             vector(BERTH_FLOAT32, 2)};
-    check_pickle(berth_sparse(tree, BERTH_SPARSE_CSR, two_two, 2, parts, false),
+    check_pickle(berth_make_sparse(tree, BERTH_SPARSE_CSR, two_two, 2, parts, false),
                  expected_sparse_csr);
 }
 
@@ -331,9 +331,9 @@ Test(pickle_write_tensor, nested)
 {
     const int64_t two_one[] = {2, 1};
     berth_tensor sizes = {.dtype = BERTH_INT64, .rank = 2, .shape = two_one, .data = zeros};
-    berth_value *parts[] = {vector(BERTH_FLOAT32, 5), berth_tensor_value(tree, &sizes),
-                            berth_tensor_value(tree, &sizes), vector(BERTH_INT64, 2)};
-    check_pickle(berth_nested(tree, parts), expected_nested);
+    berth_value *parts[] = {vector(BERTH_FLOAT32, 5), berth_make_tensor(tree, &sizes),
+                            berth_make_tensor(tree, &sizes), vector(BERTH_INT64, 2)};
+    check_pickle(berth_make_nested(tree, parts), expected_nested);
 }
 
 /* ---- refusals ---- */
@@ -343,16 +343,16 @@ Test(pickle_write_tensor, one_storage_under_two_classes_is_refused_T3)
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 8, NULL);
     berth_tensor floats = view(storage, BERTH_FLOAT32, 1, (int64_t[]){2});
     berth_tensor integers = view(storage, BERTH_INT32, 1, (int64_t[]){2});
-    check_refused(LIST(berth_tensor_value(tree, &floats), berth_tensor_value(tree, &integers)),
-                  false, BERTH_E_UNSUPPORTED,
+    check_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)), false,
+                  BERTH_E_UNSUPPORTED,
                   "data.pkl: one storage is seen as FloatStorage and as IntStorage: PyTorch cannot "
                   "load such a file");
     berth_tensor shorts = view(storage, BERTH_UINT16, 1, (int64_t[]){4}); /* in an UntypedStorage */
-    check_refused(LIST(berth_tensor_value(tree, &floats), berth_tensor_value(tree, &shorts)), false,
+    check_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)), false,
                   BERTH_E_UNSUPPORTED,
                   "data.pkl: one storage is seen as FloatStorage and as UntypedStorage: PyTorch "
                   "cannot load such a file");
-    check_refused(LIST(berth_tensor_value(tree, &shorts), berth_tensor_value(tree, &floats)), false,
+    check_refused(LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)), false,
                   BERTH_E_UNSUPPORTED,
                   "data.pkl: one storage is seen as UntypedStorage and as FloatStorage: PyTorch "
                   "cannot load such a file");
@@ -367,8 +367,8 @@ Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes
     berth_tensor floats = view(empty, BERTH_FLOAT32, 1, (int64_t[]){0});
     berth_tensor integers = view(empty, BERTH_INT32, 1, (int64_t[]){0});
     bth_pickled pickled =
-        must_write(LIST(berth_tensor_value(tree, &shorts), berth_tensor_value(tree, &bytes),
-                        berth_tensor_value(tree, &floats), berth_tensor_value(tree, &integers)));
+        must_write(LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &bytes),
+                        berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)));
     cr_expect_eq(pickled.n_storages, 2);
     bth_pickled_free(&pickled);
 }
@@ -381,7 +381,7 @@ Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_by
     berth_storage *odd = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 7, NULL);
     berth_tensor tensor = view(odd, BERTH_FLOAT32, 1, (int64_t[]){1});
     check_refused(
-        berth_tensor_value(tree, &tensor), true, BERTH_E_UNSUPPORTED,
+        berth_make_tensor(tree, &tensor), true, BERTH_E_UNSUPPORTED,
         "data.pkl: a storage of 7 bytes, no multiple of torch.float32, cannot be saved in "
         "the other byte order");
 }
@@ -413,14 +413,14 @@ static void begin_again(void)
 /* Enough of everything to make every table of the writer grow. */
 static berth_value *large_value(void)
 {
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     berth_value *inner = root;
     for (int i = 0; i < 100; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%d", i);
         berth_value *class = bth_global(tree, "a.b", 3, name, (size_t)n);
         berth_list_append(inner, LIST(class, class, vector(BERTH_INT8, 2)));
-        berth_value *next = berth_list(tree);
+        berth_value *next = berth_make_list(tree);
         berth_list_append(inner, next);
         inner = next;
     }
@@ -429,7 +429,7 @@ static berth_value *large_value(void)
 
 Test(pickle_write_tensor, a_class_named_again_is_fetched_however_many_there_are)
 {
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     for (int i = 0; i < 200; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%03d", i % 100);

@@ -292,8 +292,8 @@ Test(stream_read, views_of_one_storage_share_it)
     struct streamed read;
     read_file(&read, "views-1.13-stream.pth");
     cr_assert_eq(place_all(&read), 0, "%s", read.error.message);
-    const berth_tensor *base = berth_value_tensor(berth_dict_get(read.stream.root, "base"));
-    const berth_tensor *column = berth_value_tensor(berth_dict_get(read.stream.root, "column"));
+    const berth_tensor *base = berth_as_tensor(berth_dict_get(read.stream.root, "base"));
+    const berth_tensor *column = berth_as_tensor(berth_dict_get(read.stream.root, "column"));
     cr_assert(base && column);
     cr_expect_eq(base->storage, column->storage);
     cr_expect_eq(column->storage_offset, 2);

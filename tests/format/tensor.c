@@ -244,16 +244,16 @@ Test(tensor, on_the_meta_device_has_no_storage)
     berth_tensor tensor = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .stride = stride, .flags = BERTH_META};
     expect_good(&tensor);
-    const berth_value *value = berth_tensor_value(tree, &tensor);
-    cr_assert_null(berth_value_tensor(value)->storage);
+    const berth_value *value = berth_make_tensor(tree, &tensor);
+    cr_assert_null(berth_as_tensor(value)->storage);
     tensor.storage = storage(BERTH_FLOAT32, 4);
     expect_bad(&tensor, "a meta tensor with a storage");
 }
 
 static berth_value *numbers(berth_dtype dtype, int64_t n)
 {
-    return berth_tensor_value(
-        tree, &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return berth_make_tensor(tree,
+                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
 }
 
 /* T4 */
@@ -279,9 +279,9 @@ Test(tensor, quantized_by_channel_has_one_scale_and_zero_point_each)
     tensor.zero_points = NULL;
     expect_bad(&tensor,
                "a tensor quantized along axis 0 of size 2 has 2 scales and -1 zero points");
-    berth_value *list = berth_list(tree); /* as in older files */
-    berth_list_append(list, berth_int(tree, 0));
-    berth_list_append(list, berth_int(tree, 0));
+    berth_value *list = berth_make_list(tree); /* as in older files */
+    berth_list_append(list, berth_make_int(tree, 0));
+    berth_list_append(list, berth_make_int(tree, 0));
     tensor.zero_points = list;
     expect_good(&tensor);
     tensor.dtype = BERTH_INT8;
@@ -302,9 +302,9 @@ static void expect_failure(const berth_value *made, int code, const char *messag
 Test(tensor, values_copy_shape_and_make_stride_and_storage)
 {
     int64_t shape[3] = {2, 0, 3};
-    const berth_value *value = berth_tensor_value(
+    const berth_value *value = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 3, .shape = shape, .data = data});
-    const berth_tensor *made = berth_value_tensor(value);
+    const berth_tensor *made = berth_as_tensor(value);
     shape[0] = 9;
     cr_assert_eq(made->shape[0], 2);
     cr_assert_arr_eq(made->stride, ((int64_t[]){3, 3, 1}), 24);
@@ -314,13 +314,13 @@ Test(tensor, values_copy_shape_and_make_stride_and_storage)
     cr_assert_eq(berth_storage_dtype(made->storage), BERTH_DTYPE_NONE);
     cr_assert_eq(made->storage->element, BERTH_UINT16);
     int64_t two[1] = {2}, stride[1] = {5};
-    value = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                     .rank = 1,
-                                                     .shape = two,
-                                                     .stride = stride,
-                                                     .storage_offset = 1,
-                                                     .data = data});
-    made = berth_value_tensor(value);
+    value = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                    .rank = 1,
+                                                    .shape = two,
+                                                    .stride = stride,
+                                                    .storage_offset = 1,
+                                                    .data = data});
+    made = berth_as_tensor(value);
     cr_assert_eq(berth_storage_nbytes(made->storage), 28);
     cr_assert_eq(made->storage->data, data);
     cr_assert_str_eq(made->storage->location, "cpu");
@@ -333,40 +333,40 @@ Test(tensor, values_that_are_none_fail_the_tree)
 {
     static const int64_t shape[1] = {5}, huge[3] = {0, INT64_MAX, 4};
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape};
-    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_ARGUMENT,
+    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_ARGUMENT,
                    "a tensor of 20 bytes without data or storage");
     tensor.storage = storage(BERTH_FLOAT32, 16);
-    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
                    "a tensor of float32, shape [5], stride [1] and storage offset 0 ends at byte "
                    "20 of storage of its own, which has 16");
     tensor.storage = NULL;
     tensor.rank = 65;
-    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
                    "a tensor of rank 65 (0 to 64)");
     tensor.rank = 3;
     tensor.shape = huge;
-    expect_failure(berth_tensor_value(tree, &tensor), BERTH_E_TENSOR,
+    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
                    "the strides of a tensor do not fit 64 bits");
-    expect_failure(berth_tensor_value(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
+    expect_failure(berth_make_tensor(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
 }
 
 Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
 {
-    berth_value *plain = berth_tensor_value(
+    berth_value *plain = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT8, .data = data, .flags = BERTH_REQUIRES_GRAD});
-    berth_value *state = berth_dict(tree);
-    berth_value *parameter = berth_parameter(tree, plain, false);
-    berth_value *subclass = berth_subclass(tree, parameter, state);
-    cr_assert_eq(berth_value_tensor(subclass), berth_value_tensor(plain));
+    berth_value *state = berth_make_dict(tree);
+    berth_value *parameter = berth_make_parameter(tree, plain, false);
+    berth_value *subclass = berth_make_subclass(tree, parameter, state);
+    cr_assert_eq(berth_as_tensor(subclass), berth_as_tensor(plain));
     cr_assert_eq(berth_value_inner(subclass), parameter);
     cr_assert_eq(berth_value_state(subclass), state);
     cr_assert(berth_value_requires_grad(plain));
     cr_assert_not(berth_value_requires_grad(parameter));
     cr_assert_not(berth_value_requires_grad(subclass));
-    cr_assert(berth_value_requires_grad(berth_parameter(tree, plain, true)));
-    expect_failure(berth_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
+    cr_assert(berth_value_requires_grad(berth_make_parameter(tree, plain, true)));
+    expect_failure(berth_make_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
                    "a Parameter around a tensor with attributes");
-    expect_failure(berth_parameter(tree, berth_list(tree), true), BERTH_E_ARGUMENT,
+    expect_failure(berth_make_parameter(tree, berth_make_list(tree), true), BERTH_E_ARGUMENT,
                    "a Parameter around a list");
 }
 
@@ -383,11 +383,11 @@ static berth_value *make_sparse(const struct sparse_row *row)
 {
     berth_value *parts[3];
     for (int i = 0; i < 3; i++)
-        parts[i] = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT32,
-                                                            .rank = row->ranks[i],
-                                                            .shape = row->shapes[i],
-                                                            .data = data});
-    return berth_sparse(tree, row->layout, row->shape, row->rank, parts, true);
+        parts[i] = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT32,
+                                                           .rank = row->ranks[i],
+                                                           .shape = row->shapes[i],
+                                                           .data = data});
+    return berth_make_sparse(tree, row->layout, row->shape, row->rank, parts, true);
 }
 
 /* T4: the shapes of the parts agree. Those that are good are as PyTorch makes them. */
@@ -431,8 +431,8 @@ Test(tensor, sparse_parts_agree)
             continue;
         }
         int32_t rank;
-        cr_assert_eq(berth_value_layout(sparse), rows[i].layout);
-        cr_assert_arr_eq(berth_value_shape(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
+        cr_assert_eq(berth_as_layout(sparse), rows[i].layout);
+        cr_assert_arr_eq(berth_as_size(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
         cr_assert_eq(rank, rows[i].rank);
         cr_assert_eq(berth_value_count(sparse), rows[i].layout == BERTH_SPARSE_COO ? 2 : 3);
         cr_assert_eq(berth_value_is_coalesced(sparse), rows[i].layout == BERTH_SPARSE_COO);
@@ -443,23 +443,24 @@ Test(tensor, sparse_ones_are_wrapped_too)
 {
     const struct sparse_row row = {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {5}}, true};
     berth_value *sparse = make_sparse(&row);
-    berth_value *parameter = berth_parameter(tree, sparse, true);
+    berth_value *parameter = berth_make_parameter(tree, sparse, true);
     cr_assert_eq(berth_value_inner(parameter), sparse);
-    cr_assert_eq(berth_value_inner(berth_subclass(tree, parameter, berth_dict(tree))), parameter);
+    cr_assert_eq(berth_value_inner(berth_make_subclass(tree, parameter, berth_make_dict(tree))),
+                 parameter);
 }
 
 Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 {
     static const int64_t shape[1] = {3};
-    berth_value *parts[2] = {berth_none(tree), berth_none(tree)};
-    expect_failure(berth_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true), BERTH_E_TENSOR,
+    berth_value *parts[2] = {berth_make_none(tree), berth_make_none(tree)};
+    expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true), BERTH_E_TENSOR,
                    "part 0 of a sparse tensor is None, no tensor");
     static const int64_t negative[1] = {-3};
     parts[0] = parts[1] = numbers(BERTH_INT64, 1);
-    expect_failure(berth_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true), BERTH_E_TENSOR,
-                   "a sparse tensor with the negative size -3");
+    expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true),
+                   BERTH_E_TENSOR, "a sparse tensor with the negative size -3");
     parts[0] = parts[1] = numbers(BERTH_INT64, 1);
-    expect_failure(berth_sparse(tree, BERTH_STRIDED, shape, 1, parts, true), BERTH_E_TENSOR,
+    expect_failure(berth_make_sparse(tree, BERTH_STRIDED, shape, 1, parts, true), BERTH_E_TENSOR,
                    "a sparse tensor of layout 6 and rank 1");
 }
 
@@ -467,23 +468,23 @@ Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 Test(tensor, nested_parts_agree)
 {
     static const int64_t shape[2] = {2, 3}, other[2] = {2, 2};
-    berth_value *sizes = berth_tensor_value(
+    berth_value *sizes = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = shape, .data = data});
-    berth_value *strides = berth_tensor_value(
+    berth_value *strides = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = other, .data = data});
     berth_value *good[4] = {numbers(BERTH_INT8, 9), sizes, sizes, numbers(BERTH_INT64, 2)};
-    berth_value *nested = berth_nested(tree, good);
+    berth_value *nested = berth_make_nested(tree, good);
     cr_assert_eq(berth_value_count(nested), 4);
     cr_assert_eq(berth_value_item(nested, 3), good[3]);
-    cr_assert_eq(berth_value_inner(berth_parameter(tree, nested, true)), nested);
+    cr_assert_eq(berth_value_inner(berth_make_parameter(tree, nested, true)), nested);
     berth_value *bad[4] = {good[0], sizes, strides, good[3]};
-    expect_failure(berth_nested(tree, bad), BERTH_E_TENSOR,
+    expect_failure(berth_make_nested(tree, bad), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");
     /* No table, but as if there were no tensor. */
     const int64_t cube[3] = {0, 2, 3};
-    berth_value *cubes = berth_tensor_value(
+    berth_value *cubes = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 3, .shape = cube, .data = data});
     berth_value *deep[4] = {numbers(BERTH_INT8, 9), cubes, cubes, numbers(BERTH_INT64, 0)};
-    expect_failure(berth_nested(tree, deep), BERTH_E_TENSOR,
+    expect_failure(berth_make_nested(tree, deep), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");
 }

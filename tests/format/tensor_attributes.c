@@ -147,15 +147,15 @@ static int save_with(berth_value *state, bool of_parameter, bool is_slots, berth
     static const float number;
     berth_tree *tree = bth_value_tree(state);
     bth_pickled pickled;
-    berth_value *pair[] = {berth_none(tree), state};
+    berth_value *pair[] = {berth_make_none(tree), state};
     berth_value *tensor =
-        berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .data = &number});
+        berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .data = &number});
     if (of_parameter)
-        tensor = berth_parameter(tree, tensor, true);
+        tensor = berth_make_parameter(tree, tensor, true);
     bth_error_clear(error);
     int code = bth_pickle_write(
-        berth_subclass(tree, tensor, is_slots ? berth_tuple(tree, pair, 2) : state), false,
-        &pickled, error);
+        berth_make_subclass(tree, tensor, is_slots ? berth_make_tuple(tree, pair, 2) : state),
+        false, &pickled, error);
     if (code == 0)
         bth_pickled_free(&pickled);
     return code;
@@ -168,9 +168,9 @@ Test(tensor_attributes, the_tensors_own_are_not_written_P5)
         const char *name = own[j / 4];
         char sentence[200];
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *state = berth_dict(tree);
+        berth_value *state = berth_make_dict(tree);
         cr_expect_eq(save_with(state, j & 1, j & 2, &error), 0, "%s", error.message);
-        berth_dict_set(state, name, berth_none(tree));
+        berth_dict_set(state, name, berth_make_none(tree));
         cr_expect_eq(save_with(state, j & 1, j & 2, &error), BERTH_E_UNSUPPORTED, "%s", name);
         (void)snprintf(sentence, sizeof sentence,
                        "data.pkl: a tensor cannot be saved with the attribute %s, which is the "
@@ -185,12 +185,12 @@ Test(tensor_attributes, all_others_are_written)
 {
     berth_error error;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *state = berth_dict(tree);
+    berth_value *state = berth_make_dict(tree);
     for (size_t j = 0; j < N(free_names); j++)
-        berth_dict_set(state, free_names[j], berth_none(tree));
+        berth_dict_set(state, free_names[j], berth_make_none(tree));
     cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);
     cr_expect_eq(save_with(state, true, true, &error), 0, "%s", error.message);
-    berth_dict_set_value(state, berth_int(tree, 1), state);
+    berth_dict_set_value(state, berth_make_int(tree, 1), state);
     cr_expect_eq(save_with(state, false, false, &error), BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "data.pkl: a tensor cannot be saved with an attribute whose "
                                     "name is an int, not a str");
@@ -206,7 +206,7 @@ Test(tensor_attributes, a_copy_of_what_was_read_can_be_changed)
     berth_value *state = berth_value_state(berth_value_compact(tree, read.root));
     cr_assert_eq(berth_value_count(state), 1);
     cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_dict_set(state, "data", berth_none(tree)), 0);
+    cr_assert_eq(berth_dict_set(state, "data", berth_make_none(tree)), 0);
     cr_expect_eq(save_with(state, false, false, &error), BERTH_E_UNSUPPORTED);
     berth_tree_free(tree);
     free_reading(&read);

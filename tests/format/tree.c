@@ -20,42 +20,42 @@ Test(tree, remembers_its_first_failure)
 {
     berth_tree *tree = berth_tree_new(NULL);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
-    cr_assert_null(berth_str(tree, "a\xff", 2));
-    cr_assert_null(berth_bigint(tree, NULL, 0));
+    cr_assert_null(berth_make_str(tree, "a\xff", 2));
+    cr_assert_null(berth_make_bigint(tree, NULL, 0));
     expect_error(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte 1");
     /* What is built afterwards is still there to be refused with that error. */
-    cr_assert_not_null(berth_dict(tree));
+    cr_assert_not_null(berth_make_dict(tree));
     berth_tree_free(tree);
 }
 
 Test(tree, makers_given_null_return_null)
 {
     const berth_tensor tensor = {.dtype = BERTH_FLOAT32};
-    cr_assert_null(berth_none(NULL));
-    cr_assert_null(berth_bool(NULL, true));
-    cr_assert_null(berth_int(NULL, 1));
-    cr_assert_null(berth_bigint(NULL, NULL, 0));
-    cr_assert_null(berth_float(NULL, 1));
-    cr_assert_null(berth_complex(NULL, 1, 1));
-    cr_assert_null(berth_str(NULL, "", 0));
-    cr_assert_null(berth_bytes(NULL, "", 0));
-    cr_assert_null(berth_bytearray(NULL, "", 0));
-    cr_assert_null(berth_list(NULL));
-    cr_assert_null(berth_tuple(NULL, NULL, 0));
-    cr_assert_null(berth_dict(NULL));
-    cr_assert_null(berth_set(NULL));
-    cr_assert_null(berth_size(NULL, NULL, 0));
-    cr_assert_null(berth_device(NULL, "cpu", 0));
-    cr_assert_null(berth_dtype_value(NULL, BERTH_FLOAT32));
-    cr_assert_null(berth_qscheme_value(NULL, BERTH_PER_TENSOR_AFFINE));
-    cr_assert_null(berth_layout_value(NULL, BERTH_STRIDED));
-    cr_assert_null(berth_storage_value(NULL, NULL));
+    cr_assert_null(berth_make_none(NULL));
+    cr_assert_null(berth_make_bool(NULL, true));
+    cr_assert_null(berth_make_int(NULL, 1));
+    cr_assert_null(berth_make_bigint(NULL, NULL, 0));
+    cr_assert_null(berth_make_float(NULL, 1));
+    cr_assert_null(berth_make_complex(NULL, 1, 1));
+    cr_assert_null(berth_make_str(NULL, "", 0));
+    cr_assert_null(berth_make_bytes(NULL, "", 0));
+    cr_assert_null(berth_make_bytearray(NULL, "", 0));
+    cr_assert_null(berth_make_list(NULL));
+    cr_assert_null(berth_make_tuple(NULL, NULL, 0));
+    cr_assert_null(berth_make_dict(NULL));
+    cr_assert_null(berth_make_set(NULL));
+    cr_assert_null(berth_make_size(NULL, NULL, 0));
+    cr_assert_null(berth_make_device(NULL, "cpu", 0));
+    cr_assert_null(berth_make_dtype(NULL, BERTH_FLOAT32));
+    cr_assert_null(berth_make_qscheme(NULL, BERTH_PER_TENSOR_AFFINE));
+    cr_assert_null(berth_make_layout(NULL, BERTH_STRIDED));
+    cr_assert_null(berth_make_storage(NULL, NULL));
     cr_assert_null(berth_storage_new(NULL, BERTH_FLOAT32, NULL, 0, NULL));
-    cr_assert_null(berth_tensor_value(NULL, &tensor));
-    cr_assert_null(berth_parameter(NULL, NULL, true));
-    cr_assert_null(berth_sparse(NULL, BERTH_SPARSE_COO, NULL, 0, NULL, false));
-    cr_assert_null(berth_nested(NULL, NULL));
-    cr_assert_null(berth_subclass(NULL, NULL, NULL));
+    cr_assert_null(berth_make_tensor(NULL, &tensor));
+    cr_assert_null(berth_make_parameter(NULL, NULL, true));
+    cr_assert_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, NULL, 0, NULL, false));
+    cr_assert_null(berth_make_nested(NULL, NULL));
+    cr_assert_null(berth_make_subclass(NULL, NULL, NULL));
     cr_assert_eq(berth_list_append(NULL, NULL), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_set_add(NULL, NULL), BERTH_E_ARGUMENT);
@@ -65,7 +65,7 @@ Test(tree, makers_given_null_return_null)
 Test(tree, null_items_fail_it_by_name)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     cr_assert_lt(berth_dict_set(dict, "a", NULL), 0);
     expect_error(tree, BERTH_E_ARGUMENT, "a dict's value is NULL");
     berth_tree_free(tree);
@@ -74,10 +74,10 @@ Test(tree, null_items_fail_it_by_name)
 Test(tree, values_of_another_tree_are_refused)
 {
     berth_tree *tree = berth_tree_new(NULL), *other = berth_tree_new(NULL);
-    berth_value *list = berth_list(tree), *foreign = berth_none(other);
+    berth_value *list = berth_make_list(tree), *foreign = berth_make_none(other);
     cr_assert_lt(berth_list_append(list, foreign), 0);
     expect_error(tree, BERTH_E_ARGUMENT, "an item of a list is of another tree");
-    cr_assert_null(berth_tuple(tree, &foreign, 1));
+    cr_assert_null(berth_make_tuple(tree, &foreign, 1));
     cr_assert_eq(bth_value_tree(list), tree);
     cr_assert_eq(bth_value_tree(foreign), other);
     berth_tree_free(other);
@@ -89,9 +89,9 @@ Test(tree, large_values_know_their_tree)
     berth_tree *tree = berth_tree_new(NULL);
     char *text = calloc(1, 100000);
     memset(text, 'a', 99999);
-    berth_value *value = berth_str(tree, text, 99999);
+    berth_value *value = berth_make_str(tree, text, 99999);
     cr_assert_eq(bth_value_tree(value), tree);
-    cr_assert_str_eq(berth_value_text(value, NULL), text);
+    cr_assert_str_eq(berth_as_text(value, NULL), text);
     free(text);
     berth_tree_free(tree);
 }
@@ -103,7 +103,7 @@ Test(tree, the_newest_block_is_given_back_too)
     uint64_t nbytes = test_memory_seen().live_nbytes;
     bth_tree_discard(tree, bth_tree_allocate(tree, 2000), 2000);
     cr_expect_eq(test_memory_seen().live_nbytes, nbytes);
-    cr_expect_not_null(berth_list(tree));
+    cr_expect_not_null(berth_make_list(tree));
     berth_tree_free(tree);
     cr_expect_eq(test_memory_seen().live_nbytes, 0);
     test_memory_unwatch();
@@ -122,15 +122,15 @@ Test(tree, as_many_bytes_as_there_are_addresses_are_refused)
 Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    cr_assert_eq(bth_value_id(berth_none(tree)), SIZE_MAX);
-    cr_assert_eq(bth_value_id(berth_bool(tree, true)), SIZE_MAX);
-    cr_assert_eq(bth_value_id(berth_int(tree, 1)), SIZE_MAX);
-    cr_assert_eq(bth_value_id(berth_float(tree, 1)), SIZE_MAX);
-    cr_assert_eq(bth_value_id(berth_tuple(tree, NULL, 0)), SIZE_MAX);
-    cr_assert_eq(bth_value_id(berth_list(tree)), 0);
-    cr_assert_eq(bth_value_id(berth_str(tree, "a", 1)), 1);
-    cr_assert_eq(bth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
-    cr_assert_eq(bth_value_id(berth_dtype_value(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_none(tree)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_make_bool(tree, true)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_make_int(tree, 1)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_make_float(tree, 1)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_make_tuple(tree, NULL, 0)), SIZE_MAX);
+    cr_assert_eq(bth_value_id(berth_make_list(tree)), 0);
+    cr_assert_eq(bth_value_id(berth_make_str(tree, "a", 1)), 1);
+    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
     cr_assert_eq(bth_tree_n_ids(tree), 3);
     berth_tree_free(tree);
 }
@@ -139,9 +139,9 @@ Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
 Test(tree, a_million_levels_deep_is_freed, .timeout = 120)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *value = berth_none(tree);
+    berth_value *value = berth_make_none(tree);
     for (int i = 0; i < 1000000; i++) {
-        berth_value *outer = berth_list(tree);
+        berth_value *outer = berth_make_list(tree);
         berth_list_append(outer, value);
         value = outer;
     }
@@ -153,7 +153,7 @@ Test(tree, a_million_levels_deep_is_freed, .timeout = 120)
 static void fill_dict(berth_tree *tree, berth_value *dict, int64_t first, int64_t end)
 {
     for (int64_t i = first; i < end; i++)
-        cr_assert_eq(berth_dict_set_value(dict, berth_int(tree, i), berth_none(tree)), 0);
+        cr_assert_eq(berth_dict_set_value(dict, berth_make_int(tree, i), berth_make_none(tree)), 0);
 }
 
 Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
@@ -163,7 +163,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     bth_tree_give(tree, given, sizeof given);
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     fill_dict(tree, dict, 0, FEW);
     cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
     cr_expect((char *)dict >= given && (char *)dict < given + sizeof given);
@@ -184,8 +184,8 @@ Test(tree, what_is_too_little_for_a_block_is_not_used)
     bth_tree_give(tree, given, sizeof given);
     char text[2000];
     memset(text, 'a', sizeof text);
-    cr_expect(berth_str(tree, text, sizeof text));
-    cr_expect(berth_list(tree));
+    cr_expect(berth_make_str(tree, text, sizeof text));
+    cr_expect(berth_make_list(tree));
     for (size_t i = 0; i < sizeof given; i++)
         cr_expect_eq(given[i], 0);
     berth_tree_free(tree);
@@ -217,8 +217,8 @@ Test(tree, a_list_of_empty_lists_stays_within_the_bound)
     berth_tree *tree = watched();
     berth_value **items = malloc(MANY * sizeof(*items));
     for (int i = 0; i < MANY; i++)
-        items[i] = berth_list(tree); /* ] is one byte */
-    bth_list_extend(berth_list(tree), items, MANY);
+        items[i] = berth_make_list(tree); /* ] is one byte */
+    bth_list_extend(berth_make_list(tree), items, MANY);
     free(items);
     expect_within(tree, MANY * (64 - 16));
 }
@@ -226,9 +226,9 @@ Test(tree, a_list_of_empty_lists_stays_within_the_bound)
 Test(tree, a_list_that_grows_by_one_stays_within_the_bound)
 {
     berth_tree *tree = watched();
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     for (unsigned i = 1; i <= MANY; i++) { /* Na: two bytes; also right after it has grown */
-        berth_list_append(list, berth_none(tree));
+        berth_list_append(list, berth_make_none(tree));
         cr_assert_leq(test_memory_seen().peak_nbytes, i * 2 * 32 + 65536, "%u items", i);
     }
     expect_within(tree, MANY * 2 * 32);
@@ -238,7 +238,7 @@ Test(tree, many_short_lists_stay_within_the_bound)
 {
     berth_tree *tree = watched();
     for (int i = 0; i < MANY; i++)
-        berth_list_append(berth_list(tree), berth_none(tree)); /* ]Na: three bytes */
+        berth_list_append(berth_make_list(tree), berth_make_none(tree)); /* ]Na: three bytes */
     expect_within(tree, MANY * (3 * 64 - 16));
 }
 
@@ -246,16 +246,17 @@ Test(tree, many_short_dicts_stay_within_the_bound)
 {
     berth_tree *tree = watched();
     for (int i = 0; i < MANY; i++)
-        berth_dict_set_value(berth_dict(tree), berth_none(tree), berth_none(tree)); /* }NNs */
+        berth_dict_set_value(berth_make_dict(tree), berth_make_none(tree),
+                             berth_make_none(tree)); /* }NNs */
     expect_within(tree, MANY * (4 * 64 - 16));
 }
 
 Test(tree, a_dict_of_short_keys_stays_within_the_bound)
 {
     berth_tree *tree = watched();
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     for (int i = 0; i < MANY; i++) /* J….Ns: seven bytes */
-        berth_dict_set_value(dict, berth_int(tree, i), berth_none(tree));
+        berth_dict_set_value(dict, berth_make_int(tree, i), berth_make_none(tree));
     expect_within(tree, (uint64_t)MANY * 7 * 32);
 }
 
@@ -264,7 +265,7 @@ Test(tree, sets_and_bytes_made_by_reduce_stay_within_the_bound)
     berth_tree *tree = watched();
     char *text = calloc(1, MANY);
     memset(text, 'a', MANY - 1);
-    berth_value *string = berth_str(tree, text, MANY - 1);
+    berth_value *string = berth_make_str(tree, text, MANY - 1);
     for (int i = 0; i < MANY; i++) /* h.h.R: five bytes each, never a copy */
         bth_bytearray_from(tree, bth_bytes_from_latin1(tree, string));
     free(text);
@@ -276,8 +277,8 @@ Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 60)
     berth_tree *tree = watched();
     berth_value **items = malloc(MANY * sizeof(*items));
     for (int i = 0; i < MANY; i++)
-        items[i] = berth_int(tree, i);
-    berth_value *tuple = berth_tuple(tree, items, MANY);
+        items[i] = berth_make_int(tree, i);
+    berth_value *tuple = berth_make_tuple(tree, items, MANY);
     for (int i = 0; i < MANY; i++)
         cr_assert_not_null(bth_size_from(tree, tuple));
     free(items);
@@ -289,21 +290,22 @@ static berth_value *build(berth_tree *tree)
 {
     static const float data[600];
     const int64_t shape[1] = {600};
-    berth_value *dict = berth_ordered_dict(tree), *list = berth_list(tree);
+    berth_value *dict = berth_make_ordered_dict(tree), *list = berth_make_list(tree);
     char text[2000] = "";
     memset(text, 'x', sizeof(text) - 1);
     for (int i = 0; i < 300; i++) {
         char name[16];
         snprintf(name, sizeof(name), "%d", i);
-        berth_value *items[2] = {berth_str(tree, text, (size_t)i * 5), berth_int(tree, i)};
-        berth_dict_set_value(dict, berth_tuple(tree, items, 2), list);
+        berth_value *items[2] = {berth_make_str(tree, text, (size_t)i * 5),
+                                 berth_make_int(tree, i)};
+        berth_dict_set_value(dict, berth_make_tuple(tree, items, 2), list);
         bth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
-        berth_list_append(list, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                         .rank = 1,
-                                                                         .shape = shape,
-                                                                         .data = data}));
+        berth_list_append(list, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                        .rank = 1,
+                                                                        .shape = shape,
+                                                                        .data = data}));
     }
-    berth_value_set_state(dict, bth_set_from(tree, berth_list(tree)));
+    berth_value_set_state(dict, bth_set_from(tree, berth_make_list(tree)));
     return dict;
 }
 
@@ -340,9 +342,9 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
     for (uint64_t nth = 1; nth <= 4; nth++) {
         test_memory_watch();
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *dict = berth_dict(tree), *items[2000];
+        berth_value *dict = berth_make_dict(tree), *items[2000];
         for (int i = 0; i < 2000; i++)
-            items[i] = berth_int(tree, i);
+            items[i] = berth_make_int(tree, i);
         cr_assert_eq(bth_dict_extend(dict, items, 10), 0);
         test_memory_refuse(nth, false);
         bth_dict_extend(dict, items, 1000);

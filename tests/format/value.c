@@ -32,27 +32,27 @@ static void expect_failure(const berth_value *made, int code, const char *messag
 
 static berth_value *text(const char *string)
 {
-    return berth_str(tree, string, strlen(string));
+    return berth_make_str(tree, string, strlen(string));
 }
 
 static void expect_int(const berth_value *value, int64_t expected)
 {
     int64_t integer;
-    cr_assert(berth_value_int(value, &integer));
+    cr_assert(berth_as_int(value, &integer));
     cr_assert_eq(integer, expected);
 }
 
 Test(value, singletons_are_one_node_a_tree)
 {
-    cr_assert_eq(berth_none(tree), berth_none(tree));
-    cr_assert_eq(berth_bool(tree, true), berth_bool(tree, true));
-    cr_assert_neq(berth_bool(tree, true), berth_bool(tree, false));
-    cr_assert_eq(berth_tuple(tree, NULL, 0), berth_tuple(tree, NULL, 0));
-    cr_assert_eq(berth_layout_value(tree, BERTH_STRIDED), berth_layout_value(tree, BERTH_STRIDED));
-    cr_assert_eq(berth_value_kind(berth_none(tree)), BERTH_KIND_NONE);
-    cr_assert(berth_value_bool(berth_bool(tree, true)));
-    cr_assert_not(berth_value_bool(berth_bool(tree, false)));
-    cr_assert_not(berth_value_bool(berth_int(tree, 1)));
+    cr_assert_eq(berth_make_none(tree), berth_make_none(tree));
+    cr_assert_eq(berth_make_bool(tree, true), berth_make_bool(tree, true));
+    cr_assert_neq(berth_make_bool(tree, true), berth_make_bool(tree, false));
+    cr_assert_eq(berth_make_tuple(tree, NULL, 0), berth_make_tuple(tree, NULL, 0));
+    cr_assert_eq(berth_make_layout(tree, BERTH_STRIDED), berth_make_layout(tree, BERTH_STRIDED));
+    cr_assert_eq(berth_value_kind(berth_make_none(tree)), BERTH_KIND_NONE);
+    cr_assert(berth_as_bool(berth_make_bool(tree, true)));
+    cr_assert_not(berth_as_bool(berth_make_bool(tree, false)));
+    cr_assert_not(berth_as_bool(berth_make_int(tree, 1)));
 }
 
 Test(value, ints_of_any_size)
@@ -62,24 +62,24 @@ Test(value, ints_of_any_size)
     static const uint8_t large[12] = {[8] = 1};
     static const uint8_t above[9] = {[7] = 0x80};
     size_t nbytes;
-    expect_int(berth_int(tree, INT64_MIN), INT64_MIN);
-    expect_int(berth_bigint(tree, small, 12), -2);
-    expect_int(berth_bigint(tree, above, 8), INT64_MIN);
-    cr_assert_null(berth_value_bigint(berth_int(tree, 1), &nbytes));
+    expect_int(berth_make_int(tree, INT64_MIN), INT64_MIN);
+    expect_int(berth_make_bigint(tree, small, 12), -2);
+    expect_int(berth_make_bigint(tree, above, 8), INT64_MIN);
+    cr_assert_null(berth_as_bigint(berth_make_int(tree, 1), &nbytes));
     cr_assert_eq(nbytes, 0);
-    berth_value *value = berth_bigint(tree, large, 12);
-    const uint8_t *bytes = berth_value_bigint(value, &nbytes);
+    berth_value *value = berth_make_bigint(tree, large, 12);
+    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
     cr_assert_eq(nbytes, 9); /* the shortest form */
     cr_assert_arr_eq(bytes, large, 9);
-    cr_assert_arr_eq(berth_value_bigint(value, NULL), large, 9);
+    cr_assert_arr_eq(berth_as_bigint(value, NULL), large, 9);
     cr_assert_eq(berth_value_kind(value), BERTH_KIND_INT);
     int64_t integer;
-    cr_assert_not(berth_value_int(value, &integer));
-    berth_value_bigint(berth_bigint(tree, above, 9), &nbytes);
+    cr_assert_not(berth_as_int(value, &integer));
+    berth_as_bigint(berth_make_bigint(tree, above, 9), &nbytes);
     cr_assert_eq(nbytes, 9); /* 2^63 needs its sign */
     uint8_t most[256] = {[254] = 1};
-    cr_assert_not_null(berth_bigint(tree, most, 255));
-    expect_failure(berth_bigint(tree, most, 256), BERTH_E_ARGUMENT,
+    cr_assert_not_null(berth_make_bigint(tree, most, 255));
+    expect_failure(berth_make_bigint(tree, most, 256), BERTH_E_ARGUMENT,
                    "an integer of 256 bytes (1 to 255)");
 }
 
@@ -91,14 +91,14 @@ Test(value, floats_keep_their_bits)
     cr_skip_test("a double that is returned goes through the x87, and a signalling NaN gets quiet");
 #endif
     memcpy(&nan_value, &bits, 8);
-    double value = berth_value_float(berth_float(tree, nan_value));
+    double value = berth_as_float(berth_make_float(tree, nan_value));
     memcpy(&kept, &value, 8);
     cr_assert_eq(kept, bits);
-    cr_assert(signbit(berth_value_float(berth_float(tree, -0.0))));
-    berth_value *z = berth_complex(tree, 1.5, -2.5);
-    cr_assert_eq(berth_value_float(z), 1.5);
+    cr_assert(signbit(berth_as_float(berth_make_float(tree, -0.0))));
+    berth_value *z = berth_make_complex(tree, 1.5, -2.5);
+    cr_assert_eq(berth_as_float(z), 1.5);
     cr_assert_eq(berth_value_imaginary(z), -2.5);
-    cr_assert_eq(berth_value_imaginary(berth_float(tree, 1)), 0);
+    cr_assert_eq(berth_value_imaginary(berth_make_float(tree, 1)), 0);
 }
 
 Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
@@ -114,16 +114,16 @@ Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
                                        "\xf4\x8f\xbf\xbf"};
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         size_t nbytes;
-        cr_assert_str_eq(berth_value_text(text(good[i]), &nbytes), good[i]);
+        cr_assert_str_eq(berth_as_text(text(good[i]), &nbytes), good[i]);
         cr_assert_eq(nbytes, strlen(good[i]));
     }
     size_t nbytes;
-    const char *held = berth_value_text(berth_str(tree, "a\0b", 3), &nbytes);
+    const char *held = berth_as_text(berth_make_str(tree, "a\0b", 3), &nbytes);
     cr_assert_eq(nbytes, 3);
     cr_assert_arr_eq(held, "a\0b", 4);
-    cr_assert_str_eq(berth_value_text(berth_str(tree, NULL, 0), &nbytes), "");
+    cr_assert_str_eq(berth_as_text(berth_make_str(tree, NULL, 0), &nbytes), "");
     cr_assert_eq(nbytes, 0);
-    cr_assert_null(berth_value_text(berth_none(tree), &nbytes));
+    cr_assert_null(berth_as_text(berth_make_none(tree), &nbytes));
 }
 
 Test(value, text_that_is_no_utf8_is_refused)
@@ -150,15 +150,16 @@ Test(value, bytes_and_bytearrays)
     size_t nbytes;
     for (int i = 0; i < 256; i++)
         all[i] = (uint8_t)i;
-    berth_value *bytes = berth_bytes(tree, all, 256), *array = berth_bytearray(tree, all, 256);
-    cr_assert_arr_eq(berth_value_bytes(bytes, &nbytes), all, 256);
+    berth_value *bytes = berth_make_bytes(tree, all, 256),
+                *array = berth_make_bytearray(tree, all, 256);
+    cr_assert_arr_eq(berth_as_bytes(bytes, &nbytes), all, 256);
     cr_assert_eq(nbytes, 256);
-    cr_assert_arr_eq(berth_value_bytes(array, &nbytes), all, 256);
+    cr_assert_arr_eq(berth_as_bytes(array, &nbytes), all, 256);
     cr_assert_eq(nbytes, 256);
     cr_assert_eq(berth_value_kind(array), BERTH_KIND_BYTEARRAY);
-    cr_assert_not_null(berth_value_bytes(berth_bytes(tree, NULL, 0), &nbytes));
+    cr_assert_not_null(berth_as_bytes(berth_make_bytes(tree, NULL, 0), &nbytes));
     cr_assert_eq(nbytes, 0);
-    cr_assert_null(berth_value_bytes(text("a"), &nbytes));
+    cr_assert_null(berth_as_bytes(text("a"), &nbytes));
 }
 
 /* P3: decoded once, then shared; each is an object of its own. */
@@ -168,31 +169,31 @@ Test(value, bytes_from_latin1_text)
     size_t nbytes;
     berth_value *first = bth_bytes_from_latin1(tree, string);
     berth_value *second = bth_bytes_from_latin1(tree, string);
-    cr_assert_arr_eq(berth_value_bytes(first, &nbytes), "a\x80\xffz", 5);
+    cr_assert_arr_eq(berth_as_bytes(first, &nbytes), "a\x80\xffz", 5);
     cr_assert_eq(nbytes, 4);
     cr_assert_neq(first, second);
-    cr_assert_eq(berth_value_bytes(second, &nbytes), berth_value_bytes(first, NULL));
+    cr_assert_eq(berth_as_bytes(second, &nbytes), berth_as_bytes(first, NULL));
     cr_assert_eq(nbytes, 4);
     berth_value *array = bth_bytearray_from(tree, second);
-    cr_assert_eq(berth_value_bytes(array, &nbytes), berth_value_bytes(first, NULL));
-    cr_assert_not_null(berth_value_bytes(bth_bytearray_from(tree, NULL), &nbytes));
+    cr_assert_eq(berth_as_bytes(array, &nbytes), berth_as_bytes(first, NULL));
+    cr_assert_not_null(berth_as_bytes(bth_bytearray_from(tree, NULL), &nbytes));
     cr_assert_eq(nbytes, 0);
     expect_failure(bth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
                    "latin1 text with a character above 255");
-    expect_failure(bth_bytes_from_latin1(tree, berth_none(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_bytes_from_latin1(tree, berth_make_none(tree)), BERTH_E_PICKLE,
                    "bytes made from None, not a str");
 }
 
 Test(value, lists_and_tuples_keep_their_items)
 {
-    berth_value *list = berth_list(tree), *items[100];
+    berth_value *list = berth_make_list(tree), *items[100];
     for (int i = 0; i < 100; i++) {
-        items[i] = berth_int(tree, i);
+        items[i] = berth_make_int(tree, i);
         cr_assert_eq(berth_list_append(list, items[i]), 0);
     }
     cr_assert_eq(bth_list_extend(list, items, 100), 0);
     cr_assert_eq(berth_value_count(list), 200);
-    berth_value *tuple = berth_tuple(tree, items, 100);
+    berth_value *tuple = berth_make_tuple(tree, items, 100);
     for (size_t i = 0; i < 100; i++) {
         cr_assert_eq(berth_value_item(list, i), items[i]);
         cr_assert_eq(berth_value_item(list, i + 100), items[i]);
@@ -205,12 +206,13 @@ Test(value, lists_and_tuples_keep_their_items)
 
 Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
 {
-    berth_value *list = berth_list(tree), *dict = berth_dict(tree), *pairs = berth_list(tree);
+    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree),
+                *pairs = berth_make_list(tree);
     berth_list_append(list, text("a"));
     berth_list_append(list, text("a"));
-    berth_dict_set(dict, "k", berth_int(tree, 3));
-    berth_value *pair[2] = {text("x"), berth_none(tree)};
-    berth_list_append(pairs, berth_tuple(tree, pair, 2));
+    berth_dict_set(dict, "k", berth_make_int(tree, 3));
+    berth_value *pair[2] = {text("x"), berth_make_none(tree)};
+    berth_list_append(pairs, berth_make_tuple(tree, pair, 2));
     berth_value *set = bth_set_from(tree, list);
     cr_assert_eq(berth_value_count(set), 1);
     cr_assert_eq(berth_value_count(list), 2); /* keeps its items */
@@ -218,7 +220,7 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
     expect_int(berth_dict_get(counter, "k"), 3);
     cr_assert_eq(berth_value_kind(counter), BERTH_KIND_COUNTER);
     berth_value *ordered = bth_ordered_dict_from(tree, pairs);
-    cr_assert_eq(berth_dict_get(ordered, "x"), berth_none(tree));
+    cr_assert_eq(berth_dict_get(ordered, "x"), berth_make_none(tree));
     cr_assert_eq(berth_value_count(bth_set_from(tree, NULL)), 0);
     cr_assert_eq(berth_value_count(bth_counter_from(tree, NULL)), 0);
     cr_assert_eq(berth_value_count(bth_ordered_dict_from(tree, NULL)), 0);
@@ -229,32 +231,34 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
 
 Test(value, an_argument_is_used_once)
 {
-    berth_value *dict = berth_dict(tree), *list = berth_list(tree);
+    berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
     bth_counter_from(tree, dict);
     expect_failure(bth_counter_from(tree, dict), BERTH_E_PICKLE,
                    "a dict that something was built from is used again by Counter");
-    list = berth_list(tree);
+    list = berth_make_list(tree);
     bth_ordered_dict_from(tree, list);
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
                    "a list that something was built from is used again by OrderedDict");
-    list = berth_list(tree);
+    list = berth_make_list(tree);
     bth_set_from(tree, list);
-    cr_assert_lt(berth_list_append(list, berth_none(tree)), 0);
+    cr_assert_lt(berth_list_append(list, berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_UNSUPPORTED,
                    "a list that something was built from grows afterwards");
-    expect_failure(bth_set_from(tree, berth_dict(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_set_from(tree, berth_make_dict(tree)), BERTH_E_PICKLE,
                    "a set made from a dict, not a list");
-    list = berth_list(tree);
-    berth_list_append(list, berth_none(tree));
+    list = berth_make_list(tree);
+    berth_list_append(list, berth_make_none(tree));
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
                    "an OrderedDict made from what is no pair");
 }
 
 Test(value, dicts_of_every_kind)
 {
-    berth_value *dicts[3] = {berth_dict(tree), berth_ordered_dict(tree), berth_counter(tree)};
+    berth_value *dicts[3] = {berth_make_dict(tree), berth_make_ordered_dict(tree),
+                             berth_make_counter(tree)};
     for (int i = 0; i < 3; i++) {
-        berth_value *items[4] = {text("b"), berth_int(tree, 1), text("a"), berth_int(tree, 2)};
+        berth_value *items[4] = {text("b"), berth_make_int(tree, 1), text("a"),
+                                 berth_make_int(tree, 2)};
         cr_assert_eq(bth_dict_extend(dicts[i], items, 2), 0);
         cr_assert_eq(berth_value_count(dicts[i]), 2);
         cr_assert_eq(berth_value_key(dicts[i], 1), items[2]);
@@ -263,19 +267,19 @@ Test(value, dicts_of_every_kind)
         cr_assert_null(berth_dict_get(dicts[i], "c"));
         cr_assert_null(berth_value_key(dicts[i], 2));
     }
-    cr_assert_lt(berth_dict_set(berth_list(tree), "a", berth_none(tree)), 0);
+    cr_assert_lt(berth_dict_set(berth_make_list(tree), "a", berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_ARGUMENT, "a list is no dict");
 }
 
 Test(value, attributes)
 {
-    berth_value *state = berth_dict(tree), *ordered = berth_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree), *ordered = berth_make_ordered_dict(tree);
     cr_assert_null(berth_value_state(ordered));
     cr_assert_eq(berth_value_set_state(ordered, state), 0);
     cr_assert_eq(berth_value_state(ordered), state);
     cr_assert_eq(berth_value_count(ordered), 0);
     for (int i = 0; i < 100; i++)
-        berth_dict_set_value(ordered, berth_int(tree, i), state);
+        berth_dict_set_value(ordered, berth_make_int(tree, i), state);
     cr_assert_eq(berth_value_state(ordered), state);
     cr_assert_lt(berth_value_set_state(state, state), 0);
     expect_failure(NULL, BERTH_E_ARGUMENT, "a dict has no attributes");
@@ -285,20 +289,20 @@ Test(value, sizes_are_shapes)
 {
     static const int64_t shape[3] = {2, 0, INT64_MAX};
     int32_t rank;
-    berth_value *size = berth_size(tree, shape, 3);
-    cr_assert_arr_eq(berth_value_shape(size, &rank), shape, sizeof(shape));
+    berth_value *size = berth_make_size(tree, shape, 3);
+    cr_assert_arr_eq(berth_as_size(size, &rank), shape, sizeof(shape));
     cr_assert_eq(rank, 3);
     expect_int(berth_value_item(size, 2), INT64_MAX);
-    cr_assert_not_null(berth_value_shape(berth_size(tree, NULL, 0), &rank));
+    cr_assert_not_null(berth_as_size(berth_make_size(tree, NULL, 0), &rank));
     cr_assert_eq(rank, 0);
     const int64_t *first, *second;
-    berth_value *item = berth_int(tree, 5), *tuple = berth_tuple(tree, &item, 1);
+    berth_value *item = berth_make_int(tree, 5), *tuple = berth_make_tuple(tree, &item, 1);
     cr_assert(bth_value_as_shape(tuple, &first, &rank));
     cr_assert(bth_value_as_shape(bth_size_from(tree, tuple), &second, &rank));
     cr_assert_eq(first, second); /* P3: made once, shared */
     cr_assert_eq(rank, 1);
     cr_assert_eq(*first, 5);
-    berth_value *list = berth_list(tree);
+    berth_value *list = berth_make_list(tree);
     berth_list_append(list, item);
     cr_assert(bth_value_as_shape(list, &first, &rank) && rank == 1);
     berth_list_append(list, item);
@@ -313,37 +317,37 @@ Test(value, shapes_that_are_none_are_refused)
     const int64_t *shape;
     int32_t rank;
     for (int i = 0; i < 65; i++)
-        items[i] = berth_int(tree, 1);
-    cr_assert_not(bth_value_as_shape(berth_tuple(tree, items, 65), &shape, &rank));
+        items[i] = berth_make_int(tree, 1);
+    cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, items, 65), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "a shape of 65 items (at most 64)");
-    berth_value *item = berth_float(tree, 1);
-    cr_assert_not(bth_value_as_shape(berth_tuple(tree, &item, 1), &shape, &rank));
+    berth_value *item = berth_make_float(tree, 1);
+    cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, &item, 1), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
-    item = berth_bigint(tree, big, 9);
-    expect_failure(bth_size_from(tree, berth_tuple(tree, &item, 1)), BERTH_E_TENSOR,
+    item = berth_make_bigint(tree, big, 9);
+    expect_failure(bth_size_from(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
                    "item 0 of a shape is beyond 64 bits");
-    cr_assert_not(bth_value_as_shape(berth_none(tree), &shape, &rank));
+    cr_assert_not(bth_value_as_shape(berth_make_none(tree), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");
-    expect_failure(bth_size_from(tree, berth_list(tree)), BERTH_E_PICKLE,
+    expect_failure(bth_size_from(tree, berth_make_list(tree)), BERTH_E_PICKLE,
                    "a torch.Size made from a list, not a tuple");
 }
 
 Test(value, devices)
 {
     int64_t index;
-    berth_value *device = berth_device(tree, "cuda", 1);
-    cr_assert_str_eq(berth_value_text(device, NULL), "cuda:1");
+    berth_value *device = berth_make_device(tree, "cuda", 1);
+    cr_assert_str_eq(berth_as_text(device, NULL), "cuda:1");
     cr_assert_str_eq(bth_value_device(device, &index), "cuda");
     cr_assert_eq(index, 1);
-    device = berth_device(tree, "meta", -5);
-    cr_assert_str_eq(berth_value_text(device, NULL), "meta");
+    device = berth_make_device(tree, "meta", -5);
+    cr_assert_str_eq(berth_as_text(device, NULL), "meta");
     bth_value_device(device, &index);
     cr_assert_eq(index, -1);
-    cr_assert_null(bth_value_device(berth_none(tree), &index));
-    expect_failure(berth_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
+    cr_assert_null(bth_value_device(berth_make_none(tree), &index));
+    expect_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
                    "\"cuda:1\" is no device type");
-    expect_failure(berth_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
-    expect_failure(berth_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
+    expect_failure(berth_make_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    expect_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
                    "device index 128 (at most 127)");
 }
 
@@ -351,13 +355,13 @@ Test(value, globals_and_calls)
 {
     const char *module, *name;
     size_t nbytes;
-    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5), *item = berth_int(tree, 1);
-    cr_assert_str_eq(berth_value_text(global, &nbytes), "a.b Class");
+    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5), *item = berth_make_int(tree, 1);
+    cr_assert_str_eq(berth_as_text(global, &nbytes), "a.b Class");
     cr_assert_eq(nbytes, 9);
     bth_value_global(global, &module, &name);
     cr_assert_str_eq(module, "a.b");
     cr_assert_str_eq(name, "Class");
-    berth_value *arguments = berth_tuple(tree, &item, 1), *state = berth_dict(tree);
+    berth_value *arguments = berth_make_tuple(tree, &item, 1), *state = berth_make_dict(tree);
     berth_value *call = bth_call_value(tree, global, arguments, true);
     cr_assert(bth_value_is_new_object(call));
     cr_assert_not(bth_value_is_new_object(bth_call_value(tree, global, arguments, false)));
@@ -373,24 +377,24 @@ Test(value, globals_and_calls)
 
 Test(value, facts_of_one_word)
 {
-    cr_assert_eq(berth_value_dtype(berth_dtype_value(tree, BERTH_FLOAT8_E5M2)), BERTH_FLOAT8_E5M2);
-    cr_assert_eq(berth_value_qscheme(berth_qscheme_value(tree, BERTH_PER_CHANNEL_SYMMETRIC)),
+    cr_assert_eq(berth_as_dtype(berth_make_dtype(tree, BERTH_FLOAT8_E5M2)), BERTH_FLOAT8_E5M2);
+    cr_assert_eq(berth_as_qscheme(berth_make_qscheme(tree, BERTH_PER_CHANNEL_SYMMETRIC)),
                  BERTH_PER_CHANNEL_SYMMETRIC);
-    cr_assert_eq(berth_value_layout(berth_layout_value(tree, BERTH_JAGGED)), BERTH_JAGGED);
+    cr_assert_eq(berth_as_layout(berth_make_layout(tree, BERTH_JAGGED)), BERTH_JAGGED);
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
-    cr_assert_eq(berth_value_storage(berth_storage_value(tree, storage)), storage);
-    expect_failure(berth_dtype_value(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
-    expect_failure(berth_qscheme_value(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+    cr_assert_eq(berth_as_storage(berth_make_storage(tree, storage)), storage);
+    expect_failure(berth_make_dtype(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
+    expect_failure(berth_make_qscheme(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
                    "no such quantization scheme: 0");
-    expect_failure(berth_layout_value(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT,
+    expect_failure(berth_make_layout(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT,
                    "no such layout: 0");
-    expect_failure(berth_storage_value(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
+    expect_failure(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
 }
 
 /* Every asker is defined for every kind: what it is not for gives 0, NULL or false. */
 Test(value, askers_of_other_kinds_give_nothing)
 {
-    berth_value *values[] = {NULL, berth_none(tree), berth_int(tree, 1), text("a")};
+    berth_value *values[] = {NULL, berth_make_none(tree), berth_make_int(tree, 1), text("a")};
     int64_t integer;
     int32_t rank;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
@@ -398,30 +402,30 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_null(berth_value_item(values[i], 0));
         cr_assert_null(berth_value_key(values[i], 0));
         cr_assert_null(berth_dict_get(values[i], "a"));
-        cr_assert_eq(berth_value_dtype(values[i]), BERTH_DTYPE_NONE);
-        cr_assert_eq(berth_value_qscheme(values[i]), BERTH_NOT_QUANTIZED);
-        cr_assert_eq((int)berth_value_layout(values[i]), 0);
-        cr_assert_null(berth_value_storage(values[i]));
+        cr_assert_eq(berth_as_dtype(values[i]), BERTH_DTYPE_NONE);
+        cr_assert_eq(berth_as_qscheme(values[i]), BERTH_NOT_QUANTIZED);
+        cr_assert_eq((int)berth_as_layout(values[i]), 0);
+        cr_assert_null(berth_as_storage(values[i]));
         cr_assert_eq(bth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
         cr_assert_null(bth_value_arguments(values[i]));
-        cr_assert_null(berth_value_tensor(values[i]));
-        cr_assert_null(berth_value_shape(values[i], &rank));
+        cr_assert_null(berth_as_tensor(values[i]));
+        cr_assert_null(berth_as_size(values[i], &rank));
         cr_assert_null(berth_value_inner(values[i]));
         cr_assert_null(berth_value_state(values[i]));
-        cr_assert_null(berth_value_bytes(values[i], NULL));
+        cr_assert_null(berth_as_bytes(values[i], NULL));
         cr_assert_not(berth_value_requires_grad(values[i]));
         cr_assert_not(berth_value_is_coalesced(values[i]));
-        cr_assert_eq(berth_value_float(values[i]), 0);
-        cr_assert_eq(berth_value_int(values[i], &integer), i == 2);
+        cr_assert_eq(berth_as_float(values[i]), 0);
+        cr_assert_eq(berth_as_int(values[i], &integer), i == 2);
     }
     /* What keeps a bool of another meaning. */
     const int64_t one = 1;
     const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 1, .shape = &one, .data = &one};
-    berth_value *parameter = berth_parameter(tree, berth_tensor_value(tree, &tensor), true);
+    berth_value *parameter = berth_make_parameter(tree, berth_make_tensor(tree, &tensor), true);
     cr_assert(berth_value_requires_grad(parameter));
-    cr_assert_not(berth_value_bool(parameter));
+    cr_assert_not(berth_as_bool(parameter));
     cr_assert_not(bth_value_is_new_object(parameter));
-    cr_assert_not(bth_value_is_new_object(berth_bool(tree, true)));
+    cr_assert_not(bth_value_is_new_object(berth_make_bool(tree, true)));
     cr_assert_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
     cr_assert_str_eq(berth_kind_name(BERTH_KIND_ORDERED_DICT), "OrderedDict");
 }

@@ -193,7 +193,7 @@ static inline void check_as_plain(berth_checkpoint *checkpoint, const uint8_t *b
     plain.looked = strstr(options, "load.check=directory") ? AT_SMALL
                    : strstr(options, "load.check=headers") ? AT_HEADERS
                                                            : AT_DATA;
-    if (berth_checkpoint_info(checkpoint, &plain.info, NULL) < 0)
+    if (berth_get_info(checkpoint, &plain.info, NULL) < 0)
         return;
     if (plain.info.container[0] == 'z') {
         if (!check_plain(bytes, nbytes, &plain.parts, plain.looked))

@@ -143,7 +143,7 @@ static void check_values(const char *text)
 
     for (size_t i = 0; i < berth_config_count(); i++) {
         berth_option option;
-        MUST(berth_config_option(i, &option, &error) == 0, "%s", error.message);
+        MUST(berth_config_at(i, &option, &error) == 0, "%s", error.message);
         int result = berth_config_set(option.name, text, &error);
         check_result(result, &error);
         if (result == 0) {

@@ -336,21 +336,21 @@ static inline void seed_written(void)
     static const int64_t shape[] = {2, 3};
     count_memory_from_now(); /* what is allocated now is freed by the same allocator */
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_ordered_dict(tree), *list = berth_list(tree);
-    berth_value *pair[2] = {berth_int(tree, 300), berth_str(tree, "k", 1)};
+    berth_value *root = berth_make_ordered_dict(tree), *list = berth_make_list(tree);
+    berth_value *pair[2] = {berth_make_int(tree, 300), berth_make_str(tree, "k", 1)};
     bth_pickled pickled;
     berth_error error = {0};
 
-    berth_value *tensor = berth_tensor_value(
+    berth_value *tensor = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements});
-    berth_dict_set(root, "weight", berth_parameter(tree, tensor, true));
-    berth_dict_set_value(root, berth_tuple(tree, pair, 2), list);
+    berth_dict_set(root, "weight", berth_make_parameter(tree, tensor, true));
+    berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), list);
     berth_list_append(list, tensor);
-    berth_list_append(list, berth_bytes(tree, "\xff\x00\x01", 3));
-    berth_list_append(list, berth_complex(tree, 1, -2));
-    berth_list_append(list, berth_size(tree, shape, 2));
-    berth_list_append(list, berth_device(tree, "cuda", 1));
-    berth_value_set_state(root, berth_dict(tree));
+    berth_list_append(list, berth_make_bytes(tree, "\xff\x00\x01", 3));
+    berth_list_append(list, berth_make_complex(tree, 1, -2));
+    berth_list_append(list, berth_make_size(tree, shape, 2));
+    berth_list_append(list, berth_make_device(tree, "cuda", 1));
+    berth_value_set_state(root, berth_make_dict(tree));
     MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed("written", pickled.bytes, pickled.nbytes);
     bth_pickled_free(&pickled);
@@ -366,17 +366,17 @@ static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, si
 
     count_memory_from_now();
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     bth_pickled pickled;
     berth_error error = {0};
 
     for (size_t i = 0; i < 8; i++)
         berth_list_append(root,
-                          berth_tensor_value(tree, &(berth_tensor){.dtype = dtypes[i % n_dtypes],
-                                                                   .rank = (int32_t)(i % 5),
-                                                                   .shape = shape,
-                                                                   .data = elements}));
-    berth_list_append(root, berth_str(tree, text, sizeof text));
+                          berth_make_tensor(tree, &(berth_tensor){.dtype = dtypes[i % n_dtypes],
+                                                                  .rank = (int32_t)(i % 5),
+                                                                  .shape = shape,
+                                                                  .data = elements}));
+    berth_list_append(root, berth_make_str(tree, text, sizeof text));
     MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed(name, pickled.bytes, pickled.nbytes);
     bth_pickled_free(&pickled);

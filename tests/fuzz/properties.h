@@ -139,7 +139,7 @@ static inline int open_as(const uint8_t *bytes, size_t nbytes, struct span *span
                           const char *options, berth_checkpoint **opened, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     *opened = NULL;
     MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
@@ -260,7 +260,7 @@ static inline void walk(berth_checkpoint *checkpoint, size_t nbytes)
     berth_info info;
     berth_error error;
 
-    MUST(berth_checkpoint_info(checkpoint, &info, &error) == 0 || error.message[0], "no sentence");
+    MUST(berth_get_info(checkpoint, &info, &error) == 0 || error.message[0], "no sentence");
     for (size_t i = 0; i < n; i++) {
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
             MUST(error.message[0], "no sentence");
@@ -393,7 +393,7 @@ static inline void check_readings(const uint8_t *bytes, size_t nbytes, const cha
     snprintf(text, sizeof text, "%s load.check=headers", options);
     if (open_with(bytes, nbytes, text, &computed, &error) < 0)
         return;
-    (void)berth_checkpoint_info(computed, &info, &error);
+    (void)berth_get_info(computed, &info, &error);
     check_as_plain(computed, bytes, nbytes, text);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(text, sizeof text, "%s %s", options, others[i]);

@@ -42,7 +42,7 @@ static void make_tables(void)
 {
     static const char *const names[] = {"a", "b", "c"};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_error error;
 
     for (size_t i = 0; i < 3; i++) {
@@ -50,10 +50,10 @@ static void make_tables(void)
         for (size_t k = 0; k < N_ROWS * row_nbytes[i]; k++)
             elements[i][k] = (uint8_t)(k * 7 + k / row_nbytes[i] * 13 + i);
         berth_dict_set(root, names[i],
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                .rank = 2,
-                                                                .shape = shape,
-                                                                .data = elements[i]}));
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                               .rank = 2,
+                                                               .shape = shape,
+                                                               .data = elements[i]}));
     }
     MUST(berth_save_memory(&tables.bytes, &tables.nbytes, NULL, root, NULL, &error) == 0, "%s",
          error.message);
@@ -187,7 +187,7 @@ static void check_stats(struct scene *scene)
     berth_rows_stats stats;
     size_t n = 0;
 
-    MUST(berth_rows_stats_of(scene->rows, &stats, NULL) == 0, "no statistics");
+    MUST(berth_rows_get_stats(scene->rows, &stats, NULL) == 0, "no statistics");
     for (size_t i = 0; i < MOST_TICKETS; i++)
         n += scene->requests[i].ticket != 0;
     MUST(stats.n_tickets == n && stats.n_hits + stats.n_misses == stats.n_unique &&

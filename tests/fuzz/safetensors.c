@@ -65,7 +65,7 @@ static void check_views(const berth_value *dict, const uint8_t *bytes, size_t nb
     for (int i = 0; i < 8; i++)
         header |= (uint64_t)bytes[i] << 8 * i;
     for (size_t i = 0; i < berth_value_count(dict); i++) {
-        const berth_tensor *tensor = berth_value_tensor(berth_value_item(dict, i));
+        const berth_tensor *tensor = berth_as_tensor(berth_value_item(dict, i));
         MUST(tensor, "no tensor");
         uint64_t n = berth_tensor_nbytes(tensor);
         const uint8_t *data = tensor->storage->data;
@@ -92,11 +92,11 @@ static bool read_values(const uint8_t *bytes, size_t nbytes, berth_tree *tree, b
 static void check_same(const berth_value *dict, berth_checkpoint *checkpoint, size_t i)
 {
     const berth_value *root = berth_root(checkpoint);
-    const berth_tensor *our = berth_value_tensor(berth_value_item(dict, i));
-    const berth_tensor *their = berth_value_tensor(berth_value_item(root, i));
+    const berth_tensor *our = berth_as_tensor(berth_value_item(dict, i));
+    const berth_tensor *their = berth_as_tensor(berth_value_item(root, i));
     size_t n, their_n;
-    const char *name = berth_value_text(berth_value_key(dict, i), &n);
-    const char *their_name = berth_value_text(berth_value_key(root, i), &their_n);
+    const char *name = berth_as_text(berth_value_key(dict, i), &n);
+    const char *their_name = berth_as_text(berth_value_key(root, i), &their_n);
     berth_error error;
 
     MUST(n == their_n && memcmp(name, their_name, n) == 0, "%s became %s", name, their_name);
@@ -141,7 +141,7 @@ static void from_safetensors(const uint8_t *bytes, size_t nbytes)
     size_t before_nbytes = live_nbytes;
     most_nbytes = live_nbytes;
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     bool is_read = read_values(bytes, nbytes, tree, dict);
     check_time(since, nbytes);
     MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
@@ -187,7 +187,7 @@ static void check_written(void)
     if (n == sizeof bytes)
         return;
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_dict(tree);
+    berth_value *dict = berth_make_dict(tree);
     MUST(read_values(bytes, n, tree, dict), "what was written is refused: %s", told_text);
     check_views(dict, bytes, n);
     berth_tree_free(tree);

@@ -107,7 +107,7 @@ static void ask(berth_checkpoint *checkpoint)
     berth_info info;
     berth_error error;
 
-    (void)berth_checkpoint_info(checkpoint, &info, &error);
+    (void)berth_get_info(checkpoint, &info, &error);
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || !named.tensor->storage ||
             berth_storage_nbytes(named.tensor->storage) > MOST_STORAGE_NBYTES)
@@ -123,7 +123,7 @@ static void ask(berth_checkpoint *checkpoint)
     }
 }
 
-static void check_checkpoint(struct liar liar, const berth_call *call)
+static void check_checkpoint(struct liar liar, const berth_params *call)
 {
     berth_error error;
     berth_checkpoint *checkpoint;
@@ -144,7 +144,7 @@ static void check_checkpoint(struct liar liar, const berth_call *call)
     berth_close(checkpoint);
 }
 
-static void check_records(struct liar liar, const berth_call *call)
+static void check_records(struct liar liar, const berth_params *call)
 {
     static uint8_t piece[256];
     berth_archive *archive;
@@ -156,7 +156,7 @@ static void check_records(struct liar liar, const berth_call *call)
     int result = berth_archive_open_source(&source, call, &archive, &error);
     MUST((result < 0) == (archive == NULL) && is_clean_text(error.message), "%s", error.message);
     for (size_t i = 0; archive && i < berth_archive_count(archive); i++) {
-        MUST(berth_archive_record(archive, i, &record) == 0, "%zu", i);
+        MUST(berth_archive_at(archive, i, &record) == 0, "%zu", i);
         MUST(record.offset <= liar.told_nbytes, "%s", record.name);
         size_t n = record.nbytes < sizeof piece ? (size_t)record.nbytes : sizeof piece;
         (void)berth_archive_read(archive, &record, piece, n, record.nbytes - n, &error);
@@ -192,7 +192,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
     size_t before_nbytes = live_nbytes;
     double since = processor_seconds();
     berth_config *config = berth_config_new(&error);
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
     MUST(config && berth_config_apply(config, "io.threads=1", &error) == 0 &&
              berth_config_apply(config, options_of(bytes), &error) == 0,
          "%s", error.message);

@@ -104,7 +104,7 @@ static berth_archive *open_archive(const uint8_t *bytes, size_t nbytes, const ch
                                    berth_error *error)
 {
     berth_config *config = berth_config_new(error);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_archive *archive;
 
     MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
@@ -176,7 +176,7 @@ static bool check_archive(const uint8_t *bytes, size_t nbytes, const char *optio
                                            : take_apart(bytes, nbytes, &parts) && parts.is_whole);
     for (size_t i = 0; archive && i < berth_archive_count(archive); i++) {
         berth_record record, found;
-        MUST(berth_archive_record(archive, i, &record) == 0, "%zu", i);
+        MUST(berth_archive_at(archive, i, &record) == 0, "%zu", i);
         MUST(berth_archive_find(archive, record.name, &found, &error) == 0 &&
                  found.offset == record.offset && found.nbytes == record.nbytes,
              "%s: %s", record.name, error.message);

@@ -32,7 +32,7 @@ declare("berth_archive_open_memory", c.c_int, c.c_char_p, c.c_size_t, c.c_void_p
 declare("berth_archive_close", None, c.c_void_p)
 declare("berth_archive_name", c.c_char_p, c.c_void_p)
 declare("berth_archive_count", c.c_size_t, c.c_void_p)
-declare("berth_archive_record", c.c_int, c.c_void_p, c.c_size_t, RECORD)
+declare("berth_archive_at", c.c_int, c.c_void_p, c.c_size_t, RECORD)
 declare("berth_archive_read", c.c_int, c.c_void_p, RECORD, c.c_void_p, c.c_size_t, c.c_uint64,
         ERROR)
 
@@ -54,7 +54,7 @@ def ours(content):
         return None
     listed, top = {}, LIBRARY.berth_archive_name(archive).decode()
     for i in range(LIBRARY.berth_archive_count(archive)):
-        LIBRARY.berth_archive_record(archive, i, c.byref(record))
+        LIBRARY.berth_archive_at(archive, i, c.byref(record))
         small = record.nbytes <= MOST_NBYTES
         listed[f"{top}/{record.name.decode()}"] = (record.nbytes,
                                                    read(archive, record) if small else None)

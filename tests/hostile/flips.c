@@ -158,7 +158,7 @@ static void configure(void)
  * then cannot be saved, was detected only if reading its elements was refused: not because
  * something else was read that nobody can save.
  */
-static int sum_values(const struct subject *subject, const berth_call *call, uint32_t *sum,
+static int sum_values(const struct subject *subject, const berth_params *call, uint32_t *sum,
                       berth_error *error)
 {
     berth_checkpoint *checkpoint;
@@ -177,7 +177,7 @@ static int sum_values(const struct subject *subject, const berth_call *call, uin
     return error->code;
 }
 
-static int sum_records(const struct subject *subject, const berth_call *call, uint32_t *sum,
+static int sum_records(const struct subject *subject, const berth_params *call, uint32_t *sum,
                        berth_error *error)
 {
     berth_archive *archive;
@@ -187,7 +187,7 @@ static int sum_records(const struct subject *subject, const berth_call *call, ui
     if (berth_archive_open_memory(subject->bytes, subject->nbytes, call, &archive, error) < 0)
         return error->code;
     *sum = 0;
-    for (size_t i = 0; error->code == 0 && berth_archive_record(archive, i, &record) == 0; i++) {
+    for (size_t i = 0; error->code == 0 && berth_archive_at(archive, i, &record) == 0; i++) {
         cr_assert_leq(record.nbytes, sizeof bytes);
         if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, error) < 0)
             continue;
@@ -201,7 +201,7 @@ static int sum_records(const struct subject *subject, const berth_call *call, ui
 /* True: detected. Else *changed tells whether something else is read than of the whole file. */
 static bool is_detected(const struct subject *subject, size_t level, bool *changed)
 {
-    berth_call call = {.config = configs[level]};
+    berth_params call = {.config = configs[level]};
     berth_error error;
     uint32_t sum = level < ARCHIVES_FROM ? subject->values : subject->records;
     int result;
@@ -232,7 +232,7 @@ static void mark_records(struct subject *subject)
 
     cr_assert_eq(berth_archive_open_memory(subject->bytes, subject->nbytes, NULL, &archive, &error),
                  0, "%s", error.message);
-    for (size_t i = 0; berth_archive_record(archive, i, &record) == 0; i++) {
+    for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         uint8_t meaning = record.crc32 == 0                       ? UNSUMMED
                           : strncmp(record.name, "data/", 5) == 0 ? ELEMENTS
                                                                   : RECORD;
@@ -262,7 +262,7 @@ static void begin_subject(struct subject *subject, size_t which)
     (void)close(fd);
     subject->meanings = calloc(subject->nbytes, 1);
     mark_records(subject);
-    berth_call call = {.config = configs[3]};
+    berth_params call = {.config = configs[3]};
     berth_error error;
     cr_assert_eq(sum_values(subject, &call, &subject->values, &error), 0, "%s: %s", subject->name,
                  error.message);

@@ -108,7 +108,7 @@ static inline void open_bytes(said text, const uint8_t *bytes, size_t nbytes, co
                               const char *more, bool debug)
 {
     berth_config *config = configured(options, more, debug);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -122,7 +122,7 @@ static inline void open_bytes(said text, const uint8_t *bytes, size_t nbytes, co
 static inline void open_file(said text, const char *path, const char *options, bool debug)
 {
     berth_config *config = configured(options, "load.method=read", debug);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -154,7 +154,7 @@ static inline void open_pieces(said text, const uint8_t *bytes, size_t nbytes, c
     struct shelf shelf = {bytes, nbytes};
     berth_source source = {.nbytes = nbytes, .name = "shelf", .read = read_shelf};
     berth_config *config = configured(options, "load.head_nbytes=1", debug);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -176,7 +176,7 @@ static inline void tell_records(said text, berth_archive *archive)
     berth_record record;
     berth_error error = {0};
 
-    for (size_t i = 0; berth_archive_record(archive, i, &record) == 0; i++) {
+    for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         cr_assert_leq(record.nbytes, sizeof bytes, "%s", record.name);
         if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error) < 0) {
             (void)snprintf(text, sizeof(said), "no record: %.700s", error.message);
@@ -193,7 +193,7 @@ static inline void open_archive(said text, const uint8_t *bytes, size_t nbytes, 
                                 bool debug)
 {
     berth_config *config = configured(options, "", debug);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_archive *archive;
     berth_error error;
 
@@ -208,7 +208,7 @@ static inline void open_archive(said text, const uint8_t *bytes, size_t nbytes, 
 static inline void verify_file(said text, const char *path, bool debug)
 {
     berth_config *config = configured("", "", debug);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_error error;
 
     (void)snprintf(text, sizeof(said), "read");

@@ -307,7 +307,7 @@ static void save(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_storage *storage =
         berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, "cuda:1");
-    berth_value *tensor = berth_tensor_value(
+    berth_value *tensor = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
 
     expect_good(berth_save_memory(&file, &file_nbytes, NULL, tensor, NULL, &error));
@@ -331,8 +331,8 @@ static int open_and_place(void *ready)
 
 static int address_of_all(uintptr_t *address)
 {
-    return berth_tensor_device_address(checkpoint, berth_value_tensor(berth_root(checkpoint)),
-                                       address, &error);
+    return berth_tensor_device_address(checkpoint, berth_as_tensor(berth_root(checkpoint)), address,
+                                       &error);
 }
 
 static void close_file(void)
@@ -352,7 +352,7 @@ CUDA_TEST(a_load_waits_for_the_callers_event_on_its_stream)
     save();
     expect_good(open_and_place(&ready));
     asked[0] = '\0';
-    expect_good(berth_fetch(checkpoint, NULL, NULL, &error));
+    expect_good(berth_load(checkpoint, NULL, NULL, &error));
     cr_expect(strncmp(asked, "wcr", 3) == 0 && !strchr(asked, 'H'), "%s", asked);
     close_file();
 }
@@ -362,7 +362,7 @@ static void load_again(void)
     uintptr_t address;
 
     expect_good(berth_choose_places_by(checkpoint, give, NULL, &error));
-    expect_good(berth_fetch(checkpoint, NULL, NULL, &error));
+    expect_good(berth_load(checkpoint, NULL, NULL, &error));
     expect_good(address_of_all(&address));
     cr_expect_eq(address, 0xD000);
 }
@@ -380,7 +380,7 @@ static void kill_in_loads(void)
     for (int n = 1; n <= 25; n++) {
         kill_at = n_calls + n;
         if (open_and_place(NULL) == 0)
-            (void)berth_fetch(checkpoint, NULL, NULL, &error);
+            (void)berth_load(checkpoint, NULL, NULL, &error);
         int status = error.code;
         n_failed += status < 0;
         cr_expect(status == 0 || strstr(error.message, "context "), "%d: %s", n, error.message);
@@ -415,7 +415,7 @@ static void expect_no_address(const char *sentence)
     cr_expect_eq(address_of_all(&address), BERTH_E_DEVICE);
     cr_expect_not_null(strstr(error.message, sentence), "%s", error.message);
     cr_expect_eq(address, 0);
-    cr_expect_eq(berth_tensor_read(checkpoint, berth_value_tensor(berth_root(checkpoint)), 0, 1,
+    cr_expect_eq(berth_tensor_read(checkpoint, berth_as_tensor(berth_root(checkpoint)), 0, 1,
                                    &number, &error),
                  BERTH_E_DEVICE);
     cr_expect_not_null(strstr(error.message, sentence), "%s", error.message);
@@ -429,7 +429,7 @@ CUDA_TEST(memory_of_a_checkpoint_in_a_dead_context_has_no_address_and_is_not_fre
         needed = &contexts[1];
         save();
         expect_good(open_and_place(NULL));
-        expect_good(berth_fetch(checkpoint, NULL, NULL, &error));
+        expect_good(berth_load(checkpoint, NULL, NULL, &error));
         if (round % 2)
             reset_and_go_on(1);
         else
@@ -457,7 +457,7 @@ CUDA_TEST(memory_that_was_given_in_a_dead_context_is_not_written)
     expect_good(open_and_place(NULL));
     reset_and_go_on(1);
     asked[0] = '\0';
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "memory: data/0: " GONE);
     cr_expect_null(strchr(asked, 'c'));
     close_file();
@@ -468,7 +468,7 @@ CUDA_TEST(memory_in_a_context_that_a_kernel_broke_has_no_address)
     needed = &contexts[1];
     save();
     expect_good(open_and_place(NULL));
-    expect_good(berth_fetch(checkpoint, NULL, NULL, &error));
+    expect_good(berth_load(checkpoint, NULL, NULL, &error));
     contexts[1].sick = CUDA_ERROR_ASSERT;
     expect_no_address("(CUDA_ERROR_FAKE)");
     close_file();

@@ -41,7 +41,7 @@ static void write_sample(bool with_crc, const struct lie *lie)
 static int open_records(const char *options, berth_archive **archive, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
@@ -69,14 +69,14 @@ Test(archive, lists_its_records_with_their_places)
     cr_assert_eq(open_records("load.check=none", &archive, &error), 0, "%s", error.message);
     cr_expect_str_eq(berth_archive_name(archive), "sample");
     cr_expect_eq(berth_archive_count(archive), 9);
-    cr_assert_eq(berth_archive_record(archive, 4, &record), 0);
+    cr_assert_eq(berth_archive_at(archive, 4, &record), 0);
     cr_expect_str_eq(record.name, "data/0");
     cr_expect_eq(record.nbytes, 24);
     cr_expect_eq(record.header_offset, 854);
     cr_expect_eq(record.offset, 960);
     cr_expect_eq(record.method, 0);
     cr_expect_eq(record.crc32, bth_crc32(0, sample_weight, 24));
-    cr_expect_eq(berth_archive_record(archive, 9, &record), BERTH_E_NOT_FOUND);
+    cr_expect_eq(berth_archive_at(archive, 9, &record), BERTH_E_NOT_FOUND);
     cr_expect_eq(berth_archive_find(archive, "version", &record, &error), 0);
     cr_expect_eq(record.nbytes, 2);
     cr_expect_eq(berth_archive_find(archive, "nothing", &record, &error), BERTH_E_NOT_FOUND);
@@ -268,7 +268,7 @@ static int stop(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 Test(archive, verification_can_be_cancelled)
 {
     int n_calls = 0;
-    berth_call call = {.progress = stop, .progress_context = &n_calls};
+    berth_params call = {.progress = stop, .progress_context = &n_calls};
     berth_verdict verdict;
     berth_error error;
 
@@ -283,7 +283,7 @@ Test(archive, chunks_and_workers_come_to_the_same_sums)
     static uint8_t bytes[300001];
     struct archive archive = sample();
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_verdict verdict;
     berth_error error;
 

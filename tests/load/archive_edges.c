@@ -7,7 +7,7 @@ static int open_records(const void *bytes, size_t nbytes, const char *options,
                         berth_archive **archive, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
@@ -242,9 +242,9 @@ Test(archive_edges, arguments_that_are_missing)
     source.name = "mine";
     cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(open_records(file, nbytes, "load.check=directory", &archive, &error), 0);
-    cr_expect_eq(berth_archive_record(NULL, 0, &record), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_record(archive, 0, NULL), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_record(archive, 9, &record), BERTH_E_NOT_FOUND);
+    cr_expect_eq(berth_archive_at(NULL, 0, &record), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_at(archive, 0, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_at(archive, 9, &record), BERTH_E_NOT_FOUND);
     cr_expect_eq(berth_archive_find(NULL, "a", &record, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_find(archive, NULL, &record, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_find(archive, "a", NULL, &error), BERTH_E_ARGUMENT);

@@ -145,7 +145,7 @@ Test(bad_input, a_file_that_was_cut_since_it_was_opened)
             cr_assert_eq(berth_config_unpatch(NULL), 0);
             cr_assert_eq(truncate(path, (off_t)cut), 0);
             bool is_whole = cut >= 1220; /* the end of the last storage */
-            cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error),
+            cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error),
                          is_whole ? 0 : BERTH_E_TRUNCATED, "%s, cut at %zu: %s", unmapped[i], cut,
                          error.message);
             if (!is_whole)
@@ -199,7 +199,7 @@ static int use_shelf(struct shelf *shelf, berth_error *error)
 
     if (open_shelf(shelf, file_nbytes, &checkpoint, error) < 0)
         return error->code;
-    if (berth_fetch(checkpoint, NULL, NULL, error) == 0) {
+    if (berth_load(checkpoint, NULL, NULL, error) == 0) {
         char *text = describe(checkpoint);
         cr_expect_str_eq(text, sample_text);
         free(text);
@@ -350,7 +350,7 @@ Test(bad_input, tensors_that_do_not_fit_their_storage)
         const berth_selection selection = {.tensors = &bad[i], .n_tensors = 1};
         cr_expect_lt(berth_tensor_read(checkpoint, bad[i], 0, 1, few, &error), 0, "%zu", i);
         cr_expect_null(berth_tensor_data(checkpoint, bad[i], &error), "%zu", i);
-        cr_expect_lt(berth_fetch(checkpoint, &selection, NULL, &error), 0, "%zu", i);
+        cr_expect_lt(berth_load(checkpoint, &selection, NULL, &error), 0, "%zu", i);
     }
     berth_close(checkpoint);
 }

@@ -76,7 +76,7 @@ Test(broken, no_broken_file_makes_a_load_take_much_memory)
     size_t nbytes;
     uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     free_archive(&archive);
     for (size_t at = 0; at < nbytes; at++) {
@@ -113,7 +113,7 @@ Test(broken, a_deflated_pickle_that_claims_to_be_huge_takes_no_memory)
     uint8_t *local = find_name(bytes, bytes + nbytes, "small/data.pkl") - 30;
     uint8_t *central = find_name(local + 44, bytes + nbytes, "small/data.pkl") - 46;
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error;
 

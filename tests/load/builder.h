@@ -100,23 +100,23 @@ static inline berth_tree *sample_tree(berth_value **root)
     static const int64_t weight_shape[] = {2, 3}, bias_shape[] = {3}, words_shape[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
 
-    *root = berth_ordered_dict(tree);
+    *root = berth_make_ordered_dict(tree);
     berth_dict_set(*root, "weight",
-                   berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                            .rank = 2,
-                                                            .shape = weight_shape,
-                                                            .data = sample_weight}));
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                           .rank = 2,
+                                                           .shape = weight_shape,
+                                                           .data = sample_weight}));
     berth_dict_set(*root, "bias",
-                   berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                            .rank = 1,
-                                                            .shape = bias_shape,
-                                                            .data = sample_bias}));
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                           .rank = 1,
+                                                           .shape = bias_shape,
+                                                           .data = sample_bias}));
     berth_dict_set(*root, "words",
-                   berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT16,
-                                                            .rank = 1,
-                                                            .shape = words_shape,
-                                                            .data = sample_words}));
-    berth_dict_set(*root, "epoch", berth_int(tree, 3));
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT16,
+                                                           .rank = 1,
+                                                           .shape = words_shape,
+                                                           .data = sample_words}));
+    berth_dict_set(*root, "epoch", berth_make_int(tree, 3));
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     return tree;
 }
@@ -269,7 +269,7 @@ static inline int open_with(const void *bytes, size_t nbytes, const char *option
                             berth_stats *stats, berth_checkpoint **checkpoint, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config, .stats = stats};
+    berth_params call = {.config = config, .stats = stats};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
@@ -287,12 +287,12 @@ static inline char *describe(berth_checkpoint *checkpoint)
     FILE *out = open_memstream(&text, &nbytes);
 
     for (size_t i = 0; i < berth_value_count(root); i++) {
-        const berth_tensor *tensor = berth_value_tensor(berth_value_item(root, i));
-        const char *key = berth_value_text(berth_value_key(root, i), NULL);
+        const berth_tensor *tensor = berth_as_tensor(berth_value_item(root, i));
+        const char *key = berth_as_text(berth_value_key(root, i), NULL);
         int64_t integer = 0;
         (void)fprintf(out, "%s:", key ? key : "?");
         if (!tensor) {
-            (void)berth_value_int(berth_value_item(root, i), &integer);
+            (void)berth_as_int(berth_value_item(root, i), &integer);
             (void)fprintf(out, " %lld\n", (long long)integer);
             continue;
         }

@@ -144,7 +144,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     static uint16_t elements[N], other[N];
     const int64_t shape[] = {N};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     struct archive archive = {0};
     berth_error error = {0};
     size_t nbytes;
@@ -154,7 +154,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     bth_swap_bytes(other, elements, sizeof elements, 2);
     berth_dict_set(
         root, "words",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0);
@@ -188,7 +188,7 @@ Test(byteorder, attributes_are_swapped_too)
     uint8_t other[sizeof words];
     static const int64_t one[] = {1}, two[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree), *state = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree), *state = berth_make_dict(tree);
     struct archive archive = {.tree = tree};
     berth_error error = {0};
     size_t nbytes;
@@ -196,18 +196,19 @@ Test(byteorder, attributes_are_swapped_too)
 
     berth_dict_set(
         state, "words",
-        berth_tensor_value(
+        berth_make_tensor(
             tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = two, .data = words}));
-    berth_dict_set(root, "outer",
-                   berth_subclass(tree,
-                                  berth_parameter(tree,
-                                                  berth_tensor_value(
-                                                      tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                            .rank = 1,
-                                                                            .shape = one,
-                                                                            .data = zero}),
-                                                  true),
-                                  state));
+    berth_dict_set(
+        root, "outer",
+        berth_make_subclass(
+            tree,
+            berth_make_parameter(
+                tree,
+                berth_make_tensor(
+                    tree,
+                    &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = one, .data = zero}),
+                true),
+            state));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
     add_text(&archive, ".format_version", "1");
@@ -219,7 +220,7 @@ Test(byteorder, attributes_are_swapped_too)
     cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
     const berth_value *outer = berth_dict_get(berth_root(checkpoint), "outer");
     const berth_value *inner = berth_dict_get(berth_value_state(outer), "words");
-    const uint16_t *got = berth_tensor_data(checkpoint, berth_value_tensor(inner), &error);
+    const uint16_t *got = berth_tensor_data(checkpoint, berth_as_tensor(inner), &error);
     cr_assert_not_null(got, "%s", error.message);
     cr_expect_arr_eq(got, words, sizeof words);
     berth_close(checkpoint);
@@ -230,7 +231,7 @@ Test(byteorder, attributes_are_swapped_too)
 Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     static const uint8_t eight[8];
     static const int64_t four[] = {4}, two[] = {2};
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, eight, 8, NULL);
@@ -241,12 +242,12 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
 
     berth_dict_set(
         root, "words",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = four, .storage = storage}));
     berth_dict_set(
         root, "double",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);

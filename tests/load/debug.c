@@ -175,18 +175,18 @@ static uint8_t *plant(size_t which, size_t *nbytes)
 
 struct opener {
     const char *name; /* what errors begin with */
-    int (*open)(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+    int (*open)(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                 berth_checkpoint **checkpoint, berth_error *error);
 };
 
-static int open_path(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+static int open_path(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                      berth_checkpoint **checkpoint, berth_error *error)
 {
     (void)bytes, (void)nbytes;
     return berth_open(path, call, checkpoint, error);
 }
 
-static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                            berth_checkpoint **checkpoint, berth_error *error)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -197,7 +197,7 @@ static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_call
     return result;
 }
 
-static int open_memory(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+static int open_memory(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                        berth_checkpoint **checkpoint, berth_error *error)
 {
     return berth_open_memory(bytes, nbytes, call, checkpoint, error);
@@ -209,7 +209,7 @@ static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offse
     return 0;
 }
 
-static int open_function(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+static int open_function(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                          berth_checkpoint **checkpoint, berth_error *error)
 {
     berth_source source = {
@@ -218,7 +218,7 @@ static int open_function(const uint8_t *bytes, size_t nbytes, const berth_call *
     return berth_open_source(&source, call, checkpoint, error);
 }
 
-static int verify(const uint8_t *bytes, size_t nbytes, const berth_call *call,
+static int verify(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                   berth_checkpoint **checkpoint, berth_error *error)
 {
     (void)bytes, (void)nbytes;
@@ -252,7 +252,7 @@ static void expect_lie(size_t which, const struct opener *opener, const char *op
                        const uint8_t *bytes, size_t nbytes)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint = NULL;
     berth_error error;
 
@@ -308,7 +308,7 @@ Test(debug, where_the_directory_is_meant_a_layout_of_another_kind_is_told)
         size_t nbytes;
         uint8_t *bytes = plant(which, &nbytes);
         berth_config *config = berth_config_new(NULL);
-        berth_call call = {.config = config};
+        berth_params call = {.config = config};
         berth_checkpoint *checkpoint = NULL;
         berth_error error;
         told[0] = 0;
@@ -340,7 +340,7 @@ Test(debug, a_file_without_any_lie_is_read_through_every_way_in)
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
         for (size_t j = 0; j < N_OPTIONS; j++) {
             berth_config *config = berth_config_new(NULL);
-            berth_call call = {.config = config};
+            berth_params call = {.config = config};
             berth_checkpoint *checkpoint;
             berth_error error;
             if (configure(config, all_options[j])) {

@@ -136,7 +136,7 @@ Test(device, what_is_there_is_not_prefetched)
     (void)fetched(NULL);
     cr_assert_eq(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error), 0, "%s",
                  error.message);
-    cr_assert_eq(berth_prefetch_stats_of(prefetch, &stats, &error), 0);
+    cr_assert_eq(berth_prefetch_get_stats(prefetch, &stats, &error), 0);
     cr_expect_leq(stats.asked_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
     berth_prefetch_free(prefetch);
 }
@@ -361,14 +361,14 @@ static void save_small(void)
 {
     static const int64_t shape[] = {100};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
 
     for (size_t i = 0; i < N_SMALL; i++) {
         berth_tensor tensor = {.dtype = BERTH_UINT8, .rank = 1, .shape = shape};
         memset(small[i], (int)(i % 251), 100);
         tensor.storage = berth_storage_new(tree, BERTH_UINT8, small[i], 100,
                                            i == 1000 ? "simulated:1" : "simulated:0");
-        berth_list_append(root, berth_tensor_value(tree, &tensor));
+        berth_list_append(root, berth_make_tensor(tree, &tensor));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
@@ -376,7 +376,7 @@ static void save_small(void)
 
 static const berth_tensor *small_at(size_t i)
 {
-    return berth_value_tensor(berth_value_item(berth_root(checkpoint), i));
+    return berth_as_tensor(berth_value_item(berth_root(checkpoint), i));
 }
 
 static void expect_small(size_t i)

@@ -21,7 +21,7 @@ static const char *told(int status)
 
 static int fetch(void)
 {
-    return berth_fetch(checkpoint, NULL, NULL, &error);
+    return berth_load(checkpoint, NULL, NULL, &error);
 }
 
 static void expect_nothing(void)
@@ -188,7 +188,7 @@ Test(device_failures, bytes_that_are_not_those_that_were_saved_do_not_count)
     cr_assert_eq(berth_config_patch("load.check=data", &error), 0);
     berth_config *config = berth_config_new(&error);
     cr_assert_eq(berth_config_unpatch(&error), 0);
-    int status = berth_fetch(checkpoint, NULL, &(berth_call){.config = config}, &error);
+    int status = berth_load(checkpoint, NULL, &(berth_params){.config = config}, &error);
     cr_expect_eq(status, BERTH_E_CHECKSUM, "%s", error.message);
     cr_expect_str_eq(error.record, "data/1");
     expect_nothing();
@@ -215,7 +215,7 @@ Test(device_failures, bytes_that_changed_since_open_are_found_in_the_ring)
         const uint64_t at = tensor_at(1)->storage->offset + 1999999;
         bytes[at] ^= 1;
         test_write_file(path, bytes, nbytes);
-        cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_CHECKSUM, "%s: %s",
+        cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_CHECKSUM, "%s: %s",
                      options[i], error.message);
         cr_expect_str_eq(error.record, "data/1");
         expect_nothing();
@@ -379,11 +379,11 @@ static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 Test(device_failures, a_cancelled_load_leaves_nothing)
 {
     uint64_t total = 0;
-    const berth_call call = {.progress = cancel, .progress_context = &total};
+    const berth_params call = {.progress = cancel, .progress_context = &total};
 
     open_as("io.chunk_nbytes=65536 io.threads=1");
     place_all(&as_they_were);
-    cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
+    cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
     cr_expect_gt(total, 4 * 600000);
     expect_nothing();
 }
@@ -397,7 +397,7 @@ static int act_as_child(void)
         return 1;
     if (berth_tensor_read(checkpoint, tensor_at(0), 0, 1, words[5], &error) != BERTH_E_DEVICE)
         return 2;
-    if (berth_fetch(checkpoint, &host, NULL, &error) < 0)
+    if (berth_load(checkpoint, &host, NULL, &error) < 0)
         return 3;
     berth_close(checkpoint);
     return 0;

@@ -240,7 +240,7 @@ Test(device_ready, a_wait_that_fails_is_told_and_the_next_load_waits_again)
     open_for_kernels("io.threads=1");
     hold_all();
     bth_simulated_fail(BTH_SIMULATED_RECORD, 1, BTH_SIMULATED_ONCE);
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
     (void)snprintf(
         text, sizeof text,
         "%s: data/1: simulated:0: a stream cannot wait for an event: unspecified failure "
@@ -270,7 +270,7 @@ Test(device_ready, a_load_that_fails_ends_its_copies_before_it_comes_back)
 
     open_source(&seen, read_twice);
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);
-    cr_expect_eq(berth_fetch(checkpoint, &large, NULL, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_load(checkpoint, &large, NULL, &error), BERTH_E_CALLBACK);
     bth_error_clear(&error);
     cr_assert_eq(
         berth_device_memory_write("simulated:0", kernels[0].address, words[1], MOST_NBYTES, &error),

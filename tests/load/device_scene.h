@@ -51,7 +51,7 @@ static inline int64_t numel_of(size_t i)
 static inline void save_as(const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char name[16];
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
@@ -62,7 +62,7 @@ static inline void save_as(const char *options)
         const berth_tensor tensor = {
             .dtype = parts[i].dtype, .rank = 1, .shape = &numel, .storage = storage};
         (void)snprintf(name, sizeof name, "part%zu", i);
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
@@ -126,7 +126,7 @@ static inline berth_storage_stats stats_at(size_t i)
 {
     berth_storage_stats stats;
 
-    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
+    cr_assert_eq(berth_storage_get_stats(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
     return stats;
 }
 
@@ -139,7 +139,7 @@ static inline berth_stats fetched(const berth_selection *selection)
 {
     berth_stats stats = {0};
 
-    cr_assert_eq(berth_fetch(checkpoint, selection, &(berth_call){.stats = &stats}, &error), 0,
+    cr_assert_eq(berth_load(checkpoint, selection, &(berth_params){.stats = &stats}, &error), 0,
                  "%s", error.message);
     return stats;
 }

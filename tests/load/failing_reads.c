@@ -40,7 +40,7 @@ static int open_flaky(const struct file *file, struct flaky *flaky, const char *
                       bool records, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_source source = {.nbytes = file->nbytes, .read = read_flaky, .context = flaky};
     berth_checkpoint *checkpoint = NULL;
     berth_archive *archive = NULL;
@@ -66,7 +66,7 @@ static int open_flaky(const struct file *file, struct flaky *flaky, const char *
 static int open_whole(const struct file *file, const char *options, bool records)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint = NULL;
     berth_archive *archive = NULL;
 
@@ -180,8 +180,8 @@ Test(failing_reads, where_the_head_ends_anywhere, .timeout = 100)
         berth_tree *tree = berth_tree_new(NULL);
         bth_pickled pickled;
         berth_error error = {0};
-        berth_value *root = berth_dict(tree);
-        berth_dict_set(root, "pad", berth_str(tree, padding, longer));
+        berth_value *root = berth_make_dict(tree);
+        berth_dict_set(root, "pad", berth_make_str(tree, padding, longer));
         cr_assert_eq(bth_pickle_write(root, false, &pickled, &error), 0);
         find_record(&whole, "data.pkl")->bytes = pickled.bytes;
         find_record(&whole, "data.pkl")->nbytes = pickled.nbytes;
@@ -256,13 +256,13 @@ Test(failing_reads, where_the_directory_is_longer_than_the_tail, .timeout = 100)
     static const float element[1];
     struct file file = {.name = "many"};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     const berth_tensor tensor = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = element};
     void *bytes;
 
     for (size_t i = 0; i < N_TENSORS; i++)
-        berth_list_append(root, berth_tensor_value(tree, &tensor));
+        berth_list_append(root, berth_make_tensor(tree, &tensor));
     cr_assert_eq(berth_save_memory(&bytes, &file.nbytes, NULL, root, NULL, NULL), 0);
     file.bytes = bytes;
     fail_at_every(&file, options, 2);
@@ -275,7 +275,7 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
 {
     enum { N_BYTES = 500000 }; /* five times as many are more than 2 MiB */
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     char *text = malloc(N_BYTES);
     berth_checkpoint *checkpoint;
     berth_error error;
@@ -283,13 +283,13 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     void *bytes;
 
     memset(text, 'x', N_BYTES);
-    cr_assert_eq(berth_list_append(root, berth_str(tree, text, N_BYTES)), 0);
+    cr_assert_eq(berth_list_append(root, berth_make_str(tree, text, N_BYTES)), 0);
     cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, root, NULL, NULL), 0);
     bth_system.mmap = refused_mmap;
     cr_assert_eq(open_with(bytes, nbytes, "load.check=none", NULL, &checkpoint, &error), 0, "%s",
                  error.message);
     bth_system_restore();
-    const char *read = berth_value_text(berth_value_item(berth_root(checkpoint), 0), &n);
+    const char *read = berth_as_text(berth_value_item(berth_root(checkpoint), 0), &n);
     cr_assert_eq(n, N_BYTES);
     cr_expect_arr_eq(read, text, N_BYTES);
     berth_close(checkpoint);

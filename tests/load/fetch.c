@@ -53,7 +53,7 @@ Test(fetch, tells_which_method_and_why)
                  {"load.method=map", "map", "load.method=map"},
                  {"load.method=map load.mmap=off", "read", "load.mmap=off"}};
 
-    cr_expect_eq(berth_fetch(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_load(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         open_as(cases[i].options);
         cr_expect_str_eq(stats_at(3).method, "none");
@@ -108,7 +108,7 @@ Test(fetch, of_a_pattern_that_fits_nothing)
     char expected[300];
 
     open_as("");
-    cr_expect_eq(berth_fetch(checkpoint, &(berth_selection){.pattern = "x*"}, NULL, &error),
+    cr_expect_eq(berth_load(checkpoint, &(berth_selection){.pattern = "x*"}, NULL, &error),
                  BERTH_E_NOT_FOUND);
     (void)snprintf(expected, sizeof expected, "%s: no tensor has a name that fits \"x*\"", path);
     cr_expect_str_eq(error.message, expected);
@@ -181,7 +181,7 @@ Test(fetch, directly_fails_where_the_disk_does)
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
     bth_system.pread = refusing_pread;
     n_direct_reads = 0;
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM, "%s", error.message);
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM, "%s", error.message);
     cr_expect_eq(error.system_errno, EIO);
     bth_system_restore();
     expect_elements();
@@ -237,15 +237,15 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     static const int64_t shape[] = {1000};
     static const uint8_t bytes[1000] = {1, 2, 3};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     void *saved;
     size_t nbytes;
 
     for (int i = 0; i < N; i++)
-        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                         .rank = 1,
-                                                                         .shape = shape,
-                                                                         .data = bytes}));
+        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                                        .rank = 1,
+                                                                        .shape = shape,
+                                                                        .data = bytes}));
     cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, NULL), 0);
     struct counted counted = {.bytes = saved};
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
@@ -283,7 +283,7 @@ Test(fetch, of_a_source_that_fails_tells_what_it_said)
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     counted.fails = true;
-    cr_expect_eq(berth_fetch(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
+    cr_expect_eq(berth_load(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
                  BERTH_E_CALLBACK);
     char expected[200];
     (void)snprintf(expected, sizeof expected,

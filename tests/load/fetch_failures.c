@@ -23,9 +23,9 @@ Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
     for (size_t i = 0; i < 3; i++) {
         int n_calls = 1;
         berth_stats stats;
-        berth_call call = {.progress = cancel, .progress_context = &n_calls, .stats = &stats};
+        berth_params call = {.progress = cancel, .progress_context = &n_calls, .stats = &stats};
         open_as(options[i]);
-        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
+        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
         for (size_t k = 0; k < N_TENSORS; k++)
             cr_expect(!is_memory(k) || lengths[k] == 0);
         cr_expect_null(checkpoint->regions);
@@ -54,7 +54,7 @@ Test(fetch_failures, that_fails_names_record_and_byte)
 
     bth_system.pread = failing_pread;
     n_reads_left = 2;
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM);
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.record, "data/3");
     cr_expect(error.offset > storage->offset && error.offset < storage->offset + storage->nbytes);
     (void)snprintf(expected, sizeof expected,
@@ -79,7 +79,7 @@ Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
         save_as("save.storage_alignment=64");
         open_as(options[i]);
         cr_assert_eq(truncate(path, 2000000), 0);
-        cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
+        cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
                      options[i], error.message);
         cr_expect_str_eq(error.record, i == 2 ? "data/0" : "data/3", "%s", options[i]);
         for (size_t k = 0; k < N_TENSORS; k++)
@@ -103,7 +103,7 @@ Test(fetch_failures, of_a_mapped_file_that_is_cut_while_it_is_made_present)
     open_as("load.method=map io.threads=1 io.chunk_nbytes=1MiB");
     cut_at = 2000000;
     bth_system.madvise = cutting_madvise;
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s",
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s",
                  error.message);
     cr_expect_str_eq(error.record, "data/3", "%s", error.message);
 }
@@ -114,7 +114,7 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
     static const char *const options[] = {"load.method=read " BACK, "load.method=direct " BACK,
                                           "load.method=map " BACK};
     const berth_selection others = {.pattern = "t[!3]"};
-    berth_call call = {.config = NULL};
+    berth_params call = {.config = NULL};
 
     for (size_t i = 0; i < 3; i++) {
         open_as(options[i]);
@@ -126,17 +126,17 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
         cr_assert_eq(berth_config_patch("load.check=data", NULL), 0);
         berth_config *config = berth_config_new(NULL);
         call.config = config;
-        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CHECKSUM, "%s",
+        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CHECKSUM, "%s",
                      options[i]);
         cr_expect_str_eq(error.record, "data/3");
         cr_expect_eq(stats_at(3).crc32, BERTH_CRC_BAD);
         cr_expect_not(is_memory(3));
         cr_expect_not(is_memory(5));
-        cr_expect_eq(berth_fetch(checkpoint, &others, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(berth_load(checkpoint, &others, &call, &error), 0, "%s", error.message);
         cr_expect_eq(stats_at(5).crc32, BERTH_CRC_GOOD);
         byte = (uint8_t)~byte;
         cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
-        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), 0, "%s", error.message);
         cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
         (void)close(fd);
         berth_config_free(config);
@@ -199,7 +199,7 @@ Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did
         cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=128MiB", NULL), 0);
         cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
         cr_assert_eq(berth_config_unpatch(NULL), 0);
-        int code = berth_fetch(checkpoint, NULL, NULL, &error);
+        int code = berth_load(checkpoint, NULL, NULL, &error);
         cr_expect_eq(code, fails ? BERTH_E_CALLBACK : 0);
         cr_assert_eq(pthread_join(slow.other, &got), 0);
         cr_expect_eq(got, berth_tensor_data(checkpoint, tensor_at(3), &error));
@@ -242,7 +242,7 @@ static void *fetch_one(void *context)
 {
     const berth_selection one = {.pattern = "t3"};
 
-    return (void *)(intptr_t)berth_fetch(context, &one, NULL, NULL);
+    return (void *)(intptr_t)berth_load(context, &one, NULL, NULL);
 }
 
 /* All or nothing, also where another fetch is waited for, fails, and so does what is tried then. */
@@ -253,7 +253,7 @@ Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
     struct broken broken = {.bytes = bytes, .is_whole = true};
     berth_source source = {.nbytes = nbytes, .read = broken_read, .context = &broken};
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
     pthread_t other;
     void *code;
 
@@ -267,7 +267,7 @@ Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
     cr_assert_eq(pthread_create(&other, NULL, fetch_one, checkpoint), 0);
     while (!atomic_load(&broken.is_asked))
         (void)usleep(1000);
-    cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CALLBACK);
     cr_expect_str_eq(error.record, "data/3");
     cr_expect_eq(stats.memory_nbytes, 0);
     cr_assert_eq(pthread_join(other, &code), 0);
@@ -306,13 +306,13 @@ static void save_long_ones(void)
 {
     static const int64_t shape[] = {N_LONG / 2};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)
         berth_dict_set(
             root, i == 0 ? "first" : "second",
-            berth_tensor_value(
+            berth_make_tensor(
                 tree,
                 &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
@@ -335,7 +335,7 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
     const berth_storage *first = berth_find_tensor(checkpoint, "first")->storage;
     const berth_storage *second = berth_find_tensor(checkpoint, "second")->storage;
     uint64_t needed = second->offset + second->nbytes - first->offset + first->offset % 64;
-    cr_expect_eq(berth_fetch(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
     (void)snprintf(expected, sizeof expected,
                    "%s: data/1 at byte %llu: there is no memory for \"second\": of %llu bytes "
                    "needed, %llu are missing",

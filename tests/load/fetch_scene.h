@@ -30,7 +30,7 @@ static berth_error error;
 static inline void save_as(const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char name[16];
 
     cr_assert_eq(berth_config_patch(options, NULL), 0);
@@ -38,10 +38,10 @@ static inline void save_as(const char *options)
         const int64_t shape[] = {(int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtypes[i % 4]))};
         (void)snprintf(name, sizeof name, "t%zu", i);
         berth_dict_set(root, name,
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = dtypes[i % 4],
-                                                                .rank = 1,
-                                                                .shape = shape,
-                                                                .data = elements[i]}));
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = dtypes[i % 4],
+                                                               .rank = 1,
+                                                               .shape = shape,
+                                                               .data = elements[i]}));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
@@ -93,7 +93,7 @@ static inline berth_stats fetched(const berth_selection *selection)
 {
     berth_stats stats = {0};
 
-    cr_assert_eq(berth_fetch(checkpoint, selection, &(berth_call){.stats = &stats}, &error), 0,
+    cr_assert_eq(berth_load(checkpoint, selection, &(berth_params){.stats = &stats}, &error), 0,
                  "%s", error.message);
     return stats;
 }
@@ -102,7 +102,7 @@ static inline berth_storage_stats stats_at(size_t i)
 {
     berth_storage_stats stats;
 
-    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
+    cr_assert_eq(berth_storage_get_stats(checkpoint, tensor_at(i)->storage, &stats, &error), 0);
     return stats;
 }
 

@@ -20,7 +20,7 @@ static void set_up(void)
 {
     const int64_t shape[] = {5000};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
 
     folder = test_folder_new();
     path = test_path(folder, "model.pt");
@@ -28,7 +28,7 @@ static void set_up(void)
         memset(bytes[i], 17 * i + 1, sizeof bytes[i]);
         berth_dict_set(
             root, names[i],
-            berth_tensor_value(
+            berth_make_tensor(
                 tree,
                 &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape, .data = bytes[i]}));
     }
@@ -81,13 +81,12 @@ static int read_all(void)
     for (size_t i = 0; i < 3; i++)
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || strcmp(named.name, names[i]) != 0)
             return 1;
-    if (berth_checkpoint_info(checkpoint, &info, &error) < 0 || info.n_tensors != 3 ||
-        info.n_records != 9)
+    if (berth_get_info(checkpoint, &info, &error) < 0 || info.n_tensors != 3 || info.n_records != 9)
         return 2;
     for (int i = 0; i < 3; i++)
         if (!is_right(i))
             return 3 + i;
-    if (berth_fetch(checkpoint, NULL, NULL, &error) < 0)
+    if (berth_load(checkpoint, NULL, NULL, &error) < 0)
         return 6;
     berth_close(checkpoint);
     return 0;

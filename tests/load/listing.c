@@ -24,7 +24,7 @@ static struct outcome open_one_way(const char *path, bool parsed)
 {
     struct outcome outcome = {0};
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error = {0};
 
@@ -34,7 +34,7 @@ static struct outcome open_one_way(const char *path, bool parsed)
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {
         outcome.is_parsed = checkpoint->container.known;
-        cr_assert_eq(berth_checkpoint_info(checkpoint, &outcome.info, NULL), 0);
+        cr_assert_eq(berth_get_info(checkpoint, &outcome.info, NULL), 0);
         outcome.info.archive = NULL; /* freed by now */
         berth_close(checkpoint);
     }
@@ -100,7 +100,7 @@ Test(listing, needs_no_request_of_its_own)
     size_t nbytes;
     uint8_t *bytes = build_sample(true, &nbytes);
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
     berth_checkpoint *checkpoint;
     berth_info info;
 
@@ -109,7 +109,7 @@ Test(listing, needs_no_request_of_its_own)
     cr_assert_eq(berth_open(file.path, &call, &checkpoint, NULL), 0);
     cr_expect_eq(stats.n_records, 9);
     uint64_t n_requests = stats.n_requests;
-    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, NULL), 0);
+    cr_assert_eq(berth_get_info(checkpoint, &info, NULL), 0);
     bth_checkpoint_stats(checkpoint, &call);
     cr_expect_eq(stats.n_requests, n_requests);
     cr_expect_eq(info.n_records, 9);
@@ -392,7 +392,7 @@ Test(listing, of_a_directory_that_cannot_be_read_fails_when_it_is_asked_for)
 
     cr_assert_eq(open_with(bytes, nbytes - 1, "load.check=none", NULL, &checkpoint, &error), 0,
                  "%s", error.message);
-    cr_expect_eq(berth_checkpoint_info(checkpoint, &info, &error), BERTH_E_ARCHIVE);
+    cr_expect_eq(berth_get_info(checkpoint, &info, &error), BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message,
                      "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are "
                      "there",

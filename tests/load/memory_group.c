@@ -178,7 +178,7 @@ static void set_up(void)
 {
     const int64_t shape[] = {(int64_t)TENSOR_NBYTES};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     void *bytes = malloc(TENSOR_NBYTES);
     berth_error error;
 
@@ -190,7 +190,7 @@ static void set_up(void)
     memset(bytes, 7, TENSOR_NBYTES);
     berth_dict_set(
         root, "weight",
-        berth_tensor_value(
+        berth_make_tensor(
             tree, &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);

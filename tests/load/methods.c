@@ -249,7 +249,7 @@ static const char *way_of(const char *name)
     berth_storage_stats stats;
 
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor, &error), "%s", error.message);
-    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor->storage, &stats, &error), 0);
+    cr_assert_eq(berth_storage_get_stats(checkpoint, tensor->storage, &stats, &error), 0);
     (void)snprintf(text, sizeof text, "%s: %s", stats.method, stats.reason);
     return text;
 }
@@ -427,12 +427,12 @@ Test(chosen, statistics_of_what_is_not_the_checkpoint_s_are_refused)
     open_as("");
     cr_assert_eq(berth_open(path, NULL, &other, NULL), 0);
     const berth_storage *storage = berth_find_tensor(other, "bias")->storage;
-    cr_expect_eq(berth_storage_stats_of(checkpoint, storage, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_get_stats(checkpoint, storage, &stats, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats.method, "none");
-    cr_expect_eq(berth_storage_stats_of(checkpoint, NULL, &stats, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_storage_stats_of(NULL, storage, &stats, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_storage_stats_of(other, storage, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_storage_stats_of(other, storage, &stats, &error), 0);
+    cr_expect_eq(berth_storage_get_stats(checkpoint, NULL, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_get_stats(NULL, storage, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_get_stats(other, storage, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_storage_get_stats(other, storage, &stats, &error), 0);
     cr_expect_str_eq(stats.method, "none");
     cr_expect_eq(stats.nbytes, 24);
     berth_close(other);

@@ -34,7 +34,7 @@ static void expect_calculated(const struct archive *archive, const char *options
                  error.message);
     cr_expect_str_eq(logged, log, "%s", logged);
     cr_expect_eq(stats.calculated_offsets, calculated);
-    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0);
+    cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
     cr_expect_eq(info.calculated_offsets, calculated);
     char *text = describe(checkpoint);
     cr_expect_str_eq(text, sample_text);
@@ -137,7 +137,7 @@ Test(open, info_is_complete_without_the_directory_too)
         berth_info info;
         berth_error error;
         cr_assert_eq(open_with(file, nbytes, options[i], NULL, &checkpoint, &error), 0);
-        cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0, "%s", error.message);
         cr_expect_str_eq(info.archive, "sample");
         cr_expect_str_eq(info.container, "zip");
         cr_expect_eq(info.format_version, 1);
@@ -287,7 +287,7 @@ Test(open, a_record_longer_than_its_elements_is_read_through_the_directory)
             berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "odd"), NULL);
         cr_assert_not_null(odd);
         cr_expect_arr_eq(odd, ((const uint8_t[]){0, 1, 2, 3}), 4);
-        cr_assert_eq(berth_checkpoint_info(checkpoint, &info, NULL), 0);
+        cr_assert_eq(berth_get_info(checkpoint, &info, NULL), 0);
         cr_expect_not(info.calculated_offsets);
         berth_close(checkpoint);
         free(bytes);
@@ -381,7 +381,7 @@ Test(open, a_checkpoint_without_tensors)
     berth_checkpoint *checkpoint = open_fixture("torch/scalar.pt", "debug=on", &bytes);
     int64_t epoch;
 
-    cr_expect(berth_value_int(berth_find(checkpoint, "epoch", NULL), &epoch));
+    cr_expect(berth_as_int(berth_find(checkpoint, "epoch", NULL), &epoch));
     cr_expect_eq(epoch, 3);
     cr_expect_eq(berth_tensor_count(checkpoint), 0);
     berth_close(checkpoint);
@@ -581,7 +581,7 @@ Test(open, every_failing_allocation_is_a_clean_error)
             berth_error error;
             berth_config *config = berth_config_new(NULL);
             cr_assert_eq(berth_config_apply(config, options[i], NULL), 0);
-            berth_call call = {.config = config};
+            berth_params call = {.config = config};
             test_memory_watch();
             test_memory_refuse(++nth, false);
             failed = berth_open_memory(file, nbytes, &call, &checkpoint, &error) < 0;

@@ -72,7 +72,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     open_file("");
     const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_geq(stats.asked_nbytes, 10 * TENSOR_NBYTES);
     cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
     berth_prefetch_free(prefetch);
@@ -156,7 +156,7 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
     wait_for_all();
     cr_assert_eq(berth_prefetch_wait(second, &error), 0);
-    berth_prefetch_stats_of(second, &others, NULL);
+    berth_prefetch_get_stats(second, &others, NULL);
     berth_prefetch_free(second);
     cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
     cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.brought_nbytes,
@@ -182,7 +182,7 @@ Test(prefetch, can_be_cancelled_in_the_middle)
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_CANCELLED);
     /* What is there stays there. */
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), &error), 0);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, 6);
     cr_expect_lt(stats.brought_nbytes, stats.asked_nbytes);
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(23), &error));
@@ -306,12 +306,12 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     if (berth_choose_methods(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
     begin("");
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     berth_prefetch_free(prefetch);
     uint64_t nbytes = stats.asked_nbytes;
     berth_storage_stats direct;
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(12), &error));
-    cr_assert_eq(berth_storage_stats_of(checkpoint, tensor_at(12)->storage, &direct, &error), 0);
+    cr_assert_eq(berth_storage_get_stats(checkpoint, tensor_at(12)->storage, &direct, &error), 0);
     if (strcmp(direct.method, "direct") != 0)
         cr_skip_test("no direct reads here");
     cr_expect_leq(nbytes, 14 * TENSOR_NBYTES + 3 * 8192);
@@ -344,14 +344,14 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
 
     open_file("");
     cr_assert_eq(berth_choose_methods(checkpoint, &read, 1, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0, "%s", error.message);
     evict();
     expect_none("it is memory of its own already");
     cr_expect_eq(cached(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_file("load.method=map");
-    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose_methods(checkpoint, &direct, 1, &error), 0, "%s", error.message);
     begin("");
     wait_for_all();
@@ -381,7 +381,7 @@ Test(prefetch, of_nothing_is_done_at_once)
 {
     berth_tree *tree = berth_tree_new(NULL);
 
-    cr_assert_eq(berth_save(path, berth_dict(tree), NULL, &error), 0);
+    cr_assert_eq(berth_save(path, berth_make_dict(tree), NULL, &error), 0);
     berth_tree_free(tree);
     open_file("load.prefetch=populate");
     begin("io.memory_nbytes=1");
@@ -405,7 +405,7 @@ Test(prefetch, refuses_what_makes_no_sense)
     cr_expect_eq(berth_prefetch_advance(NULL, tensor, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the prefetch is NULL");
-    cr_expect_eq(berth_prefetch_stats_of(NULL, &stats, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_get_stats(NULL, &stats, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "there is no prefetch, or no place for its statistics");
     open_file("");
     begin("");

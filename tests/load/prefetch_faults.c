@@ -89,7 +89,7 @@ static void expect_error(const char *options, int code, const char *sentence)
     cr_expect(strncmp(error.message, path, strlen(path)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, sentence), "%s", error.message);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error), code);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, stats.n_passes);
 }
 
@@ -163,7 +163,7 @@ static void expect_truncation(const char *options)
     berth_info info;
 
     open_file("load.check=directory");
-    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0);
+    cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
     size = info.nbytes;
     begin(options);
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(1), &error), 0);

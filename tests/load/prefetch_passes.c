@@ -31,7 +31,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
             if (k % 7 == 0)
                 wait_until_idle(); /* as far as they may go */
         }
-        berth_prefetch_stats_of(prefetch, &stats, NULL);
+        berth_prefetch_get_stats(prefetch, &stats, NULL);
         cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes, "%d passes", (int)n);
         wait_for_all();
         cr_expect_eq(stats.n_passes_begun, n);
@@ -70,7 +70,7 @@ Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
         uint64_t page = named.offset - named.offset % 4096;
         cr_expect_eq(cached(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
     }
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
 }
 
@@ -84,7 +84,7 @@ Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
         cr_assert_eq(berth_prefetch_advance_part(prefetch, listed[0], i * TENSOR_NBYTES / 64,
                                                  TENSOR_NBYTES / 64, &error),
                      0);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
     cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
     cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 0, &error), 0);
@@ -97,7 +97,7 @@ Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 {
     open_file("");
     begin("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.pass_nbytes, 2 << 20);
     cr_expect_eq(stats.n_passes, 4);
 }

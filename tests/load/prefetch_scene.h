@@ -28,7 +28,7 @@ static inline void make_file(void)
     static const int64_t shape[] = {TENSOR_NBYTES / 4};
     uint32_t *elements = malloc(TENSOR_NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     char name[16];
 
     folder = test_folder_new();
@@ -38,7 +38,7 @@ static inline void make_file(void)
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
         berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
@@ -96,7 +96,7 @@ static inline berth_config *configured(const char *options)
 static inline int try_to_open(const char *options)
 {
     berth_config *config = configured("load.head_nbytes=16384 load.check=none");
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
     int result = berth_open(path, &call, &checkpoint, &error);
@@ -113,7 +113,7 @@ static inline int try_to_begin(const berth_selection *what, uint32_t flags, cons
                                berth_prefetch **begun)
 {
     berth_config *config = configured(options);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     int result = berth_prefetch_begin(checkpoint, what, flags, &call, begun, &error);
 
     berth_config_free(config);
@@ -139,7 +139,7 @@ static inline void sweep(void)
     for (int i = 0; i < N_TENSORS; i++)
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0, "%s",
                      error.message);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
 
 /* What is brought without a consumer, and no more. */
@@ -149,7 +149,7 @@ static inline void wait_until_idle(void)
 
     for (int quiet = 0; quiet < 5; quiet++) {
         (void)usleep(10000);
-        berth_prefetch_stats_of(prefetch, &stats, NULL);
+        berth_prefetch_get_stats(prefetch, &stats, NULL);
         if (stats.n_requests != n_requests)
             quiet = 0;
         n_requests = stats.n_requests;
@@ -159,7 +159,7 @@ static inline void wait_until_idle(void)
 static inline void wait_for_all(void)
 {
     cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
-    berth_prefetch_stats_of(prefetch, &stats, NULL);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
 
 #endif

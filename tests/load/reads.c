@@ -43,7 +43,7 @@ static struct counted open_counted(const uint8_t *bytes, size_t nbytes, const ch
         .nbytes = nbytes, .name = "counted", .read = counted_read, .context = &counted};
     berth_config *config = berth_config_new(NULL);
     berth_stats stats;
-    berth_call call = {.config = config, .stats = &stats};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -63,7 +63,7 @@ static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, 
 static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, size_t *nbytes)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     uint8_t *data = calloc(1, tensor_nbytes);
     const int64_t shape[] = {(int64_t)tensor_nbytes};
     void *bytes;
@@ -73,7 +73,7 @@ static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, 
         (void)snprintf(name, sizeof name, format, i);
         berth_dict_set(
             root, name,
-            berth_tensor_value(
+            berth_make_tensor(
                 tree,
                 &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
     }
@@ -172,7 +172,7 @@ static uint64_t requests_of_path(const char *path, const char *options)
 {
     berth_config *config = berth_config_new(NULL);
     berth_stats stats;
-    berth_call call = {.config = config, .stats = &stats};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -190,7 +190,7 @@ static size_t requests_of_archive(const uint8_t *bytes, size_t nbytes)
     struct counted counted = {.bytes = bytes, .nbytes = nbytes};
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_archive *archive;
     berth_error error;
     berth_record record;
@@ -257,19 +257,19 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
 {
     enum { N = 1100 };
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     const int64_t shape[] = {1024};
     static const uint8_t data[1024];
     size_t nbytes;
     void *file;
 
     for (size_t i = 0; i < N; i++)
-        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                         .rank = 1,
-                                                                         .shape = shape,
-                                                                         .data = data}));
+        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                                        .rank = 1,
+                                                                        .shape = shape,
+                                                                        .data = data}));
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=32768", NULL), 0);
     cr_assert_eq(berth_save_memory(&file, &nbytes, NULL, root, &call, NULL), 0);
     cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
@@ -325,7 +325,7 @@ Test(reads, a_slow_source_is_asked_no_more_often)
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
     berth_config *config = berth_config_new(NULL);
     berth_stats stats;
-    berth_call call = {.config = config, .stats = &stats};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 

@@ -90,16 +90,16 @@ static inline void make_source(struct source *source, int64_t n_rows, int64_t n_
     const int64_t shape[] = {n_rows, n_columns};
     float *elements = malloc((size_t)(n_rows * n_columns) * sizeof *elements + 1);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     void *saved;
     berth_error error;
 
     for (int64_t i = 0; i < n_rows * n_columns; i++)
         elements[i] = element(i / n_columns, i % n_columns);
-    berth_dict_set(root, "other", berth_str(tree, "x", 1));
+    berth_dict_set(root, "other", berth_make_str(tree, "x", 1));
     berth_dict_set(
         root, "table",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
     patch(options);
@@ -221,7 +221,7 @@ static inline berth_rows_stats stats_of(struct scene *scene)
 {
     berth_rows_stats stats;
 
-    cr_assert_eq(berth_rows_stats_of(scene->rows, &stats, NULL), 0);
+    cr_assert_eq(berth_rows_get_stats(scene->rows, &stats, NULL), 0);
     return stats;
 }
 

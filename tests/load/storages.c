@@ -55,7 +55,7 @@ static void remove_file(struct file *file)
 static berth_checkpoint *open_file(const struct file *file, const char *options, berth_stats *stats)
 {
     berth_config *config = configured(options);
-    berth_call call = {.config = config, .stats = stats};
+    berth_params call = {.config = config, .stats = stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -109,7 +109,7 @@ Test(storages, of_a_descriptor_and_of_memory)
     int fd = open(file.path, O_RDONLY | O_CLOEXEC);
     berth_checkpoint *checkpoint;
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
 
     cr_assert_eq(berth_open_fd(fd, &call, &checkpoint, NULL), 0);
     close(fd);
@@ -191,7 +191,7 @@ Test(storages, memory_is_aligned_whatever_the_file_is)
 
     for (size_t i = 0; i < 2; i++) {
         berth_config *config = configured(options[i]);
-        berth_call call = {.config = config};
+        berth_params call = {.config = config};
         berth_checkpoint *checkpoint;
         cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", &call, &checkpoint, NULL), 0);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
@@ -226,7 +226,7 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
 
     for (size_t i = 0; i < 2; i++) {
         berth_config *config = configured(options[i]);
-        berth_call call = {.config = config};
+        berth_params call = {.config = config};
         berth_checkpoint *checkpoint;
         float got[12];
         cr_assert_eq(berth_open("tests/data/torch/small.pt", &call, &checkpoint, NULL), 0);
@@ -305,7 +305,8 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
     berth_stats stats;
     float row[3];
 
-    cr_assert_eq(berth_open_source(&source, &(berth_call){.stats = &stats}, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(&source, &(berth_params){.stats = &stats}, &checkpoint, NULL),
+                 0);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the source is no file");
     uint64_t before = counted.moved_nbytes;
@@ -333,12 +334,12 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
     for (int32_t i = 0; i < N_ROWS * N_COLUMNS; i++)
         table[i] = i;
     berth_storage *storage = berth_storage_new(tree, BERTH_INT32, table, sizeof table, NULL);
-    berth_value *value = berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_INT32,
-                                                                  .rank = 2,
-                                                                  .shape = shape,
-                                                                  .stride = stride,
-                                                                  .storage_offset = 2,
-                                                                  .storage = storage});
+    berth_value *value = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT32,
+                                                                 .rank = 2,
+                                                                 .shape = shape,
+                                                                 .stride = stride,
+                                                                 .storage_offset = 2,
+                                                                 .storage = storage});
     cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, value, NULL, NULL), 0);
     berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
@@ -348,10 +349,10 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
         berth_config *config = configured("load.check=none");
         berth_checkpoint *checkpoint;
         berth_error error;
-        cr_assert_eq(berth_open_source(&source, &(berth_call){.config = config}, &checkpoint, NULL),
-                     0);
+        cr_assert_eq(
+            berth_open_source(&source, &(berth_params){.config = config}, &checkpoint, NULL), 0);
         counted.moved_nbytes = 0;
-        const berth_tensor *tensor = berth_value_tensor(berth_root(checkpoint));
+        const berth_tensor *tensor = berth_as_tensor(berth_root(checkpoint));
         cr_assert_eq(berth_tensor_read(checkpoint, tensor, first, n, got, &error), 0, "%s",
                      error.message);
         for (int64_t k = 0; k < n; k++) {
@@ -376,7 +377,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     static const uint8_t nine[9] = {9, 1, 2, 3, 4, 5, 6, 7, 8};
     static const int64_t all[] = {9}, two[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, nine, 9, NULL);
     void *saved;
     size_t nbytes;
@@ -386,12 +387,12 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
 
     berth_dict_set(
         root, "words",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
     berth_dict_set(
         root, "bytes",
-        berth_tensor_value(
+        berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
     cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, &error), 0, "%s",
@@ -546,7 +547,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     checkpoint = open_file(&file, "load.method=map", NULL);
     cr_expect_not_null(weight_of(checkpoint, &error));
     const berth_storage *storage = berth_find_tensor(checkpoint, "weight")->storage;
-    cr_assert_eq(berth_storage_stats_of(checkpoint, storage, &stats, NULL), 0);
+    cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &stats, NULL), 0);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the file cannot be mapped");
     berth_close(checkpoint);

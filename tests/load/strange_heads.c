@@ -51,7 +51,7 @@ static void pickle_text(size_t n, berth_tree **tree, bth_pickled *pickled, struc
 
     memset(text, 'x', n);
     *tree = berth_tree_new(NULL);
-    cr_assert_eq(bth_pickle_write(berth_str(*tree, text, n), false, pickled, &error), 0);
+    cr_assert_eq(bth_pickle_write(berth_make_str(*tree, text, n), false, pickled, &error), 0);
     record->bytes = pickled->bytes;
     record->nbytes = pickled->nbytes;
     free(text);

@@ -62,15 +62,15 @@ Test(stream, storages_and_their_views_come_together)
         cr_assert_eq(berth_config_patch(options[i], NULL), 0);
         cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL),
                      0);
-        cr_assert_eq(berth_fetch(checkpoint, NULL, &(berth_call){.stats = &stats}, &error), 0, "%s",
-                     error.message);
+        cr_assert_eq(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error), 0,
+                     "%s", error.message);
         uint64_t before = atomic_load(&checkpoint->reader.n_requests);
         expect_views(checkpoint);
         cr_expect_eq(atomic_load(&checkpoint->reader.n_requests), before, "all is there");
         for (size_t k = 0; k < checkpoint->n_storages; k++) {
             berth_storage_stats told;
             const berth_storage *storage = bth_tree_storage(checkpoint->tree, k);
-            cr_assert_eq(berth_storage_stats_of(checkpoint, storage, &told, NULL), 0);
+            cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &told, NULL), 0);
             cr_expect_str_neq(told.method, "none");
         }
         berth_close(checkpoint);
@@ -118,7 +118,7 @@ Test(stream, tells_what_it_is)
     berth_error error;
 
     cr_assert_eq(berth_open("tests/data/old/many-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
-    cr_assert_eq(berth_checkpoint_info(checkpoint, &info, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0, "%s", error.message);
     cr_expect_str_eq(info.archive, "");
     cr_expect_str_eq(info.container, "stream");
     cr_expect_eq(info.format_version, 0);

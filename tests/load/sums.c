@@ -18,7 +18,7 @@ static void set_up(void)
 {
     static const int64_t shape[] = {N_BYTES};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_checkpoint *checkpoint;
     void *bytes;
     char name[] = "t0";
@@ -27,10 +27,10 @@ static void set_up(void)
         elements[i] = (uint8_t)(i * 13 + (i >> 9));
     for (; name[1] < '0' + N_TENSORS; name[1]++)
         berth_dict_set(root, name,
-                       berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                .rank = 1,
-                                                                .shape = shape,
-                                                                .data = elements}));
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
+                                                               .rank = 1,
+                                                               .shape = shape,
+                                                               .data = elements}));
     cr_assert_eq(berth_save_memory(&bytes, &file_nbytes, NULL, root, NULL, NULL), 0);
     berth_tree_free(tree);
     file = memcpy(malloc(file_nbytes), bytes, file_nbytes);
@@ -71,7 +71,7 @@ static int open_as(const char *options, bool from_path, berth_checkpoint **check
 {
     const berth_source source = {.nbytes = file_nbytes, .name = "shelf", .read = read_bytes};
     berth_config *config = berth_config_new(NULL);
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=data io.threads=1", NULL), 0);
     cr_assert_eq(berth_config_apply(config, "load.head_nbytes=2000", NULL), 0);
@@ -98,7 +98,7 @@ static berth_crc_verdict verdict_at(berth_checkpoint *checkpoint, size_t i)
     berth_storage_stats stats;
 
     cr_assert_eq(
-        berth_storage_stats_of(checkpoint, tensor_at(checkpoint, i)->storage, &stats, NULL), 0);
+        berth_storage_get_stats(checkpoint, tensor_at(checkpoint, i)->storage, &stats, NULL), 0);
     return stats.crc32;
 }
 
@@ -113,7 +113,7 @@ Test(sums, storages_that_are_read_are_left_for_then_and_read_once)
     uint64_t opening_nbytes = read_nbytes;
     cr_expect_lt(opening_nbytes, 400000, "%llu", (unsigned long long)opening_nbytes);
     cr_expect_eq(verdict_at(checkpoint, 0), BERTH_CRC_UNCHECKED);
-    cr_assert_eq(berth_fetch(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     for (size_t i = 0; i < N_TENSORS; i++)
         cr_expect_eq(verdict_at(checkpoint, i), BERTH_CRC_GOOD);
     cr_expect_lt(read_nbytes - opening_nbytes, N_TENSORS * N_BYTES + 2000);
@@ -217,14 +217,14 @@ Test(sums, other_records_are_summed_by_open)
 Test(sums, a_fetch_with_checks_sums_what_open_did_not)
 {
     berth_config *config = berth_config_new(NULL);
-    const berth_call call = {.config = config};
+    const berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
     berth_error error;
 
     cr_assert_eq(berth_config_apply(config, "load.check=data load.method=read", NULL), 0);
     cr_assert_eq(open_as("load.check=none", false, &checkpoint, &error), 0, "%s", error.message);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(checkpoint, 0), &error));
-    cr_assert_eq(berth_fetch(checkpoint, NULL, &call, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_load(checkpoint, NULL, &call, &error), 0, "%s", error.message);
     cr_expect_eq(verdict_at(checkpoint, 0), BERTH_CRC_UNCHECKED);
     for (size_t i = 1; i < N_TENSORS; i++)
         cr_expect_eq(verdict_at(checkpoint, i), BERTH_CRC_GOOD);
@@ -245,13 +245,13 @@ Test(sums, a_fetch_with_checks_asks_the_directory)
     test_write_file(path, bytes, nbytes);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         berth_config *config = berth_config_new(NULL);
-        const berth_call call = {.config = config};
+        const berth_params call = {.config = config};
         berth_checkpoint *checkpoint;
         berth_error error;
         cr_assert_eq(berth_config_apply(config, "debug=off load.check=none", NULL), 0);
         cr_assert_eq(berth_open(path, &call, &checkpoint, &error), 0, "%s", error.message);
         cr_assert_eq(berth_config_apply(config, methods[i], NULL), 0);
-        cr_expect_eq(berth_fetch(checkpoint, NULL, &call, &error), BERTH_E_ARCHIVE);
+        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_ARCHIVE);
         cr_expect_not_null(
             strstr(error.message, "data.pkl names it, but the archive does not hold it"), "%s",
             error.message);

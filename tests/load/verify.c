@@ -31,7 +31,7 @@ static int verify_with(const char *options, berth_record_function tell, void *co
                        berth_verdict *verdict, berth_stats *stats, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config, .stats = stats};
+    berth_params call = {.config = config, .stats = stats};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
@@ -43,14 +43,14 @@ static int verify_with(const char *options, berth_record_function tell, void *co
 static int open_everything(const char *options, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
-    berth_call call = {.config = config};
+    berth_params call = {.config = config};
     berth_checkpoint *checkpoint;
 
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=data", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
     int result = berth_open(path, &call, &checkpoint, error);
     if (result == 0) {
-        result = berth_fetch(checkpoint, NULL, &call, error);
+        result = berth_load(checkpoint, NULL, &call, error);
         berth_close(checkpoint);
     }
     berth_config_free(config);
@@ -61,7 +61,7 @@ static int open_everything(const char *options, berth_error *error)
 static uint8_t *save_many(size_t n, size_t first, size_t step, const char *options, size_t *nbytes)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     uint8_t *data = malloc(first + n * step);
     berth_error error;
     char name[32];
@@ -73,7 +73,7 @@ static uint8_t *save_many(size_t n, size_t first, size_t step, const char *optio
         (void)snprintf(name, sizeof name, "t%zu", i);
         berth_dict_set(
             root, name,
-            berth_tensor_value(
+            berth_make_tensor(
                 tree,
                 &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
     }

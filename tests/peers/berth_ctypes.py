@@ -115,7 +115,7 @@ def structure(name):
     return type(name, (c.Structure,), {"_fields_": fields})
 
 
-Stats, Call = structure("berth_stats"), structure("berth_call")
+Stats, Call = structure("berth_stats"), structure("berth_params")
 PrefetchStats = structure("berth_prefetch_stats")
 
 WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
@@ -138,30 +138,30 @@ DECLARATIONS = {
     "berth_tree_error": (INT, [P, ERROR]),
     "berth_storage_new": (P, [P, INT, P, U64, TEXT]),
     "berth_device_storage_new": (P, [P, INT, c.c_size_t, U64, TEXT, P]),
-    "berth_none": (P, [P]), "berth_bool": (P, [P, BOOL]), "berth_int": (P, [P, I64]),
-    "berth_bigint": (P, [P, TEXT, SIZE]), "berth_float": (P, [P, DOUBLE]),
-    "berth_complex": (P, [P, DOUBLE, DOUBLE]), "berth_str": (P, [P, TEXT, SIZE]),
-    "berth_bytes": (P, [P, TEXT, SIZE]), "berth_bytearray": (P, [P, TEXT, SIZE]),
-    "berth_list": (P, [P]), "berth_tuple": (P, [P, VALUES, SIZE]), "berth_dict": (P, [P]),
-    "berth_ordered_dict": (P, [P]), "berth_counter": (P, [P]), "berth_set": (P, [P]),
-    "berth_size": (P, [P, I64S, c.c_int32]), "berth_device": (P, [P, TEXT, I64]),
-    "berth_dtype_value": (P, [P, INT]), "berth_qscheme_value": (P, [P, INT]),
-    "berth_layout_value": (P, [P, INT]), "berth_storage_value": (P, [P, P]),
-    "berth_tensor_value": (P, [P, c.POINTER(Tensor)]), "berth_parameter": (P, [P, P, BOOL]),
-    "berth_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]), "berth_nested": (P, [P, VALUES]),
-    "berth_subclass": (P, [P, P, P]), "berth_list_append": (INT, [P, P]),
+    "berth_make_none": (P, [P]), "berth_make_bool": (P, [P, BOOL]), "berth_make_int": (P, [P, I64]),
+    "berth_make_bigint": (P, [P, TEXT, SIZE]), "berth_make_float": (P, [P, DOUBLE]),
+    "berth_make_complex": (P, [P, DOUBLE, DOUBLE]), "berth_make_str": (P, [P, TEXT, SIZE]),
+    "berth_make_bytes": (P, [P, TEXT, SIZE]), "berth_make_bytearray": (P, [P, TEXT, SIZE]),
+    "berth_make_list": (P, [P]), "berth_make_tuple": (P, [P, VALUES, SIZE]), "berth_make_dict": (P, [P]),
+    "berth_make_ordered_dict": (P, [P]), "berth_make_counter": (P, [P]), "berth_make_set": (P, [P]),
+    "berth_make_size": (P, [P, I64S, c.c_int32]), "berth_make_device": (P, [P, TEXT, I64]),
+    "berth_make_dtype": (P, [P, INT]), "berth_make_qscheme": (P, [P, INT]),
+    "berth_make_layout": (P, [P, INT]), "berth_make_storage": (P, [P, P]),
+    "berth_make_tensor": (P, [P, c.POINTER(Tensor)]), "berth_make_parameter": (P, [P, P, BOOL]),
+    "berth_make_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]), "berth_make_nested": (P, [P, VALUES]),
+    "berth_make_subclass": (P, [P, P, P]), "berth_list_append": (INT, [P, P]),
     "berth_set_add": (INT, [P, P]), "berth_dict_set_value": (INT, [P, P, P]),
     "berth_value_set_state": (INT, [P, P]),
     # asking
-    "berth_value_kind": (INT, [P]), "berth_value_bool": (BOOL, [P]),
-    "berth_value_int": (BOOL, [P, I64S]), "berth_value_bigint": (P, [P, c.POINTER(SIZE)]),
-    "berth_value_float": (DOUBLE, [P]), "berth_value_imaginary": (DOUBLE, [P]),
-    "berth_value_text": (P, [P, c.POINTER(SIZE)]), "berth_value_bytes": (P, [P, c.POINTER(SIZE)]),
+    "berth_value_kind": (INT, [P]), "berth_as_bool": (BOOL, [P]),
+    "berth_as_int": (BOOL, [P, I64S]), "berth_as_bigint": (P, [P, c.POINTER(SIZE)]),
+    "berth_as_float": (DOUBLE, [P]), "berth_value_imaginary": (DOUBLE, [P]),
+    "berth_as_text": (P, [P, c.POINTER(SIZE)]), "berth_as_bytes": (P, [P, c.POINTER(SIZE)]),
     "berth_value_count": (SIZE, [P]), "berth_value_item": (P, [P, SIZE]),
-    "berth_value_key": (P, [P, SIZE]), "berth_value_dtype": (INT, [P]),
-    "berth_value_qscheme": (INT, [P]), "berth_value_layout": (INT, [P]),
-    "berth_value_storage": (P, [P]), "berth_value_tensor": (c.POINTER(Tensor), [P]),
-    "berth_value_shape": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_is_coalesced": (BOOL, [P]),
+    "berth_value_key": (P, [P, SIZE]), "berth_as_dtype": (INT, [P]),
+    "berth_as_qscheme": (INT, [P]), "berth_as_layout": (INT, [P]),
+    "berth_as_storage": (P, [P]), "berth_as_tensor": (c.POINTER(Tensor), [P]),
+    "berth_as_size": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_is_coalesced": (BOOL, [P]),
     "berth_value_requires_grad": (BOOL, [P]), "berth_value_inner": (P, [P]),
     "berth_value_state": (P, [P]), "berth_storage_nbytes": (U64, [P]),
     "berth_storage_dtype": (INT, [P]), "berth_storage_location": (TEXT, [P]),
@@ -170,9 +170,9 @@ DECLARATIONS = {
     # saving
     "berth_save": (INT, [TEXT, P, P, ERROR]),
     "berth_save_sink": (INT, [c.POINTER(Sink), TEXT, P, P, ERROR]),
-    "berth_save_plan": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
+    "berth_plan_new": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
     "berth_plan_nbytes": (U64, [P]), "berth_plan_count": (SIZE, [P]),
-    "berth_plan_record": (INT, [P, SIZE, c.POINTER(Record)]),
+    "berth_plan_at": (INT, [P, SIZE, c.POINTER(Record)]),
     # devices
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
     "berth_device_memory_free": (None, [TEXT, c.c_size_t]),
@@ -188,12 +188,12 @@ DECLARATIONS = {
     "berth_storage_data": (P, [P, P, ERROR]),
     "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
-    "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_fetch": (INT, [P, P, P, ERROR]),
+    "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_load": (INT, [P, P, P, ERROR]),
     "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
     "berth_prefetch_advance_part": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
-    "berth_prefetch_stats_of": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
+    "berth_prefetch_get_stats": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
     "berth_prefetch_free": (None, [P]),
-    "berth_checkpoint_info": (INT, [P, c.POINTER(Info), ERROR]),
+    "berth_get_info": (INT, [P, c.POINTER(Info), ERROR]),
     "berth_verify": (INT, [TEXT, P, P, ERROR]),
 }
 

@@ -52,10 +52,10 @@ class Tree:
 
     def plan(self, path=None):
         """[(name, nbytes, header offset, data offset)] and the file's size."""
-        plan = b.check(b.berth_save_plan, path.encode() if path else None, self.root, None)
+        plan = b.check(b.berth_plan_new, path.encode() if path else None, self.root, None)
         records, record = [], b.Record()
         for i in range(b.berth_plan_count(plan)):
-            b.berth_plan_record(plan, i, c.byref(record))
+            b.berth_plan_at(plan, i, c.byref(record))
             records.append((record.name.decode(), record.nbytes, record.header_offset, record.offset))
         nbytes = b.berth_plan_nbytes(plan)
         b.berth_plan_free(plan)
@@ -90,28 +90,28 @@ class Tree:
 
     def make_int(self, value):
         if -(2**63) <= value < 2**63:
-            return b.berth_int(self.tree, value)
+            return b.berth_make_int(self.tree, value)
         data = twos_complement(value)
-        return b.berth_bigint(self.tree, data, len(data))
+        return b.berth_make_bigint(self.tree, data, len(data))
 
     def make_str(self, value):
         data = value.encode("utf-8", "surrogatepass")
-        return b.berth_str(self.tree, data, len(data))
+        return b.berth_make_str(self.tree, data, len(data))
 
     def make_list(self, value):
-        node = self.remember(value, b.berth_list(self.tree))
+        node = self.remember(value, b.berth_make_list(self.tree))
         for item in value:
             b.berth_list_append(node, self.build(item))
         return node
 
     def make_set(self, value):
-        node = b.berth_set(self.tree)
+        node = b.berth_make_set(self.tree)
         for item in list(value):
             b.berth_set_add(node, self.build(item))
         return node
 
     def make_tuple(self, value):
-        return b.berth_tuple(self.tree, pointers([self.build(item) for item in value]), len(value))
+        return b.berth_make_tuple(self.tree, pointers([self.build(item) for item in value]), len(value))
 
     def fill(self, node, value):
         for key, item in value.items():
@@ -119,38 +119,38 @@ class Tree:
         return node
 
     def make_dict(self, value):
-        return self.fill(self.remember(value, b.berth_dict(self.tree)), value)
+        return self.fill(self.remember(value, b.berth_make_dict(self.tree)), value)
 
     def make_ordered_dict(self, value):
-        node = self.remember(value, b.berth_ordered_dict(self.tree))
+        node = self.remember(value, b.berth_make_ordered_dict(self.tree))
         self.fill(node, value)
         if value.__dict__:
             b.berth_value_set_state(node, self.build(value.__dict__))
         return node
 
     MAKERS = [
-        (type(None), lambda self, v: b.berth_none(self.tree)),
-        (bool, lambda self, v: b.berth_bool(self.tree, v)),
+        (type(None), lambda self, v: b.berth_make_none(self.tree)),
+        (bool, lambda self, v: b.berth_make_bool(self.tree, v)),
         (int, make_int),
-        (float, lambda self, v: b.berth_float(self.tree, v)),
-        (complex, lambda self, v: b.berth_complex(self.tree, v.real, v.imag)),
+        (float, lambda self, v: b.berth_make_float(self.tree, v)),
+        (complex, lambda self, v: b.berth_make_complex(self.tree, v.real, v.imag)),
         (str, make_str),
-        (bytes, lambda self, v: b.berth_bytes(self.tree, v, len(v))),
-        (bytearray, lambda self, v: b.berth_bytearray(self.tree, bytes(v), len(v))),
+        (bytes, lambda self, v: b.berth_make_bytes(self.tree, v, len(v))),
+        (bytearray, lambda self, v: b.berth_make_bytearray(self.tree, bytes(v), len(v))),
         (list, make_list),
         (tuple, make_tuple),
         (set, make_set),
         (dict, make_dict),
         (collections.OrderedDict, make_ordered_dict),
-        (collections.Counter, lambda self, v: self.fill(b.berth_counter(self.tree), v)),
-        (torch.Size, lambda self, v: b.berth_size(self.tree, int64s(v), len(v))),
-        (torch.device, lambda self, v: b.berth_device(
+        (collections.Counter, lambda self, v: self.fill(b.berth_make_counter(self.tree), v)),
+        (torch.Size, lambda self, v: b.berth_make_size(self.tree, int64s(v), len(v))),
+        (torch.device, lambda self, v: b.berth_make_device(
             self.tree, v.type.encode(), -1 if v.index is None else v.index)),
-        (torch.dtype, lambda self, v: b.berth_dtype_value(self.tree, DTYPES[v])),
-        (torch.qscheme, lambda self, v: b.berth_qscheme_value(self.tree, QSCHEMES[v])),
-        (torch.layout, lambda self, v: b.berth_layout_value(self.tree, LAYOUTS[v])),
-        (torch.UntypedStorage, lambda self, v: b.berth_storage_value(self.tree, self.storage(v))),
-        (torch.TypedStorage, lambda self, v: b.berth_storage_value(
+        (torch.dtype, lambda self, v: b.berth_make_dtype(self.tree, DTYPES[v])),
+        (torch.qscheme, lambda self, v: b.berth_make_qscheme(self.tree, QSCHEMES[v])),
+        (torch.layout, lambda self, v: b.berth_make_layout(self.tree, LAYOUTS[v])),
+        (torch.UntypedStorage, lambda self, v: b.berth_make_storage(self.tree, self.storage(v))),
+        (torch.TypedStorage, lambda self, v: b.berth_make_storage(
             self.tree, self.storage(v._untyped_storage, v.dtype))),
     ]
 
@@ -185,11 +185,11 @@ class Tree:
         if isinstance(value, torch.nn.Parameter):
             data = value.data
             self.kept.append(data)
-            node = b.berth_parameter(self.tree, self.make_tensor(data), value.requires_grad)
+            node = b.berth_make_parameter(self.tree, self.make_tensor(data), value.requires_grad)
         else:
             node = self.make_tensor(value)
         if state:
-            node = b.berth_subclass(self.tree, node, self.build(state))
+            node = b.berth_make_subclass(self.tree, node, self.build(state))
         return node
 
     def parts(self, *tensors):
@@ -205,13 +205,13 @@ class Tree:
             parts = self.parts(value.ccol_indices(), value.row_indices(), value.values())
         coalesced = value.layout == torch.sparse_coo and value.is_coalesced()
         shape = int64s(value.size())
-        return b.berth_sparse(self.tree, LAYOUTS[value.layout], shape, value.dim(), parts, coalesced)
+        return b.berth_make_sparse(self.tree, LAYOUTS[value.layout], shape, value.dim(), parts, coalesced)
 
     def make_tensor(self, value):
         if value.layout not in (torch.strided, torch.jagged):
             return self.make_sparse(value)
         if value.is_nested:
-            return b.berth_nested(self.tree, self.parts(
+            return b.berth_make_nested(self.tree, self.parts(
                 value.values(), value._nested_tensor_size(), value._nested_tensor_strides(),
                 value._nested_tensor_storage_offsets()))
         tensor = b.Tensor(dtype=DTYPES[value.dtype], rank=value.dim(), shape=int64s(value.size()),
@@ -225,7 +225,7 @@ class Tree:
             tensor.storage = self.storage(value.untyped_storage(), value.dtype)
         if value.is_quantized:
             self.fill_quantized(tensor, value)
-        return b.berth_tensor_value(self.tree, c.byref(tensor))
+        return b.berth_make_tensor(self.tree, c.byref(tensor))
 
     def fill_quantized(self, tensor, value):
         tensor.qscheme = QSCHEMES[value.qscheme()]

@@ -171,7 +171,7 @@ class FromBerth:
 
     def info(self):
         info = b.Info()
-        b.check(b.berth_checkpoint_info, self.checkpoint, c.byref(info))
+        b.check(b.berth_get_info, self.checkpoint, c.byref(info))
         return info
 
     def offsets(self):
@@ -206,25 +206,25 @@ class FromBerth:
         return ("NoneType", "None")
 
     def bool(self, node):
-        return ("bool", b.berth_value_bool(node))
+        return ("bool", b.berth_as_bool(node))
 
     def int(self, node):
         small = c.c_int64()
-        if b.berth_value_int(node, c.byref(small)):
+        if b.berth_as_int(node, c.byref(small)):
             return ("int", small.value)
         nbytes = c.c_size_t()
-        data = b.berth_value_bigint(node, c.byref(nbytes))
+        data = b.berth_as_bigint(node, c.byref(nbytes))
         return ("int", int.from_bytes(c.string_at(data, nbytes.value), "little", signed=True))
 
     def float(self, node):
-        return ("float", bits(b.berth_value_float(node)))
+        return ("float", bits(b.berth_as_float(node)))
 
     def complex(self, node):
-        return ("complex", bits(b.berth_value_float(node)), bits(b.berth_value_imaginary(node)))
+        return ("complex", bits(b.berth_as_float(node)), bits(b.berth_value_imaginary(node)))
 
     def text(self, node):
         nbytes = c.c_size_t()
-        data = b.berth_value_text(node, c.byref(nbytes))
+        data = b.berth_as_text(node, c.byref(nbytes))
         return c.string_at(data, nbytes.value).decode("utf-8", "surrogatepass")
 
     def str(self, node):
@@ -232,7 +232,7 @@ class FromBerth:
 
     def raw(self, node):
         nbytes = c.c_size_t()
-        data = b.berth_value_bytes(node, c.byref(nbytes))
+        data = b.berth_as_bytes(node, c.byref(nbytes))
         return c.string_at(data, nbytes.value) if nbytes.value else b""
 
     def bytes(self, node):
@@ -274,7 +274,7 @@ class FromBerth:
 
     def shape(self, node):
         rank = c.c_int32()
-        shape = b.berth_value_shape(node, c.byref(rank))
+        shape = b.berth_as_size(node, c.byref(rank))
         return tuple(shape[:rank.value])
 
     def size(self, node):
@@ -284,18 +284,18 @@ class FromBerth:
         return ("device", self.text(node))
 
     def dtype(self, node):
-        return ("dtype", "torch." + b.DTYPE_NAMES[b.berth_value_dtype(node)])
+        return ("dtype", "torch." + b.DTYPE_NAMES[b.berth_as_dtype(node)])
 
     def qscheme(self, node):
-        return ("qscheme", QSCHEME_NAMES[b.berth_value_qscheme(node)])
+        return ("qscheme", QSCHEME_NAMES[b.berth_as_qscheme(node)])
 
     def layout(self, node):
-        return ("layout", LAYOUT_NAMES[b.berth_value_layout(node)])
+        return ("layout", LAYOUT_NAMES[b.berth_as_layout(node)])
 
     # ---- tensors ----
 
     def storage(self, node):
-        storage = b.berth_value_storage(node)
+        storage = b.berth_as_storage(node)
         dtype = b.DTYPE_NAMES.get(b.berth_storage_dtype(storage), "uint8")
         return ("storage", f"torch.{dtype}", self.storage_of(storage))
 
@@ -314,7 +314,7 @@ class FromBerth:
         return digest(address, nbytes)
 
     def tensor(self, node):
-        tensor = b.berth_value_tensor(node).contents
+        tensor = b.berth_as_tensor(node).contents
         self.met.append(tensor.storage)
         return ("tensor", "torch." + b.DTYPE_NAMES[tensor.dtype], tuple(tensor.shape[:tensor.rank]),
                 tuple(tensor.stride[:tensor.rank]), tensor.storage_offset,
@@ -334,7 +334,7 @@ class FromBerth:
         return [self.tensor(b.berth_value_item(node, i)) for i in range(b.berth_value_count(node))]
 
     def sparse(self, node):
-        layout = LAYOUT_NAMES[b.berth_value_layout(node)]
+        layout = LAYOUT_NAMES[b.berth_as_layout(node)]
         return ("sparse", layout, self.shape(node), b.berth_value_is_coalesced(node),
                 *self.parts(node))
 

@@ -94,7 +94,7 @@ class ToDevice(FromBerth):
         self.place = place.encode()
         rule = Rule(place=self.place)
         b.check(b.berth_choose_places, self.checkpoint, c.byref(rule), 1)
-        b.check(b.berth_fetch, self.checkpoint, None, None)
+        b.check(b.berth_load, self.checkpoint, None, None)
 
     def digest_of(self, storage, nbytes):
         address, back = c.c_size_t(), c.create_string_buffer(nbytes)

@@ -49,7 +49,7 @@ def work(reader, names, queue):
         for i, name in enumerate(names):
             queue.put((name, reader.digest(name, i % 2 == 0)))
         with b.patched("io.threads=2"):
-            b.check(b.LIBRARY.berth_fetch, reader.handle, None, None)
+            b.check(b.LIBRARY.berth_load, reader.handle, None, None)
         queue.put((None, len(names)))
         reader.close()
     except Exception as error:  # the parent tells

@@ -38,7 +38,7 @@ static void save(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_error error;
     char name[16];
 
@@ -48,7 +48,7 @@ static void save(void)
         (void)snprintf(name, sizeof name, "t%d", i);
         berth_tensor tensor = {
             .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements[i]};
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     expect(berth_save(path, root, NULL, &error) == 0, error.message);
     berth_tree_free(tree);
@@ -83,10 +83,10 @@ static void *fetch(void *context)
     static const char *const patterns[] = {NULL, "t1*", "t[0-7]"};
     berth_selection selection = {.pattern = patterns[next++ % 3]};
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
     berth_error error;
 
-    expect(berth_fetch(context, &selection, &call, &error) == 0 || is_lost, error.message);
+    expect(berth_load(context, &selection, &call, &error) == 0 || is_lost, error.message);
     for (int i = 0; i < N_TENSORS; i++)
         expect_elements(context, i);
     return NULL;
@@ -108,7 +108,7 @@ static void *ask(void *context)
         int status = berth_tensor_device_address(checkpoint, tensor, &address, &error);
         expect((status < 0) == (address == 0), "an address, or an error");
         expect(status == 0 || is_lost || strcmp(name, "t5") == 0, error.message);
-        expect(berth_storage_stats_of(checkpoint, tensor->storage, &stats, &error) == 0,
+        expect(berth_storage_get_stats(checkpoint, tensor->storage, &stats, &error) == 0,
                error.message);
         expect_elements(checkpoint, (first + n) % N_TENSORS);
     }

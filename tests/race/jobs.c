@@ -61,7 +61,7 @@ static void fill(struct player *player, uint8_t with)
 
 static void begin(struct player *player)
 {
-    const berth_call call = {.progress = count_progress, .progress_context = player};
+    const berth_params call = {.progress = count_progress, .progress_context = player};
     berth_new_record records[N_RECORDS];
     berth_error error;
 

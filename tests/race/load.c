@@ -31,7 +31,7 @@ static void save(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_error error;
     char name[16];
 
@@ -41,7 +41,7 @@ static void save(void)
         (void)snprintf(name, sizeof name, "t%d", i);
         berth_tensor tensor = {
             .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements[i]};
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     expect(berth_save(path, root, NULL, &error) == 0, error.message);
     berth_tree_free(tree);
@@ -95,13 +95,13 @@ static void *fetch(void *context)
     berth_selection selection = {.pattern = patterns[next++ % 3]};
     berth_storage_stats told;
     berth_stats stats;
-    berth_call call = {.stats = &stats};
+    berth_params call = {.stats = &stats};
     berth_error error;
 
     expect(berth_choose_methods(checkpoint, rules, 2, &error) == 0, error.message);
-    expect(berth_fetch(checkpoint, &selection, &call, &error) == 0, error.message);
+    expect(berth_load(checkpoint, &selection, &call, &error) == 0, error.message);
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1");
-    expect(berth_storage_stats_of(checkpoint, tensor->storage, &told, &error) == 0, error.message);
+    expect(berth_storage_get_stats(checkpoint, tensor->storage, &told, &error) == 0, error.message);
     expect(strcmp(told.method, "none") != 0, "what was fetched has a method");
     return ask(context);
 }
@@ -163,7 +163,7 @@ static void *fetch_until_it_works(void *context)
         ;
     for (volatile int i = 0; i < fetching->n_steps; i++)
         ;
-    while (berth_fetch(fetching->checkpoint, &selection, NULL, NULL) < 0)
+    while (berth_load(fetching->checkpoint, &selection, NULL, NULL) < 0)
         ;
     return NULL;
 }

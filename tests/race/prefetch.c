@@ -41,7 +41,7 @@ static void save(void)
     static const int64_t shape[] = {N_ELEMENTS};
     static float elements[N_ELEMENTS];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_dict(tree);
+    berth_value *root = berth_make_dict(tree);
     berth_error error;
     char name[16];
 
@@ -50,7 +50,7 @@ static void save(void)
     for (int i = 0; i < N_TENSORS; i++) {
         berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
     expect(berth_save(path, root, NULL, &error) == 0, error.message);
     berth_tree_free(tree);
@@ -89,7 +89,7 @@ static void *ask(void *context)
     berth_error error;
 
     for (int i = 0; i < 50; i++) {
-        berth_prefetch_stats_of(player->prefetch, &stats, NULL);
+        berth_prefetch_get_stats(player->prefetch, &stats, NULL);
         expect(stats.n_passes_done <= stats.n_passes_begun, "more passes done than begun");
         expect(stats.n_passes_begun <= stats.n_passes, "more passes begun than planned");
         expect(stats.peak_ahead_nbytes <= stats.pass_nbytes, "more than a pass ahead");

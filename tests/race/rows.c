@@ -46,7 +46,7 @@ static void save(void)
 {
     static float elements[2][N_ROWS * 20];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_list(tree);
+    berth_value *root = berth_make_list(tree);
     void *saved;
     berth_error error;
 
@@ -54,10 +54,10 @@ static void save(void)
         const int64_t shape[] = {N_ROWS, n_columns[t]};
         for (int64_t i = 0; i < N_ROWS * n_columns[t]; i++)
             elements[t][i] = element(t, i / n_columns[t], i % n_columns[t]);
-        berth_list_append(root, berth_tensor_value(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                         .rank = 2,
-                                                                         .shape = shape,
-                                                                         .data = elements[t]}));
+        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                                        .rank = 2,
+                                                                        .shape = shape,
+                                                                        .data = elements[t]}));
     }
     expect(berth_save_memory(&saved, &file_nbytes, NULL, root, NULL, &error) == 0, error.message);
     file = saved;
@@ -134,7 +134,7 @@ static void *use(void *context)
         kept.ticket = 0;
         if (asked)
             kept = request;
-        expect(berth_rows_stats_of(rows, &stats, NULL) == 0, "no statistics");
+        expect(berth_rows_get_stats(rows, &stats, NULL) == 0, "no statistics");
     }
     if (kept.ticket)
         expect(berth_rows_release(rows, kept.ticket, NULL) == 0, "a ticket was not live");
@@ -201,7 +201,7 @@ static void share(const char *options, unsigned ways)
     for (int64_t first = 1000; !fail_every && first < 1005; first++)
         share_a_ticket(first);
     berth_rows_stats stats;
-    expect(berth_rows_stats_of(rows, &stats, NULL) == 0, "no statistics");
+    expect(berth_rows_get_stats(rows, &stats, NULL) == 0, "no statistics");
     expect(stats.n_tickets == 0 && stats.n_evictions > 0 && stats.n_conflicts > 0 &&
                stats.n_hits > 0,
            "the cache was too easy");

@@ -64,7 +64,7 @@ static void check_direct(void)
     static uint8_t large[NBYTES + N];
     berth_new_record some[N];
     berth_storage_stats told[N - 1];
-    const berth_call call = {.storage_stats = told, .n_storage_stats = N - 1};
+    const berth_params call = {.storage_stats = told, .n_storage_stats = N - 1};
     berth_error error;
 
     for (size_t i = 0; i < N; i++)
@@ -107,7 +107,7 @@ static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 static void check_failures(void)
 {
     const berth_sink sink = {.write = fail_late};
-    const berth_call call = {.progress = cancel};
+    const berth_params call = {.progress = cancel};
     berth_error error;
 
     expect(berth_config_patch(OPTIONS, &error) == 0, "patch");

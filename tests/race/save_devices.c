@@ -55,7 +55,7 @@ static void *save_often(void *argument)
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         expect(berth_config_patch(options[i], &error) == 0, error.message);
-        const berth_call call = {.archive_name = "archive"};
+        const berth_params call = {.archive_name = "archive"};
         expect(berth_save(path, scene.state, &call, &error) == 0, error.message);
         berth_config_unpatch(NULL);
         check_file(path);

@@ -36,10 +36,10 @@ static berth_tree *make(berth_value **root)
     berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
     char name[16];
 
-    *root = berth_dict(tree);
+    *root = berth_make_dict(tree);
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(*root, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(*root, name, berth_make_tensor(tree, &tensor));
     }
     return tree;
 }
@@ -64,7 +64,7 @@ static const berth_tensor *tensor_at(berth_checkpoint *checkpoint, int i)
     (void)snprintf(name, sizeof name, "t%d", i % N_TENSORS);
     const berth_value *value = berth_find(checkpoint, name, &error);
     expect(value != NULL, error.message);
-    return berth_value_tensor(value);
+    return berth_as_tensor(value);
 }
 
 /* With load.check=data a storage is summed before the first range of it is handed out. */
@@ -108,7 +108,7 @@ static void *ask_storages(void *checkpoint)
         const void *data = berth_storage_data(checkpoint, storage, &error);
         expect(data != NULL, error.message);
         expect(memcmp(data, elements, sizeof elements) == 0, "a storage");
-        expect(berth_storage_stats_of(checkpoint, storage, &stats, &error) == 0, error.message);
+        expect(berth_storage_get_stats(checkpoint, storage, &stats, &error) == 0, error.message);
         expect(stats.crc32 != BERTH_CRC_BAD, "its sum");
     }
     return NULL;
@@ -134,7 +134,7 @@ static void *fetch_some(void *checkpoint)
     const berth_selection selection = {.pattern = "t[0-4]"};
     berth_error error;
 
-    expect(berth_fetch(checkpoint, &selection, NULL, &error) == 0, error.message);
+    expect(berth_load(checkpoint, &selection, NULL, &error) == 0, error.message);
     return NULL;
 }
 
@@ -143,7 +143,7 @@ static void *walk(void *checkpoint)
     const berth_value *root = berth_root(checkpoint);
 
     for (size_t i = 0; i < berth_value_count(root); i++)
-        expect(berth_value_tensor(berth_value_item(root, i)) != NULL, "a tensor");
+        expect(berth_as_tensor(berth_value_item(root, i)) != NULL, "a tensor");
     return NULL;
 }
 
@@ -196,7 +196,7 @@ static void *ask_plan(void *plan)
     berth_record record;
 
     for (size_t i = 0; i < berth_plan_count(plan); i++)
-        expect(berth_plan_record(plan, i, &record) == 0 && record.offset < berth_plan_nbytes(plan),
+        expect(berth_plan_at(plan, i, &record) == 0 && record.offset < berth_plan_nbytes(plan),
                "a planned record");
     return NULL;
 }
@@ -215,7 +215,7 @@ static void share_others(void)
     expect(berth_archive_open(path, NULL, &archive, &error) == 0, error.message);
     run(readers, archive);
     berth_archive_close(archive);
-    berth_plan *plan = berth_save_plan("model.pt", root, NULL, &error);
+    berth_plan *plan = berth_plan_new("model.pt", root, NULL, &error);
     expect(plan != NULL, error.message);
     run(askers, plan);
     berth_plan_free(plan);
@@ -240,7 +240,7 @@ static int tick(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 static void *verify(void *options)
 {
     berth_config *config = berth_config_new(NULL);
-    const berth_call call = {.config = config, .progress = tick};
+    const berth_params call = {.config = config, .progress = tick};
     berth_error error;
     size_t n = 0;
 

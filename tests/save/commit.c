@@ -405,7 +405,7 @@ static int kill_when_half_done(void *context, uint64_t done_nbytes, uint64_t tot
 Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up)
 {
     char *path = test_path(folder, "model.pt");
-    const berth_call call = {.progress = kill_when_half_done};
+    const berth_params call = {.progress = kill_when_half_done};
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
 
     save_well(path, 1000);
@@ -438,7 +438,7 @@ Test(commit, a_cancelled_save_leaves_the_old_file)
 {
     char *path = test_path(folder, "model.pt");
     uint64_t done = 0;
-    const berth_call call = {.progress = cancel, .progress_context = &done};
+    const berth_params call = {.progress = cancel, .progress_context = &done};
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
     char expected[600];
     berth_error error;

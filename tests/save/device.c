@@ -181,7 +181,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     cr_assert_eq(bth_device_event_record(&ready, &kernels, &error), 0);
     berth_storage *storage = berth_device_storage_new(scene.tree, BERTH_FLOAT32, address,
                                                       sizeof early, "simulated", ready.native);
-    berth_value *tensor = berth_tensor_value(
+    berth_value *tensor = berth_make_tensor(
         scene.tree,
         &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
     cr_assert_eq(berth_save_begin(path, tensor, 0, NULL, &job, &error), 0, "%s", error.message);
@@ -203,7 +203,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
 DEVICE_TEST(views_are_compacted_on_the_device)
 {
     const int64_t n = 100;
-    const berth_tensor *whole = berth_value_tensor(berth_dict_get(scene.state, "part1"));
+    const berth_tensor *whole = berth_as_tensor(berth_dict_get(scene.state, "part1"));
     berth_tensor view = *whole;
     void *bytes[2];
     size_t nbytes[2];
@@ -212,7 +212,7 @@ DEVICE_TEST(views_are_compacted_on_the_device)
     view.stride = NULL;
     view.storage_offset = 60001;
     berth_tree *tree = berth_tree_new(&error), *again = berth_tree_new(&error);
-    berth_value *compact = berth_value_compact(tree, berth_tensor_value(scene.tree, &view));
+    berth_value *compact = berth_value_compact(tree, berth_make_tensor(scene.tree, &view));
     /* A view of what is one already. */
     berth_value *twice = berth_value_compact(again, compact);
     cr_assert_eq(berth_save_memory(&bytes[0], &nbytes[0], NULL, compact, NULL, &error), 0, "%s",
@@ -263,7 +263,7 @@ static void check_refused(uintptr_t address, uint64_t nbytes, const char *locati
     cr_expect_eq(berth_tree_error(tree, &error), code, "%s", error.message);
     cr_expect_str_eq(error.message, message);
     /* And so is a save of what such a tree makes. */
-    cr_expect_eq(berth_save(path, berth_none(tree), NULL, &error), code);
+    cr_expect_eq(berth_save(path, berth_make_none(tree), NULL, &error), code);
     cr_expect_eq(test_folder_count(folder), 0);
     berth_tree_free(tree);
 }
@@ -299,8 +299,7 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
     char message[300];
     uint8_t bytes[4];
     bth_device_handle *again;
-    const berth_storage *storage =
-        berth_value_tensor(berth_dict_get(scene.state, "part1"))->storage;
+    const berth_storage *storage = berth_as_tensor(berth_dict_get(scene.state, "part1"))->storage;
 
     bth_simulated_reset(0);
     scene.address[0] = scene.address[1] = 0; /* nothing to be released */

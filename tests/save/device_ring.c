@@ -36,7 +36,7 @@ TestSuite(save_ring, .init = set_up, .fini = tear_down, .timeout = 60);
 /* Eight tiles of devices' bytes. Anew: nothing is kept pinned from before. */
 static int save(const char *options)
 {
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
 
     cr_assert_eq(berth_config_patch("io.chunk_nbytes=64KiB", &error), 0);
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
@@ -139,13 +139,13 @@ Test(save_ring, is_bound_by_the_memory_that_may_be_used)
 Test(save_ring, is_all_that_direct_writes_have_large_pages_for)
 {
     const int64_t n = 3 << 20;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     uintptr_t address;
 
     cr_assert_eq(berth_device_memory_new("simulated:0", (size_t)n, &address, &error), 0);
     berth_storage *storage =
         berth_device_storage_new(scene.tree, BERTH_INT8, address, (uint64_t)n, "simulated", NULL);
-    berth_value *tensor = berth_tensor_value(
+    berth_value *tensor = berth_make_tensor(
         scene.tree,
         &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = &n, .storage = storage});
     cr_assert_eq(
@@ -264,7 +264,7 @@ Test(save_ring, tiles_are_copied_while_others_are_written)
 Test(save_ring, what_limited_the_save_is_told)
 {
     const berth_sink slow = {.write = sleep_and_write};
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
 
     bth_simulated_set(&(bth_simulated_machine){.n_devices = 2,
                                                .memory_nbytes = UINT64_MAX,
@@ -289,7 +289,7 @@ Test(save_ring, what_became_of_each_storage_is_told)
 {
     enum { N = SCENE_N };
     berth_storage_stats told[N];
-    const berth_call call = {.stats = &stats, .storage_stats = told, .n_storage_stats = N};
+    const berth_params call = {.stats = &stats, .storage_stats = told, .n_storage_stats = N};
     uint64_t device_nbytes = 0;
 
     cr_assert_eq(berth_config_patch("save.method=buffered", &error), 0);

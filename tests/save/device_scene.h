@@ -83,7 +83,7 @@ static inline void scene_fill(device_scene *scene, size_t i)
 static inline berth_value *scene_value(const device_scene *scene, berth_tree *tree, bool on_devices,
                                        void *ready)
 {
-    berth_value *state = berth_ordered_dict(tree);
+    berth_value *state = berth_make_ordered_dict(tree);
 
     for (size_t i = 0; i < SCENE_N; i++) {
         const int64_t n = (int64_t)scene_parts[i].n;
@@ -97,7 +97,7 @@ static inline berth_value *scene_value(const device_scene *scene, berth_tree *tr
         const berth_tensor tensor = {
             .dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage};
         (void)snprintf(name, sizeof name, "part%zu", i);
-        berth_dict_set(state, name, berth_tensor_value(tree, &tensor));
+        berth_dict_set(state, name, berth_make_tensor(tree, &tensor));
     }
     return state;
 }

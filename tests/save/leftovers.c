@@ -194,7 +194,7 @@ Test(leftovers, a_save_without_its_temporary_fails_and_touches_nothing)
 {
     static const char *const options[] = {"save.method=buffered", "save.method=direct",
                                           "save.durability=none"};
-    const berth_call call = {.progress = lose_temporary};
+    const berth_params call = {.progress = lose_temporary};
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
     char expected[600];
     berth_error error;

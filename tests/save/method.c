@@ -225,7 +225,7 @@ static berth_stats save(const char *to, const char *options)
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = 100000, .data = bytes}};
     berth_stats stats;
-    const berth_call call = {.stats = &stats};
+    const berth_params call = {.stats = &stats};
     berth_error error;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);

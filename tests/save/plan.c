@@ -66,7 +66,7 @@ Test(plan, records_and_their_offsets_are_pytorchs)
     cr_assert_eq(berth_plan_count(plan), sizeof expected / sizeof *expected);
     for (size_t i = 0; i < berth_plan_count(plan); i++) {
         berth_record record;
-        cr_assert_eq(berth_plan_record(plan, i, &record), 0);
+        cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_str_eq(record.name, expected[i].name);
         cr_assert_eq(record.nbytes, expected[i].nbytes, "%s", record.name);
         cr_assert_eq(record.header_offset, expected[i].header_offset, "%s: %llu", record.name,
@@ -76,7 +76,7 @@ Test(plan, records_and_their_offsets_are_pytorchs)
         cr_assert_eq(record.method, 0);
     }
     berth_record none;
-    cr_assert_eq(berth_plan_record(plan, berth_plan_count(plan), &none), BERTH_E_NOT_FOUND);
+    cr_assert_eq(berth_plan_at(plan, berth_plan_count(plan), &none), BERTH_E_NOT_FOUND);
     berth_plan_free(plan);
 }
 

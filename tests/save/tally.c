@@ -83,7 +83,7 @@ static ssize_t refuse(int fd, const void *buffer, size_t nbytes, off_t offset)
 
 static int save(const char *options, berth_stats *stats, berth_storage_stats *told, size_t n)
 {
-    const berth_call call = {.stats = stats, .storage_stats = told, .n_storage_stats = n};
+    const berth_params call = {.stats = stats, .storage_stats = told, .n_storage_stats = n};
     berth_error error;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
@@ -239,9 +239,9 @@ static berth_storage_stats of_a_value(const char *options, bool snapshot, const 
     const berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .data = bytes};
     berth_tree *tree = berth_tree_new(NULL);
     berth_storage_stats told = {0};
-    const berth_call call = {.storage_stats = &told, .n_storage_stats = 1};
+    const berth_params call = {.storage_stats = &told, .n_storage_stats = 1};
     const uint32_t flags = snapshot ? BERTH_SAVE_SNAPSHOT : 0;
-    const berth_value *value = berth_tensor_value(tree, &tensor);
+    const berth_value *value = berth_make_tensor(tree, &tensor);
     berth_job *job;
     berth_error error;
 

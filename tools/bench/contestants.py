@@ -18,15 +18,15 @@ class Tree:
     def __init__(self, state):
         self.state = state
         self.tree = b.check(b.berth_tree_new)
-        self.root = b.berth_ordered_dict(self.tree)
+        self.root = b.berth_make_ordered_dict(self.tree)
         for name, tensor in state.items():
             shape = (c.c_int64 * tensor.dim())(*tensor.shape)
             made = b.Tensor(dtype=b.DTYPES[str(tensor.dtype).removeprefix("torch.")],
                             rank=tensor.dim(), shape=shape)
             self.give_bytes(made, tensor)
             key = name.encode()
-            b.berth_dict_set_value(self.root, b.berth_str(self.tree, key, len(key)),
-                                   b.berth_tensor_value(self.tree, c.byref(made)))
+            b.berth_dict_set_value(self.root, b.berth_make_str(self.tree, key, len(key)),
+                                   b.berth_make_tensor(self.tree, c.byref(made)))
         b.check(b.berth_tree_error, self.tree)
 
     def give_bytes(self, made, tensor):

@@ -273,7 +273,7 @@ class Bench(Turns):
         yield self.section(
             "map", "mapped, cold, every byte looked at by one thread", self.map_turns,
             [("the best prefetch, against the disk's limit", ours, LIMIT, 0.9),
-             ("berth_fetch, against the disk's limit", "berth, fetch", LIMIT, None),
+             ("berth_load, against the disk's limit", "berth, fetch", LIMIT, None),
              ("against one MADV_WILLNEED", ours, "one MADV_WILLNEED", None),
              ("against one MADV_POPULATE_READ", ours, "one MADV_POPULATE_READ", None),
              ("against faulting", ours, "faulting", None)], None, self.large)

@@ -72,7 +72,7 @@ class Checkpoint:
 
     def fetch(self):
         """All bytes are in memory."""
-        b.check(b.berth_fetch, self.pointer, None, None)
+        b.check(b.berth_load, self.pointer, None, None)
 
     def touch(self):
         """One after the other is asked for, and every byte looked at."""
@@ -138,7 +138,7 @@ def consume(checkpoint, ahead):
                 if ahead:
                     ahead(offset + (first + n) * item)  # behind what is in use
                 touch(address + first * item, n * item)
-        b.check(b.berth_prefetch_stats_of, prefetch, c.byref(stats))
+        b.check(b.berth_prefetch_get_stats, prefetch, c.byref(stats))
     finally:
         b.berth_prefetch_free(prefetch)
     return stats
