@@ -36,7 +36,7 @@ KEPT = [
      "only format/ computes and inflates"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SOURCE = (".c", ".h", ".def", ".inc")
+SOURCE = (".c", ".h", ".cpp", ".def", ".inc")
 
 
 def folder_of(path):
@@ -56,7 +56,7 @@ def allowed(folder):
 def broken_rule(root, path, quote, included):
     """The sentence of the rule that this include breaks, or None."""
     folder = folder_of(path)
-    if included == "berth.h":
+    if included in ("berth.h", "berth.hpp"):
         return None
     if quote == "<" and not os.path.exists(os.path.join(root, included)):
         for pattern, may, why in KEPT:
@@ -75,7 +75,7 @@ def broken_rule(root, path, quote, included):
 
 
 def source_files(root):
-    for top in ROOMS + ["tools", "tests"]:
+    for top in ROOMS + ["tools", "examples", "tests"]:
         for folder, folders, names in os.walk(os.path.join(root, top)):
             folders.sort()
             for name in sorted(names):

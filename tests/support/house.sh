@@ -4,7 +4,8 @@
 # in the repository's root, prints what is wrong and then fails. Needs BUILD with variant release.
 
 sources() {
-    find berth.h config format io save load tools tests -name '*.[ch]' 2>/dev/null | sort
+    find berth.h berth.hpp config format io save load tools examples tests \
+        \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 
 house_formatted() {
@@ -38,6 +39,8 @@ house_header() {
         printf '%s\nint unused;\n' "$include" | $compiler $strict -std=c99 -I. -xc - || return 1
         # shellcheck disable=SC2086
         printf '%s\n' "$include" | $compiler $strict -std=c++17 -I. -xc++ - || return 1
+        # shellcheck disable=SC2086
+        printf '%s\n' "#include <berth.hpp>" | $compiler $strict -std=c++17 -I. -xc++ - || return 1
     done
 }
 
@@ -69,7 +72,7 @@ int main(void) { return puts(berth_version()) < 0; }'
         said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
         [ "$said" = "$(pkg-config --modversion berth)" ] || { echo "version: $said"; return 1; }
     done
-    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h bin/berth; do
+    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h include/berth.hpp bin/berth; do
         [ -e "$there/opt/berth/$file" ] || { echo "not installed: $file"; return 1; }
     done
     "$there/opt/berth/bin/berth" --version || return 1
@@ -85,5 +88,34 @@ house_readme() {
     gcc -std=c11 -Wall -Wextra -Werror -I"$BUILD/release/staged" "$there/example.c" \
         "$BUILD/release/libberth.a" -ldeflate -lz -pthread -o "$there/example" || return 1
     (cd "$there" && ./example && "$BUILD/release/berth" verify model.pt) || return 1
+    rm -rf "$there"
+}
+
+# Each program of examples/, in the languages that it promises, against the installed headers. Each
+# run ends with 0 only if it got what it should.
+house_examples() {
+    local there root=$PWD strict="-g -Wall -Wextra -Wpedantic -Werror" variant sanitize standard each
+    there=$(mktemp -d) || return 1
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    build asan "$BUILD" lib || return 1
+    for variant in release asan; do
+        sanitize=
+        [ $variant = release ] || sanitize="-fsanitize=address,undefined -fno-sanitize-recover=all"
+        for standard in c99 c11 c17; do
+            for each in examples/*.c; do
+                # shellcheck disable=SC2086
+                gcc -std=$standard $strict $sanitize "-I$there/opt/berth/include" "$each" \
+                    "$BUILD/$variant/libberth.a" -ldeflate -lz -ldl -pthread \
+                    -o "$there/$(basename "$each" .c)" || return 1
+            done
+        done
+        # shellcheck disable=SC2086
+        g++ -std=c++17 $strict $sanitize "-I$there/opt/berth/include" examples/cpp.cpp \
+            "$BUILD/$variant/libberth.a" -ldeflate -lz -ldl -pthread -o "$there/cpp" || return 1
+        (cd "$there" && rm -f t.pt && ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
+            ./train t.pt 300 && ./edit t.pt e.pt && "$BUILD/release/berth" verify e.pt &&
+            ! "$BUILD/release/berth" ls e.pt | grep optimizer && ./stream && ./rows rows.pt &&
+            ./config --help && ./config --checkpoint-save.durability=file && ./cpp cpp.pt) || return 1
+    done
     rm -rf "$there"
 }
