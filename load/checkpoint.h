@@ -15,10 +15,10 @@
 #include "io/direct.h"
 #include "io/map.h"
 #include "io/region.h"
-#include "load/container.h"
-#include "load/method.h"
-#include "load/prefetch.h"
-#include "load/sweep.h"
+#include "load/open/directory_read.h"
+#include "load/prefetch/prefetch.h"
+#include "load/transfer/checksum_scan.h"
+#include "load/transfer/io_method.h"
 
 /* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
 #define BTH_DEFAULT_ALIGNMENT 64
@@ -84,53 +84,72 @@ typedef struct bth_listing {
     size_t n_crc32;
 } bth_listing;
 
-struct berth_checkpoint {
+/* Where the bytes of a checkpoint come from, and what is known of that. */
+typedef struct bth_checkpoint_source {
     bth_reader reader;
-    struct berth_config config;
+    atomic_bool direct_is_refused; /* the kernel refused a direct read */
+
+    /* Under the lock: */
+    bth_map map;         /* of the whole file, made when first needed */
+    bool map_is_refused; /* the system refused to map it */
+    uint64_t sized_at;   /* the tick in which the file's size was last read; 0: never */
+    bool file_system_is_known;
+    bth_file_system file_system;
+    bool direct_is_tried;
+    const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
+    bth_direct direct;
+} bth_checkpoint_source;
+
+/* What is in the file, and where. Constant once the checkpoint is open, but for what is lazy. */
+typedef struct bth_contents {
+    bool is_stream;
+    char *archive;            /* top folder, "" for a stream */
     bth_pickle_survey survey; /* of data.pkl in the head */
     bth_region values;        /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
-    bool is_stream;
-    char *archive; /* top folder, "" for a stream */
     bth_small small[BTH_N_SMALL];
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
-    bool is_big;               /* of the storages' elements */
-    bool is_foreign;           /* that is not this machine's order */
+    bool is_big;               /* byte order of the storages' elements */
+    bool is_foreign;           /* it is not this machine's */
     bool byteorder_recorded;
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
-    bool keeps_directory;    /* parsed by open in any case: for verification */
+    bool keeps_directory;    /* open parses it in any case: for verification */
     uint64_t layout_end;     /* of the last storage, by the layout */
     bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
+
+    /* Lazy, under the lock: */
     bth_container container;
     bth_listing listing;
-    size_t n_storages;
-    bth_stored *stored;            /* n_storages, in the memory of the tree */
-    atomic_bool direct_is_refused; /* the kernel would not do one */
-    double begin_seconds;          /* of a clock: when opening began */
-    double open_seconds;           /* how long it took */
-    bth_prefetches prefetches;
-    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
+    bth_names *names;
+} bth_contents;
 
-    /* Under the mutex: */
-    bth_lock lock;          /* taken by bth_checkpoint_lock */
-    pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
-    bool has_lock;          /* both */
-    bth_names *names;       /* made when first asked for */
-    bth_map map;            /* of the whole file, made when first asked for */
-    bool map_is_refused;    /* the system would not map it */
-    uint64_t sized_at;      /* the tick in which the file's size was looked at last; 0: none */
-    bool file_system_is_known;
-    bth_file_system file_system;
-    bool direct_is_tried;
-    const char *no_direct; /* why it cannot be; NULL: it can, by: */
-    bth_direct direct;
+/* What became of the storages. */
+typedef struct bth_storages {
+    size_t n;
+    bth_stored *stored; /* n of them, in the memory of the tree */
+
+    /* Under the lock: */
+    pthread_cond_t settled; /* storages that a thread loaded are memory, or the load failed */
     bth_kept_region *regions;
-    bth_placed *placed; /* n_storages; NULL: all go to the host */
+    bth_placed *placed; /* n of them; NULL: all go to the host */
     bth_device_memory_list *device_memory;
-    bth_name_text shown_name; /* what berth_tensor_at handed out last */
+} bth_storages;
+
+struct berth_checkpoint {
+    bth_checkpoint_source source;
+    bth_contents contents;
+    bth_storages storages;
+    struct berth_config config;
+    bth_prefetches prefetches;
+    double begin_seconds;     /* of a clock: when opening began */
+    double open_seconds;      /* how long it took */
+    bth_lock lock;            /* taken by bth_checkpoint_lock */
+    bool has_lock;            /* and storages.settled */
+    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
+    bth_name_text shown_name; /* under the lock: what berth_tensor_at handed out last */
     bth_name_text shown_path;
 };
 
@@ -159,8 +178,8 @@ const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* ---- open.c: everything but the values' names ---- */
 
-/* Opens what checkpoint->reader gives as checkpoint->config says; `call`: NULL, or whose progress
- * is told how many bytes were summed (load.check=data). */
+/* Opens what checkpoint->source.reader gives as checkpoint->config says; `call`: NULL, or whose
+ * progress is told how many bytes were summed (load.check=data). */
 int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error);
 /* The directory, for those who were opened without it (load.check=none). Under the mutex. */
 int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);

@@ -13,7 +13,7 @@ int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth
     if (!checkpoint || !storage)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "there is no checkpoint, or no storage");
-    if (storage->tree != checkpoint->tree)
+    if (storage->tree != checkpoint->contents.tree)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the storage is of another checkpoint or tree");
     return 0;
@@ -100,7 +100,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (error->code == 0)
         return memory + offset;
     if (checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return NULL;
 }
 
@@ -127,7 +127,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code < 0 ? NULL : memory;
 }
 
@@ -286,6 +286,6 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
             (void)read_elements(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }

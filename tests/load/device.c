@@ -253,12 +253,12 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
     place_all(&as_they_were);
     (void)fetched(NULL);
     expect_all_as_they_were();
-    if (checkpoint->no_direct)
+    if (checkpoint->source.no_direct)
         cr_expect_str_eq(stats_at(1).method, "read");
     else
         cr_expect_str_eq(stats_at(1).method, "direct");
-    cr_expect_str_eq(stats_at(1).reason,
-                     checkpoint->no_direct ? checkpoint->no_direct : "load.method=direct");
+    cr_expect_str_eq(stats_at(1).reason, checkpoint->source.no_direct ? checkpoint->source.no_direct
+                                                                      : "load.method=direct");
 }
 
 /* No host's among them. */
@@ -278,7 +278,7 @@ static const char *way_to_device(const char *options)
 Test(device, nothing_is_mapped_that_goes_there)
 {
     cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
-    cr_expect_null(checkpoint->map.base);
+    cr_expect_null(checkpoint->source.map.base);
     cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
 }
 

@@ -11,7 +11,7 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/spans.h"
+#include "load/transfer/spans.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
@@ -108,7 +108,7 @@ static inline berth_storage_stats stats_at(size_t i)
 
 static inline bool is_memory(size_t i)
 {
-    return atomic_load(&checkpoint->stored[tensor_at(i)->storage->index].memory) != NULL;
+    return atomic_load(&checkpoint->storages.stored[tensor_at(i)->storage->index].memory) != NULL;
 }
 
 static inline void expect_elements(void)

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "config/options.h"
-#include "load/rows.h"
+#include "load/rows/rows.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 
