@@ -326,21 +326,6 @@ int berth_config_load(const char *text, berth_error *error)
     return 0;
 }
 
-int berth_set_crc32_options(bool compute_crc32, berth_error *error)
-{
-    return berth_config_set_int("crc32_options", compute_crc32, error);
-}
-
-int berth_set_default_mmap_options(const char *flags, berth_error *error)
-{
-    return berth_config_set("default_mmap_options", flags, error);
-}
-
-int berth_set_default_load_endianness(const char *endianness, berth_error *error)
-{
-    return berth_config_set("default_load_endianness", endianness, error);
-}
-
 /* ---- what an option is ---- */
 
 /* Texts of the rows that are put together once and live for ever. */

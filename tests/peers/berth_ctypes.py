@@ -37,12 +37,6 @@ HEADER = header()
 LIBRARY = load_library()
 
 
-def x_macro(name):
-    """The first columns of an X-macro of the header, in order."""
-    body = re.search(rf"#define {name}\(X\)(.*?)\n\n", HEADER, re.DOTALL)[1]
-    return re.findall(r"X\((\w+),\s*(-?\w+|\"\w+\")", body)
-
-
 def enum(name, prefix):
     body = re.search(rf"typedef enum {name} {{(.*?)}} {name};", HEADER, re.DOTALL)[1]
     members = re.findall(r"^\s*BERTH_(\w+)(?: = (\d+))?,?", body, re.MULTILINE)
@@ -55,7 +49,7 @@ def enum(name, prefix):
 
 
 # dtypes by PyTorch's name; kinds, quantization schemes and layouts by their C names.
-DTYPES = {text.strip('"'): i for i, (_, text) in enumerate(x_macro("BERTH_DTYPE_MAP"), 1)}
+DTYPES = {name.lower(): i for name, i in enum("berth_dtype", "").items() if not name.startswith("DTYPE_")}
 DTYPE_NAMES = {i: name for name, i in DTYPES.items()}
 KINDS = enum("berth_kind", "KIND_")
 KIND_NAMES = {i: name for name, i in KINDS.items()}
@@ -70,7 +64,7 @@ class Error(c.Structure):
 
 
 class Tensor(c.Structure):
-    _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
+    _fields_ = [("struct_size", c.c_size_t), ("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
                 ("stride", c.POINTER(c.c_int64)), ("storage_offset", c.c_int64),
                 ("storage", c.c_void_p), ("data", c.c_void_p), ("flags", c.c_uint32),
                 ("qscheme", c.c_int), ("scale", c.c_double), ("zero_point", c.c_int64),
