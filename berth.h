@@ -45,8 +45,9 @@
  *     end in `offset`. Shapes, strides and storage offsets are in elements, as in PyTorch.
  *   - Text is UTF-8. Text that Berth returns ends with NUL. It may contain further NULs where its
  *     length is returned too.
- *   - A struct that the caller fills begins with `struct_size`. Leave it 0, or set it to the
- *     struct's size: see "What libberth.so.0 promises". All other members may be 0 as well.
+ *   - A member of a struct may be left 0 unless its comment says otherwise. `reserved` members must
+ *     be 0: a later version may give them a meaning, and an older library refuses what it does not
+ *     know (BERTH_E_ARGUMENT) instead of ignoring it.
  *
  * Processes, signals, descriptors:
  *   - A forked child may use all of Berth, whatever the threads of its parent were doing. It may
@@ -60,9 +61,9 @@
  *   - The shared library stays loaded after dlclose.
  *
  * What libberth.so.0 promises, from version 1.0 on: a program that was built with an older berth.h
- * runs with a newer library. Functions keep their meaning. Structs grow only at their end, and a
- * member is read only if `struct_size` covers it (0 stands for the struct of version 0.2). Enums
- * only get new values. Until then a minor version may change anything; CHANGELOG says what.
+ * runs with a newer library. Functions keep their meaning. Structs keep their size: new members
+ * take the place of reserved ones. Enums only get new values, so a switch needs a default. Before
+ * version 1.0 a minor version may change anything; CHANGELOG says what.
  */
 #ifndef BERTH_H
 #define BERTH_H
@@ -314,13 +315,12 @@ typedef enum berth_qscheme {
 
 /*
  * A strided view of a storage. The caller fills one to make a tensor, and leaves members at 0 that
- * it does not need. Or Berth returns one.
+ * it does not need. Or Berth returns one. This struct never changes.
  * Shapes: `shape` and `stride` have `rank` items, each 0 or more. Rank 0 is one element.
  * Lifetime: a struct that Berth returns, and all its pointers, live as long as the tree or
  * checkpoint. berth_make_tensor copies the caller's struct, shape and stride.
  */
 typedef struct berth_tensor {
-    size_t struct_size; /* 0, or the size of this struct */
     berth_dtype dtype;
     int32_t rank;           /* 0 to BERTH_MAX_RANK */
     const int64_t *shape;   /* in elements */
@@ -652,6 +652,7 @@ typedef struct berth_option {
     const char *source;  /* "default", "environment BERTH_...", "program", "patch", "force ..." */
     char value[64];      /* in force on this thread, as text */
     char later[96];      /* values that this build refuses; or "" */
+    uint64_t reserved[4];
 } berth_option;
 
 /* The number of options. */
@@ -779,6 +780,7 @@ typedef struct berth_stats {
                                 refused), "map", "read", "direct, then read", "memory",
                                 "mixed" (storages differ), ... */
     const char *reason;      /* why this method */
+    uint64_t reserved[8];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -804,6 +806,7 @@ typedef struct berth_storage_stats {
     uint64_t nbytes;
     uint64_t moved_nbytes; /* read or written */
     berth_crc_verdict crc32;
+    uint64_t reserved[3];
 } berth_storage_stats;
 
 /*
@@ -812,7 +815,6 @@ typedef struct berth_storage_stats {
  * returns (jobs: see berth_job).
  */
 typedef struct berth_params {
-    size_t struct_size;         /* 0, or the size of this struct */
     const berth_config *config; /* NULL: what is in force on this thread */
     berth_progress_function progress;
     void *progress_context;
@@ -823,6 +825,7 @@ typedef struct berth_params {
                                            the file's order; stats->n_storages is how many there
                                            are */
     size_t n_storage_stats;
+    uint64_t reserved[6]; /* 0 */
 } berth_params;
 
 /* ===================================================================== */
@@ -893,41 +896,60 @@ BERTH_API void berth_free(void *bytes);
 /* ---- files of other formats ---- */
 
 /*
- * A file of nbytes bytes, of any format, that takes its path's place whole or not at all, with all
- * that berth_save says of paths, rights and durability. Bytes that nobody writes are zeros.
+ * A file of any format that replaces the file at its path as a whole or not at all. What berth_save
+ * says about paths, rights and durability holds for it too.
  */
 typedef struct berth_atomic_file berth_atomic_file;
 
 /*
- * Begins one, and takes its room, as far as the file system can tell. *file is the caller's, to be
- * ended by commit or abort; NULL on failure. Of `call` counts: config (save.durability); stats, and
- * progress, which commit asks once, before the rename, whether to cancel. Both must live until
- * then.
+ * Begins a file of a fixed size, and reserves its room as far as the file system can tell.
+ * Parameters: nbytes: size of the file; bytes that are never written are 0. params: only config
+ * (save.durability), stats and progress are used. berth_atomic_commit calls progress once, before
+ * the rename, so that it can cancel.
+ * Lifetime: *file is the caller's until berth_atomic_commit or berth_atomic_abort; NULL on failure.
+ * `params->stats` and the progress context must live until then.
  */
-BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *call,
-                                 berth_atomic_file **file, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_atomic_begin(const char *path, uint64_t nbytes,
+                                                  const berth_params *params,
+                                                  berth_atomic_file **file, berth_error *error);
+
 /*
- * Writes nbytes bytes from `offset` on, through the page cache. From any threads at once.
- * BERTH_E_ARGUMENT: they do not fit. After another failure commit fails with it, too.
+ * Writes nbytes bytes at `offset`, through the page cache.
+ * Errors: BERTH_E_ARGUMENT: the range is not inside the file. After any other error
+ * berth_atomic_commit fails with it as well.
+ * Threads: any, at the same time.
  */
-BERTH_API int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes,
-                                 uint64_t offset, berth_error *error);
-/* Makes it durable and puts it in place; frees `file`, after a failure too. */
-BERTH_API int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
-/* Leaves the old file as it is; frees `file`. NULL: nothing. */
+BERTH_API BERTH_MUST_CHECK int berth_atomic_write(berth_atomic_file *file, const void *bytes,
+                                                  size_t nbytes, uint64_t offset,
+                                                  berth_error *error);
+
+/*
+ * Makes the file durable and puts it at its path.
+ * Lifetime: frees `file`, on failure too.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
+
+/*
+ * Gives up: the path keeps its old file.
+ * Parameters: file: NULL: does nothing.
+ * Lifetime: frees `file`.
+ */
 BERTH_API void berth_atomic_abort(berth_atomic_file *file);
 
-/* ---- temporaries that were left behind ---- */
+/* ---- temporary files that were left behind ---- */
 
-/* Whether the save that a temporary belongs to goes on. */
+/* Whether the save that owns a temporary file is still running. */
 typedef enum berth_temporary_state {
-    BERTH_TEMPORARY_UNKNOWN, /* of another host or container, from before a reboot, or its file
-                                system keeps no owner */
-    BERTH_TEMPORARY_ALIVE,
-    BERTH_TEMPORARY_DEAD
+    BERTH_TEMPORARY_UNKNOWN = 0, /* it is of another host or container, or older than the last
+                                    start of this host, or its file system keeps no owner */
+    BERTH_TEMPORARY_ALIVE = 1,
+    BERTH_TEMPORARY_DEAD = 2
 } berth_temporary_state;
 
-/* One of a folder. All pointers are valid during the call only. */
+/*
+ * One temporary file.
+ * Lifetime: the struct and its texts are valid during the callback only.
+ */
 typedef struct berth_temporary {
     const char *name;
     uint64_t nbytes;
@@ -935,19 +957,22 @@ typedef struct berth_temporary {
     berth_temporary_state state;
     const char *owner; /* "1 <boot id> <pid namespace> <time namespace> <pid> <start>"; "": none */
     bool removed;
-    const berth_error *error; /* why it could not be removed; NULL: it was not tried, or it was */
+    const berth_error *error; /* why it could not be removed; NULL: removed, or not tried */
 } berth_temporary;
 
 typedef void (*berth_temporary_function)(void *context, const berth_temporary *temporary);
 
-/* Remove those that are dead, and unknown ones that nobody has written to for min_age_seconds. */
+/* For berth_clean: remove files that are dead, and unknown ones older than min_age_seconds. */
 #define BERTH_CLEAN_REMOVE 1u
 
 /*
- * Reports each temporary of saves in a folder, in no order. `flags`: 0 or BERTH_CLEAN_REMOVE. Never
- * removes one that is known to be alive. For unknown ones, choose an age that no save of another
- * host takes between two writes: a day is safe. A save whose temporary is removed nevertheless
- * fails, and leaves the old file. Fails where the folder cannot be listed. Thread-safe.
+ * Reports the temporary files of saves in a folder, in no order. It never removes one that is known
+ * to be alive.
+ * Parameters: flags: 0 or BERTH_CLEAN_REMOVE. min_age_seconds: choose an age that no save on
+ * another host takes between two writes; a day is safe. If the file of a running save is removed
+ * all the same, that save fails and its path keeps the old file.
+ * Errors: BERTH_E_SYSTEM, BERTH_E_NOT_FOUND: the folder cannot be listed.
+ * Threads: any. `report` is called on the calling thread.
  */
 BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
                           berth_temporary_function report, void *context, berth_error *error);
@@ -1623,31 +1648,31 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
 /* ===================================================================== */
 
 /*
- * Memory that is not the host's: a GPU's, through CUDA's driver, which is looked for when it is
- * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
- * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
- * calling thread keeps the context it has, and whoever captures a graph meanwhile, on any thread,
- * goes on with it (since CUDA 10.1). "simulated:0" and "simulated:1" are there everywhere: memory
- * that the host cannot touch and copies that come late, for tests. Device addresses are numbers:
- * what CUdeviceptr and a tensor's data_ptr() are.
+ * Memory that does not belong to the host: a GPU's, through CUDA's driver. Berth opens the driver
+ * when a device is first used. A program needs nothing of CUDA to build, or to run without a GPU.
+ * "cuda:0" is the driver's first device, in its primary context, which PyTorch and CUDA's runtime
+ * use too. A calling thread keeps the context that it has. Graph captures of any thread are not
+ * disturbed (since CUDA 10.1). "simulated:0" and "simulated:1" exist everywhere, for tests: memory
+ * that the host cannot touch, and copies that finish late. Addresses on devices are numbers: what
+ * CUdeviceptr and a tensor's data_ptr() are.
  *
- * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
- * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
- * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ * If the context of a device dies (cudaDeviceReset, or a kernel that failed), running operations
+ * fail. The next operation that uses the device opens it again. Memory from before is lost: saving
+ * it, or asking for a tensor that a checkpoint had there, returns BERTH_E_DEVICE. berth_close does
+ * not touch it. If only a new process helps, the message says so.
  *
- * A device's context can die: somebody resets it (cudaDeviceReset), or a kernel goes wrong. What is
- * under way fails; what opens the device next (all that gets its name, and fetches) does so anew.
- * Whatever lay there before is gone: BERTH_E_DEVICE is what a save of it gets, and who asks for a
- * tensor that a checkpoint has there; berth_close does not touch it. Where only a new process
- * helps, the message says that it must be started again.
+ * Bytes pass between a device and a file through staging buffers (device.staging_nbytes,
+ * device.staging_buffers). The first operation pins them, later ones use them again. They count for
+ * io.memory_nbytes, which must leave 2 MiB for one buffer. If some of them cannot be pinned there
+ * are fewer; if none can, the operation returns BERTH_E_MEMORY with the number of bytes.
  *
- * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
- * device.staging_buffers), which the first operation pins and the next ones use again. An operation
- * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
- * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
+ * Berth does not use GPUDirect Storage. Files with save.storage_alignment=4096 suit it: each
+ * storage begins at a multiple of 4096, and no other storage lies before the next multiple behind
+ * its end.
  *
- * GPUDirect Storage is not used. In files of save.storage_alignment=4096 requests of it fit: each
- * storage begins at a multiple of 4096, and up to the next one behind its end lies no other.
+ * Errors: BERTH_E_DEVICE: there is no driver or no such device, or it failed. The message names the
+ * device and ends in the driver's name for the error. BERTH_E_UNAVAILABLE: the library was built
+ * without CUDA.
  */
 
 /* ---- saving from devices ---- */
@@ -1679,26 +1704,41 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
 /* ---- memory of devices ---- */
 
 /*
- * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
- * aligned for anything (256 bytes at least), what is in them is not told; 0 bytes are at address 0.
- * They are the caller's until berth_device_memory_free, which takes their first address (0:
- * nothing); when the context died they are gone, and not to be freed. BERTH_E_MEMORY: the device
- * has no room. Any thread may call all of these.
+ * Allocates memory of a device, for programs that have no allocator of their own.
+ * Parameters: device: "cuda:0", ... nbytes: 0 gives address 0.
+ * Lifetime: *address is the caller's until berth_device_memory_free. If the device's context dies,
+ * the memory is gone, and must not be freed.
+ * Returns: *address is a multiple of 256 at least. The content is undefined.
+ * Errors: BERTH_E_MEMORY: the device has no room.
+ * Threads: any.
  */
-BERTH_API int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
-                                      berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_new(const char *device, size_t nbytes,
+                                                       uintptr_t *address, berth_error *error);
+
+/*
+ * Frees memory of a device.
+ * Parameters: address: as berth_device_memory_new returned it; 0: does nothing.
+ * Threads: any.
+ */
 BERTH_API void berth_device_memory_free(const char *device, uintptr_t address);
 
 /*
- * Copies bytes into a device's memory, or from there; of whoever made it, at any address in it.
- * When this comes back they are there. It waits for no kernel and for no other copy. Slower than
- * saves and loads: one copy, through ordinary memory. BERTH_E_ARGUMENT: the first or last byte is
- * not that device's memory.
+ * Copies bytes from the host into a device's memory, at any address in memory of any allocator. It
+ * waits for its own copy, and for no kernel or other copy. Saves and loads are faster: this is one
+ * copy through ordinary memory.
+ * Errors: BERTH_E_ARGUMENT: the first or the last byte is not that device's memory.
+ * Threads: any.
  */
-BERTH_API int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
-                                        size_t nbytes, berth_error *error);
-BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
-                                       size_t nbytes, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_write(const char *device, uintptr_t address,
+                                                         const void *bytes, size_t nbytes,
+                                                         berth_error *error);
+
+/*
+ * Copies bytes from a device's memory to the host. All else is as for berth_device_memory_write.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_read(const char *device, uintptr_t address,
+                                                        void *bytes, size_t nbytes,
+                                                        berth_error *error);
 
 /* ---- loading to devices ---- */
 

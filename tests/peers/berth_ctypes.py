@@ -64,7 +64,7 @@ class Error(c.Structure):
 
 
 class Tensor(c.Structure):
-    _fields_ = [("struct_size", c.c_size_t), ("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
+    _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
                 ("stride", c.POINTER(c.c_int64)), ("storage_offset", c.c_int64),
                 ("storage", c.c_void_p), ("data", c.c_void_p), ("flags", c.c_uint32),
                 ("qscheme", c.c_int), ("scale", c.c_double), ("zero_point", c.c_int64),
@@ -104,6 +104,9 @@ def structure(name):
             fields.append((words[-1], c.c_char_p if "char" in words else c.c_void_p))
         elif words and words[0] == "berth_progress_function":
             fields.append((words[1], c.c_void_p))
+        elif words and "[" in words[1]:
+            word, n = words[1].rstrip("]").split("[")
+            fields.append((word, numbers[words[0]] * int(n)))
         elif words:  # what is no number is an enum
             fields += [(word, numbers.get(words[0], c.c_int)) for word in words[1:]]
     return type(name, (c.Structure,), {"_fields_": fields})
