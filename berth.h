@@ -1476,9 +1476,9 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
  * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
  * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
  * calling thread keeps the context it has, and whoever captures a graph meanwhile, on any thread,
- * goes on with it (since CUDA 10.1). "simulated:0" and "simulated:1" are there everywhere: memory
- * that the host cannot touch and copies that come late, for tests. Device addresses are numbers:
- * what CUdeviceptr and a tensor's data_ptr() are.
+ * goes on with it (since CUDA 10.1). Device addresses are numbers: what CUdeviceptr and a tensor's
+ * data_ptr() are. The `berth` command also has "simulated:0" and "simulated:1", for tests and for
+ * machines without a GPU; this library has not.
  *
  * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
  * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
