@@ -65,11 +65,18 @@ extern "C" {
 /* ===================================================================== */
 
 #define BERTH_VERSION_MAJOR 0
-#define BERTH_VERSION_MINOR 1
+#define BERTH_VERSION_MINOR 2
 #define BERTH_VERSION_PATCH 0
-#define BERTH_VERSION_STRING "0.1.0"
+#define BERTH_VERSION_STRING "0.2.0"
 
-/* The version of the library that is linked, e.g. "0.1.0". Static. */
+/*
+ * What libberth.so.0 promises: releases with the same major and minor version can replace each
+ * other without a new build (0.2.0, 0.2.1). Before 1.0 a new minor version may change anything. The
+ * names of the library carry its minor version (BERTH_0.2), so that a program which was linked
+ * against another one does not start, with a message of the dynamic linker.
+ */
+
+/* The version of the library that is linked, e.g. "0.2.0". Static. */
 BERTH_API const char *berth_version(void);
 
 /* ===================================================================== */
