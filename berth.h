@@ -60,10 +60,12 @@
  *   - Berth never uses the descriptors 0 to 2, even if they are closed.
  *   - The shared library stays loaded after dlclose.
  *
- * What libberth.so.0 promises, from version 1.0 on: a program that was built with an older berth.h
- * runs with a newer library. Functions keep their meaning. Structs keep their size: new members
- * take the place of reserved ones. Enums only get new values, so a switch needs a default. Before
- * version 1.0 a minor version may change anything; CHANGELOG says what.
+ * What libberth.so.0 promises: releases with the same major and minor version can replace each
+ * other without a new build (0.2.0, 0.2.1). Before 1.0 a new minor version may change anything;
+ * CHANGELOG says what. The symbols carry the minor version (BERTH_0.2): a program that was linked
+ * against another one does not start, and the dynamic linker says why. From 1.0 on an older program
+ * runs with a newer library: functions keep their meaning, structs keep their size (new members
+ * take the place of reserved ones), and enums only get new values, so a switch needs a default.
  */
 #ifndef BERTH_H
 #define BERTH_H
@@ -89,9 +91,9 @@ extern "C" {
 /* ===================================================================== */
 
 #define BERTH_VERSION_MAJOR 0
-#define BERTH_VERSION_MINOR 1
+#define BERTH_VERSION_MINOR 2
 #define BERTH_VERSION_PATCH 0
-#define BERTH_VERSION_STRING "0.1.0"
+#define BERTH_VERSION_STRING "0.2.0"
 
 /*
  * The version of the library that is linked, for example "0.2.0". The macros above are the version
@@ -1652,9 +1654,9 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
  * when a device is first used. A program needs nothing of CUDA to build, or to run without a GPU.
  * "cuda:0" is the driver's first device, in its primary context, which PyTorch and CUDA's runtime
  * use too. A calling thread keeps the context that it has. Graph captures of any thread are not
- * disturbed (since CUDA 10.1). "simulated:0" and "simulated:1" exist everywhere, for tests: memory
- * that the host cannot touch, and copies that finish late. Addresses on devices are numbers: what
- * CUdeviceptr and a tensor's data_ptr() are.
+ * disturbed (since CUDA 10.1). Addresses on devices are numbers: what CUdeviceptr and a tensor's
+ * data_ptr() are. The `berth` command also has "simulated:0" and "simulated:1", for tests and for
+ * machines without a GPU; this library does not.
  *
  * If the context of a device dies (cudaDeviceReset, or a kernel that failed), running operations
  * fail. The next operation that uses the device opens it again. Memory from before is lost: saving

@@ -4,8 +4,6 @@
 import ctypes as c
 import os
 import re
-import subprocess
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../build/debug"))
@@ -20,17 +18,11 @@ def header():
 
 
 def load_library():
-    """The shared library of the build; a variant that has none: linked from its static one."""
-    for name in ("libberth.so.0", "libberth.so"):
+    """The library of the tests, which has simulated devices too; without it, the one to be installed."""
+    for name in ("tests/libberth.so", "libberth.so"):
         if os.path.exists(f"{BUILD}/{name}"):
             return c.CDLL(f"{BUILD}/{name}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/libberth.so"
-        archive = ["-Wl,--whole-archive", f"{BUILD}/libberth.a", "-Wl,--no-whole-archive"]
-        subprocess.run(
-            [os.environ.get("CC", "cc"), "-shared", "-o", path, *archive, "-ldeflate", "-lz", "-pthread"],
-            check=True)
-        return c.CDLL(path)
+    raise SystemExit(f"no libberth.so in {BUILD}")
 
 
 HEADER = header()

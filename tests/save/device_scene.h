@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/simulated.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/support.h"
 
 enum { SCENE_N = 7 };

@@ -44,7 +44,6 @@ format/names/names.c long_key 1 malloc-leak: kept in names->keys; what lay there
 format/names/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
 format/names/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
 format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
-io/simulated_stream.c ask 1 malloc-leak: at the end of the queue, where stream->last points
 load/transfer/to_device.c make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
 load/transfer/to_device.c place_items 1 malloc-leak: the same list, behind a call
 save/operation.c allocate_memory 1 malloc-leak: memory->bytes was NULL, as it is called once

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "tests/peers": ["tests/support", "tests/peers"],
 }
 # The other folders of tests look into every room, and at what helps the tests of a room.
-TESTS_MAY_INCLUDE = ROOMS + ["tests/support"] + [f"tests/{room}" for room in ROOMS]
+TESTS_MAY_INCLUDE = ROOMS + ["tests/support", "tests/simulated"] + [f"tests/{room}" for room in ROOMS]
 
 # System headers that belong to one place: pattern, the folders that may, why.
 KEPT = [

@@ -2,8 +2,8 @@
 /* The simulated devices' memory, and what the host has pinned for them. */
 #include <string.h>
 
-#include "io/simulated_inner.h"
 #include "io/syscalls.h"
+#include "tests/simulated/simulated_inner.h"
 
 #define MOST_RANGES ((size_t)1 << 20)
 

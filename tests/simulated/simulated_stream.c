@@ -4,8 +4,8 @@
 #include <time.h>
 
 #include "config/memory.h"
-#include "io/simulated_inner.h"
 #include "io/thread.h"
+#include "tests/simulated/simulated_inner.h"
 
 /*
  * Recording moves an event on; waiting means the record that was the last when the wait was asked

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The simulated machine: its state, its faults, its table of functions. */
-#include "io/simulated.h"
+#include "tests/simulated/simulated.h"
 
 #include <string.h>
 
-#include "io/simulated_inner.h"
+#include "tests/simulated/simulated_inner.h"
 
 #define UNASKED                                                                                    \
     {                                                                                              \
@@ -229,7 +229,7 @@ static int delist(bth_device_handle *device, void *bytes)
     return free_range((uintptr_t)bytes, true, true);
 }
 
-const bth_device_driver bth_simulated_driver = {
+static const bth_device_driver driver = {
     .kind = "simulated",
     .load = load,
     .describe = describe,
@@ -255,3 +255,9 @@ const bth_device_driver bth_simulated_driver = {
     .query_event = bth_simulated_query_event,
     .wait_for = bth_simulated_wait_for,
 };
+
+/* Linking this file is all that a program must do for "simulated:0" to exist. */
+__attribute__((constructor)) static void register_driver(void)
+{
+    bth_device_register(&driver);
+}

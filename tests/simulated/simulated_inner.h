@@ -7,11 +7,11 @@
 
 #include "config/lock.h"
 #include "io/device_driver.h"
-#include "io/simulated.h"
+#include "tests/simulated/simulated.h"
 
 #define SIMULATED_MOST_DEVICES 8
 
-enum { /* what calls come back with; texts in io/simulated.c */
+enum { /* what calls come back with; texts in tests/simulated/simulated.c */
        SIMULATED_OK,
        SIMULATED_OUT_OF_MEMORY,
        SIMULATED_INVALID_VALUE,
@@ -58,7 +58,7 @@ int bth_simulated_state_of(unsigned ordinal);
 /* With the lock held: how late the next work is, in nanoseconds. */
 uint64_t bth_simulated_lateness(void);
 
-/* ---- io/simulated_memory.c; all with the lock held ---- */
+/* ---- tests/simulated/simulated_memory.c; all with the lock held ---- */
 
 /* The range that holds all of [address, address + nbytes), or NULL. */
 struct simulated_range *bth_simulated_range_at(uintptr_t address, size_t nbytes);
@@ -70,7 +70,7 @@ int bth_simulated_free(uintptr_t address, bool is_pinned, bool is_registered);
 /* All ranges of the device. */
 void bth_simulated_forget(unsigned ordinal);
 
-/* ---- io/simulated_stream.c; these take the lock ---- */
+/* ---- tests/simulated/simulated_stream.c; these take the lock ---- */
 
 int bth_simulated_open_stream(bth_device_handle *device, void **stream);
 int bth_simulated_close_stream(bth_device_handle *device, void *stream);
