@@ -12,7 +12,7 @@
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "load/spans.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* Tensors "t0", "t1" ... of so many words, small and long ones and an empty one, as four dtypes. */

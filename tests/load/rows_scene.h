@@ -12,7 +12,7 @@
 
 #include "config/options.h"
 #include "load/rows.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* A table's element: row, then column. */
