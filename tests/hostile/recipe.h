@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Archives by recipe: the sample of tests/load/builder.h as PyTorch writes it, with some facts
+ * Archives by recipe: the sample of tests/support/load/archive.h as PyTorch writes it, with some facts
  * changed, each by its name. The rest is computed, so that what is wrong is what the recipe says
  * and nothing else. A line a change (tests/hostile/README.md tells all of them):
  *
