@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Globals, and the values that REDUCE builds of them (P1); tensors: pickle_tensors.c. */
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 /* ---- globals ---- */
 

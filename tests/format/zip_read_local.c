@@ -3,7 +3,8 @@
  * Z5, Z6, Z10: local headers and descriptors against the directory, and CRCs. In the small
  * archive the header of data/0 is at byte 214, its 5 bytes at 256, its descriptor at 261.
  */
-#include "tests/format/zip_expect.h"
+#include "tests/support/format/zip_builder.h"
+#include <criterion/criterion.h>
 
 /* Breaks one field of the local header of data/0. */
 static void refuse_field(size_t field, uint64_t value, size_t width, const char *sentence)

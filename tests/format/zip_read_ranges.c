@@ -3,7 +3,8 @@
  * Z7: which bytes belong to which entry. The small archive's headers are at bytes 0, 86, 214, 277
  * and 320, its directory at 402.
  */
-#include "tests/format/zip_expect.h"
+#include "tests/support/format/zip_builder.h"
+#include <criterion/criterion.h>
 
 Test(zip_ranges, two_entries_of_one_header_are_refused)
 {

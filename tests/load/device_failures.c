@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Loads to devices that fail: each with its sentence, nothing left behind, and nothing half there.
  */
-#include "tests/load/device_scene.h"
+#include "tests/support/load/device_scene.h"
 
 #include <sys/wait.h>
 
-TestSuite(device_failures, .init = set_up, .fini = tear_down);
+TestSuite(device_failures, .init = begin_devices, .fini = end_devices);
 
 /* The message, which names the file, without it. */
 static const char *told(int status)

@@ -9,7 +9,7 @@
 #include "io/workers.h"
 #include "save/held.h"
 #include "save/run.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 #define BLOCK 512u
 #define MEMORY_ALIGNMENT 8u

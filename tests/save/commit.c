@@ -13,7 +13,7 @@
 
 #include "io/syscalls.h"
 #include "save/temporary.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 static char *folder;
 

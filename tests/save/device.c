@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/staging.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/save/device_storages.h"
 
 static device_scene scene;
 static char *folder, *path;

@@ -9,7 +9,7 @@
 
 #include "io/syscalls.h"
 #include "save/temporary.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 #define OLD "half a checkpoint" /* leave_temporary's */
 

@@ -9,7 +9,7 @@
 #include "io/direct.h"
 #include "io/syscalls.h"
 #include "save/method.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -7,7 +7,7 @@
 #include "config/memory.h"
 #include "save/archive_name.h"
 #include "save/plan.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 static berth_plan *plan_of(const char *archive, const berth_new_record *records, size_t n_records,
                            uint32_t flags, const char *assignments, berth_error *error)

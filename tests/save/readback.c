@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "io/syscalls.h"
 #include "save/run.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 /* Memory where one byte is stored wrongly. */
 struct spoiled {

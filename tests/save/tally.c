@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "io/syscalls.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 #define MIB ((size_t)1 << 20)
 #define N_RECORDS 7

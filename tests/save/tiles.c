@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "format/values/value.h"
 #include "save/run.h"
-#include "tests/save/records.h"
+#include "tests/support/save/records.h"
 
 static const uint64_t tile_sizes[] = {1,  2,   3,   7,   16,   30,   63,    64,
                                       65, 100, 127, 512, 4096, 5000, 20001, 1u << 20};

@@ -1,42 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * A table in a file in memory, behind a source that counts, waits or fails, and a row cache that
- * reads from it.
- */
-#ifndef TESTS_LOAD_ROWS_SCENE_H
-#define TESTS_LOAD_ROWS_SCENE_H
-
-#include <errno.h>
-#include <pthread.h>
-#include <unistd.h>
-
-#include "config/options.h"
-#include "load/rows/rows.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/rows_scene.h"
 #include "tests/support/support.h"
 
-/* A table's element: row, then column. */
-static inline float element(int64_t row, int64_t column)
+float table_element(int64_t row, int64_t column)
 {
     return (float)row + (float)column / 256;
 }
 
-/* ---- a file in memory, behind a source that counts, waits or fails ---- */
-
-struct source {
-    uint8_t *bytes;
-    size_t nbytes;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_shut; /* who reads waits */
-    bool is_broken;
-    bool is_slow;
-    unsigned n_at_once, most_at_once;
-    unsigned n_reads;
-    uint64_t read_nbytes;
-};
-
-static inline int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     struct source *source = context;
 
@@ -59,7 +30,7 @@ static inline int source_read(void *context, void *buffer, size_t nbytes, uint64
     return fails ? EIO : 0;
 }
 
-static inline void set_shut(struct source *source, bool is_shut)
+void set_shut(struct source *source, bool is_shut)
 {
     pthread_mutex_lock(&source->lock);
     source->is_shut = is_shut;
@@ -67,25 +38,7 @@ static inline void set_shut(struct source *source, bool is_shut)
     pthread_mutex_unlock(&source->lock);
 }
 
-/* ---- one table, one cache ---- */
-
-struct scene {
-    struct source source;
-    berth_checkpoint *checkpoint;
-    berth_rows *rows;
-    size_t table;
-    int64_t n_columns;
-};
-
-static inline void patch(const char *options)
-{
-    berth_error error;
-
-    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-}
-
-static inline void make_source(struct source *source, int64_t n_rows, int64_t n_columns,
-                               const char *options)
+void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const char *options)
 {
     const int64_t shape[] = {n_rows, n_columns};
     float *elements = malloc((size_t)(n_rows * n_columns) * sizeof *elements + 1);
@@ -95,7 +48,7 @@ static inline void make_source(struct source *source, int64_t n_rows, int64_t n_
     berth_error error;
 
     for (int64_t i = 0; i < n_rows * n_columns; i++)
-        elements[i] = element(i / n_columns, i % n_columns);
+        elements[i] = table_element(i / n_columns, i % n_columns);
     berth_dict_set(root, "other", berth_make_str(tree, "x", 1));
     berth_dict_set(
         root, "table",
@@ -115,7 +68,7 @@ static inline void make_source(struct source *source, int64_t n_rows, int64_t n_
     pthread_cond_init(&source->changed, NULL);
 }
 
-static inline berth_checkpoint *open_source(struct source *source)
+berth_checkpoint *open_source(struct source *source)
 {
     const berth_source from = {
         .nbytes = source->nbytes, .name = "counted", .read = source_read, .context = source};
@@ -127,16 +80,15 @@ static inline berth_checkpoint *open_source(struct source *source)
 }
 
 /* A cache of one set of `ways` lines and `n_slots` slots, for rows of 16 columns: 64 bytes. */
-static inline berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
+static berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
 {
     return (berth_rows_limits){.cache_nbytes = ways * (64 + BTH_ROWS_LINE_NOTES),
                                .scratch_nbytes = n_slots * (64 + BTH_ROWS_SLOT_NOTES),
                                .ways = ways};
 }
 
-static inline struct scene *begin_with(const berth_rows_limits *limits, int64_t n_rows,
-                                       int64_t n_columns, const char *saved_with,
-                                       const char *options)
+struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
+                              const char *saved_with, const char *options)
 {
     struct scene *scene = calloc(1, sizeof *scene);
     berth_error error;
@@ -156,17 +108,17 @@ static inline struct scene *begin_with(const berth_rows_limits *limits, int64_t 
     return scene;
 }
 
-static inline struct scene *begin(unsigned ways, unsigned n_slots, const char *options)
+struct scene *begin_rows(unsigned ways, unsigned n_slots, const char *options)
 {
     const berth_rows_limits limits = limits_of(ways, n_slots);
     char all[100];
 
     /* A scratch of nothing but slots. */
     (void)snprintf(all, sizeof all, "%s io.chunk_nbytes=1", options);
-    return begin_with(&limits, 1000, 16, "", all);
+    return begin_rows_with(&limits, 1000, 16, "", all);
 }
 
-static inline void end(struct scene *scene)
+void end_rows(struct scene *scene)
 {
     berth_rows_free(scene->rows);
     berth_close(scene->checkpoint);
@@ -174,7 +126,7 @@ static inline void end(struct scene *scene)
     free(scene);
 }
 
-static inline berth_ticket prefetch(struct scene *scene, const int64_t *ids, size_t n)
+berth_ticket prefetch_rows(struct scene *scene, const int64_t *ids, size_t n)
 {
     berth_ticket ticket;
     berth_error error;
@@ -185,8 +137,7 @@ static inline berth_ticket prefetch(struct scene *scene, const int64_t *ids, siz
     return ticket;
 }
 
-static inline void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids,
-                               size_t n)
+void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids, size_t n)
 {
     const void **pointers = malloc((n + 1) * sizeof *pointers);
     berth_error error;
@@ -196,33 +147,31 @@ static inline void expect_rows(struct scene *scene, berth_ticket ticket, const i
         const float *row = pointers[i];
         cr_assert_eq((uintptr_t)row % 4, 0);
         for (int64_t k = 0; k < scene->n_columns; k++)
-            cr_assert_eq(row[k], element(ids[i], k), "id %d, column %d: %g", (int)ids[i], (int)k,
-                         (double)row[k]);
+            cr_assert_eq(row[k], table_element(ids[i], k), "id %d, column %d: %g", (int)ids[i],
+                         (int)k, (double)row[k]);
     }
     free(pointers);
 }
 
-static inline void release(struct scene *scene, berth_ticket ticket)
+void release_rows(struct scene *scene, berth_ticket ticket)
 {
     berth_error error;
 
     cr_assert_eq(berth_rows_release(scene->rows, ticket, &error), 0, "%s", error.message);
 }
 
-static inline void use(struct scene *scene, const int64_t *ids, size_t n)
+void use_rows(struct scene *scene, const int64_t *ids, size_t n)
 {
-    berth_ticket ticket = prefetch(scene, ids, n);
+    berth_ticket ticket = prefetch_rows(scene, ids, n);
 
     expect_rows(scene, ticket, ids, n);
-    release(scene, ticket);
+    release_rows(scene, ticket);
 }
 
-static inline berth_rows_stats stats_of(struct scene *scene)
+berth_rows_stats rows_stats_of(struct scene *scene)
 {
     berth_rows_stats stats;
 
     cr_assert_eq(berth_rows_get_stats(scene->rows, &stats, NULL), 0);
     return stats;
 }
-
-#endif

@@ -1,19 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the tests of the pickle writer share. */
-#ifndef TESTS_FORMAT_PICKLE_WRITE_SUPPORT_H
-#define TESTS_FORMAT_PICKLE_WRITE_SUPPORT_H
+#include "tests/support/format/pickle_written.h"
 
-#include <criterion/criterion.h>
-#include <string.h>
-
-#include "config/error.h"
-#include "format/checksum.h"
-#include "format/pickle/pickle.h"
-
-/* The bytes of a pickle are a string literal's, without its NUL. */
-#define check_pickle(value, expected) check_bytes(value, expected, sizeof(expected) - 1)
-
-static inline bth_pickled must_write(const berth_value *value)
+bth_pickled must_write(const berth_value *value)
 {
     berth_error error;
     bth_pickled pickled;
@@ -23,7 +11,7 @@ static inline bth_pickled must_write(const berth_value *value)
     return pickled;
 }
 
-static inline void check_bytes(const berth_value *value, const char *expected, size_t nbytes)
+void check_pickled(const berth_value *value, const char *expected, size_t nbytes)
 {
     bth_pickled pickled = must_write(value);
     for (size_t i = 0; i < nbytes && i < pickled.nbytes; i++)
@@ -33,8 +21,7 @@ static inline void check_bytes(const berth_value *value, const char *expected, s
     bth_pickled_free(&pickled);
 }
 
-/* struct expected_sum is each program's own. */
-static inline void check_sum(const berth_value *value, size_t n, size_t nbytes, uint32_t crc32)
+void check_pickled_sum(const berth_value *value, size_t n, size_t nbytes, uint32_t crc32)
 {
     bth_pickled pickled = must_write(value);
     cr_expect_eq(pickled.nbytes, nbytes, "%zu items: %zu bytes, not %zu", n, pickled.nbytes,
@@ -43,9 +30,7 @@ static inline void check_sum(const berth_value *value, size_t n, size_t nbytes, 
     bth_pickled_free(&pickled);
 }
 
-/* The whole message of a refusal. */
-static inline void check_refused(const berth_value *value, bool foreign, int code,
-                                 const char *message)
+void check_write_refused(const berth_value *value, bool foreign, int code, const char *message)
 {
     berth_error error;
     bth_pickled pickled;
@@ -57,9 +42,7 @@ static inline void check_refused(const berth_value *value, bool foreign, int cod
     bth_pickled_free(&pickled);
 }
 
-static inline berth_value *text(berth_tree *tree, const char *string)
+berth_value *make_text(berth_tree *tree, const char *string)
 {
     return berth_make_str(tree, string, strlen(string));
 }
-
-#endif

@@ -1,99 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Archives for tests, made in memory. test_zip_new makes what PyTorch makes; test_zip_new_foreign
- * what others make, each field by name. The test then breaks one thing by overwriting a field or
- * by inserting bytes, at a place that the archive remembers by name, so that a test reads as what
- * it breaks.
- */
-#ifndef TESTS_FORMAT_ZIP_BUILDER_H
-#define TESTS_FORMAT_ZIP_BUILDER_H
+#include "tests/support/format/zip_builder.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "config/error.h"
-#include "format/bytes.h"
-#include "format/checksum.h"
-#include "format/zip/inflate.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
-#include "format/zip/zip_write.h"
-
-#define TEST_ZIP_MAX_RECORDS 12
-
-/* Where things lie in the archive. */
-typedef struct test_zip {
-    uint8_t *bytes;
-    size_t nbytes;
-    size_t n_records;
-    size_t header_at[TEST_ZIP_MAX_RECORDS];
-    size_t extra_at[TEST_ZIP_MAX_RECORDS]; /* of the local header */
-    size_t data_at[TEST_ZIP_MAX_RECORDS];
-    size_t descriptor_at[TEST_ZIP_MAX_RECORDS];
-    size_t central_at[TEST_ZIP_MAX_RECORDS];
-    size_t directory_at;
-    size_t end64_at; /* the directory's end, also where there is none */
-    size_t locator_at;
-    size_t end_at;
-} test_zip;
-
-/* Fields of headers, from the header's first byte. */
-enum {
-    LOCAL_FLAGS = 6,
-    LOCAL_METHOD = 8,
-    LOCAL_CRC = 14,
-    LOCAL_COMPRESSED = 18,
-    LOCAL_SIZE = 22,
-    LOCAL_NAME_NBYTES = 26,
-    LOCAL_EXTRA_NBYTES = 28,
-    LOCAL_NAME = 30,
-    CENTRAL_VERSION_NEEDED = 6,
-    CENTRAL_FLAGS = 8,
-    CENTRAL_METHOD = 10,
-    CENTRAL_CRC = 16,
-    CENTRAL_COMPRESSED = 20,
-    CENTRAL_SIZE = 24,
-    CENTRAL_NAME_NBYTES = 28,
-    CENTRAL_EXTRA_NBYTES = 30,
-    CENTRAL_COMMENT_NBYTES = 32,
-    CENTRAL_DISK = 34,
-    CENTRAL_ATTRIBUTES = 38,
-    CENTRAL_HEADER_OFFSET = 42,
-    CENTRAL_NAME = 46,
-    END64_RECORD_NBYTES = 4,
-    END64_DISK = 16,
-    END64_DIRECTORY_DISK = 20,
-    END64_N_ENTRIES_HERE = 24,
-    END64_N_ENTRIES = 32,
-    END64_DIRECTORY_NBYTES = 40,
-    END64_DIRECTORY_OFFSET = 48,
-    LOCATOR_DISK = 4,
-    LOCATOR_OFFSET = 8,
-    LOCATOR_N_DISKS = 16,
-    END_DISK = 4,
-    END_DIRECTORY_DISK = 6,
-    END_N_ENTRIES_HERE = 8,
-    END_N_ENTRIES = 10,
-    END_DIRECTORY_NBYTES = 12,
-    END_DIRECTORY_OFFSET = 16,
-    END_COMMENT_NBYTES = 20,
-};
-
-/* ---- breaking ---- */
-
-static inline void test_zip_put(test_zip *zip, size_t at, uint64_t value, size_t width)
+void test_zip_put(test_zip *zip, size_t at, uint64_t value, size_t width)
 {
     bth_put_integer(zip->bytes + at, value, width);
 }
 
-static inline void test_zip_put_text(test_zip *zip, size_t at, const char *text)
+void test_zip_put_text(test_zip *zip, size_t at, const char *text)
 {
     memcpy(zip->bytes + at, text, strlen(text));
 }
 
-/* Makes room for n bytes; what lies behind moves, and with it the places that the archive knows. */
-static inline void test_zip_insert(test_zip *zip, size_t at, const void *bytes, size_t n)
+void test_zip_insert(test_zip *zip, size_t at, const void *bytes, size_t n)
 {
     zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
     memmove(zip->bytes + at + n, zip->bytes + at, zip->nbytes - at);
@@ -111,40 +29,32 @@ static inline void test_zip_insert(test_zip *zip, size_t at, const void *bytes, 
     }
 }
 
-static inline void test_zip_remove(test_zip *zip, size_t at, size_t n)
+void test_zip_remove(test_zip *zip, size_t at, size_t n)
 {
     memmove(zip->bytes + at, zip->bytes + at + n, zip->nbytes - at - n);
     zip->nbytes -= n;
 }
 
-static inline void test_zip_append(test_zip *zip, const void *bytes, size_t n)
+void test_zip_append(test_zip *zip, const void *bytes, size_t n)
 {
     zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
     memcpy(zip->bytes + zip->nbytes, bytes, n);
     zip->nbytes += n;
 }
 
-static inline void test_zip_free(test_zip *zip)
+void test_zip_free(test_zip *zip)
 {
     free(zip->bytes);
     *zip = (test_zip){0};
 }
 
-/* ---- making ---- */
-
-typedef struct test_record {
-    const char *name;
-    const char *data;
-    size_t nbytes;
-} test_record;
-
-static inline void test_zip_grow(test_zip *zip, size_t n)
+static void test_zip_grow(test_zip *zip, size_t n)
 {
     zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
     memset(zip->bytes + zip->nbytes, 0, n);
 }
 
-static inline void test_zip_add_end(test_zip *zip, size_t n_entries)
+static void test_zip_add_end(test_zip *zip, size_t n_entries)
 {
     zip->end64_at = zip->nbytes;
     zip->locator_at = zip->end64_at + BTH_ZIP_END64_RECORD_NBYTES;
@@ -156,7 +66,7 @@ static inline void test_zip_add_end(test_zip *zip, size_t n_entries)
 }
 
 /* As PyTorch writes it, by the layout. */
-static inline test_zip test_zip_new(const test_record *records, size_t n, uint32_t alignment)
+static test_zip test_zip_new(const test_record *records, size_t n, uint32_t alignment)
 {
     test_zip zip = {.n_records = n};
     bth_place places[TEST_ZIP_MAX_RECORDS];
@@ -193,8 +103,7 @@ static inline test_zip test_zip_new(const test_record *records, size_t n, uint32
     return zip;
 }
 
-/* Five records in "m/": 0 data.pkl, 1 byteorder, 2 data/0, 3 data/1 (empty), 4 version. */
-static inline test_zip test_zip_small(void)
+test_zip test_zip_small(void)
 {
     static const test_record records[] = {
         {"m/data.pkl", "pickle", 6}, {"m/byteorder", "little", 6}, {"m/data/0", "\1\2\3\4\5", 5},
@@ -203,35 +112,13 @@ static inline test_zip test_zip_small(void)
     return test_zip_new(records, 5, 64);
 }
 
-/* An entry of another tool's archive: every field as given, nothing computed. */
-typedef struct test_entry {
-    const char *name;
-    const void *data; /* as it lies in the file */
-    size_t data_nbytes;
-    uint16_t flags;
-    uint16_t method;
-    uint32_t local_crc32;
-    uint32_t local_compressed;
-    uint32_t local_size;
-    const char *local_extra;
-    size_t local_extra_nbytes;
-    const char *descriptor;
-    size_t descriptor_nbytes;
-    uint32_t crc32; /* from here on: the directory */
-    uint32_t compressed;
-    uint32_t size;
-    const char *extra;
-    size_t extra_nbytes;
-    const char *comment;
-} test_entry;
-
-static inline void test_zip_add(test_zip *zip, const void *bytes, size_t n)
+static void test_zip_add(test_zip *zip, const void *bytes, size_t n)
 {
     if (n > 0)
         test_zip_append(zip, bytes, n);
 }
 
-static inline void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
+static void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
 {
     uint8_t fixed[BTH_ZIP_LOCAL_NBYTES] = "PK\3\4";
     bth_put_u16(fixed + LOCAL_FLAGS, entry->flags);
@@ -252,7 +139,7 @@ static inline void test_zip_add_local(test_zip *zip, size_t i, const test_entry 
     test_zip_add(zip, entry->descriptor, entry->descriptor_nbytes);
 }
 
-static inline void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entry)
+static void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entry)
 {
     uint8_t fixed[BTH_ZIP_CENTRAL_NBYTES] = "PK\1\2";
     const char *comment = entry->comment ? entry->comment : "";
@@ -272,8 +159,7 @@ static inline void test_zip_add_central(test_zip *zip, size_t i, const test_entr
     test_zip_add(zip, comment, strlen(comment));
 }
 
-/* With the classic end record alone, as tools write small archives. */
-static inline test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
+test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
 {
     test_zip zip = {.n_records = n};
 
@@ -288,8 +174,7 @@ static inline test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
     return zip;
 }
 
-/* A plain stored entry: sizes and CRC in both headers, no descriptor. */
-static inline test_entry test_stored(const char *name, const char *data, size_t nbytes)
+test_entry test_stored(const char *name, const char *data, size_t nbytes)
 {
     uint32_t crc32 = bth_crc32(0, data, nbytes);
     uint32_t size = (uint32_t)nbytes;
@@ -304,10 +189,7 @@ static inline test_entry test_stored(const char *name, const char *data, size_t 
                         .size = size};
 }
 
-/* ---- reading it whole, as the strictest load does ---- */
-
-static inline int test_zip_check_entry(const test_zip *zip, bth_zip_entry *entry,
-                                       berth_error *error)
+static int test_zip_check_entry(const test_zip *zip, bth_zip_entry *entry, berth_error *error)
 {
     bth_zip_local local;
     const uint8_t *header = zip->bytes + entry->header_offset;
@@ -329,8 +211,7 @@ static inline int test_zip_check_entry(const test_zip *zip, bth_zip_entry *entry
     return error->code;
 }
 
-static inline int test_zip_check_data(const test_zip *zip, const bth_zip_entry *entry,
-                                      berth_error *error)
+static int test_zip_check_data(const test_zip *zip, const bth_zip_entry *entry, berth_error *error)
 {
     const uint8_t *data = zip->bytes + entry->data_offset;
     uint8_t *inflated = NULL;
@@ -349,9 +230,8 @@ static inline int test_zip_check_data(const test_zip *zip, const bth_zip_entry *
     return error->code;
 }
 
-/* All checks; on success the caller frees the directory. */
-static inline int test_zip_read(const test_zip *zip, uint64_t base_offset,
-                                bth_zip_directory *directory, berth_error *error)
+int test_zip_read(const test_zip *zip, uint64_t base_offset, bth_zip_directory *directory,
+                  berth_error *error)
 {
     size_t tail = zip->nbytes < BTH_ZIP_TAIL_NBYTES ? zip->nbytes : BTH_ZIP_TAIL_NBYTES;
     bth_zip_end end;
@@ -376,5 +256,3 @@ static inline int test_zip_read(const test_zip *zip, uint64_t base_offset,
         bth_zip_free_directory(directory);
     return error->code;
 }
-
-#endif

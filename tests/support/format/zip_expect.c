@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What tests of the zip reader say of an archive. Each frees it. */
-#ifndef TESTS_FORMAT_ZIP_EXPECT_H
-#define TESTS_FORMAT_ZIP_EXPECT_H
-
+#include "tests/support/format/zip_builder.h"
 #include <criterion/criterion.h>
 
-#include "tests/format/zip_builder.h"
-
-/* It is refused with this status and exactly this sentence. */
-static inline void expect_refused(test_zip zip, int code, const char *sentence)
+void expect_refused(test_zip zip, int code, const char *sentence)
 {
     bth_zip_directory directory;
     berth_error error;
@@ -22,8 +16,7 @@ static inline void expect_refused(test_zip zip, int code, const char *sentence)
     test_zip_free(&zip);
 }
 
-/* It is read, with so many records. */
-static inline void expect_read(test_zip zip, size_t n_entries)
+void expect_read(test_zip zip, size_t n_entries)
 {
     bth_zip_directory directory;
     berth_error error;
@@ -34,5 +27,3 @@ static inline void expect_read(test_zip zip, size_t n_entries)
     bth_zip_free_directory(&directory);
     test_zip_free(&zip);
 }
-
-#endif

@@ -1,30 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What tests of saving share: a few records of awkward sizes, and the file that they must become,
- * put together one piece after the other by nothing but the header writers.
- */
-#ifndef TESTS_SAVE_RECORDS_H
-#define TESTS_SAVE_RECORDS_H
+#include "tests/support/save/records.h"
 
-#include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/xattr.h>
-
-#include "config/error.h"
-#include "config/fnv.h"
-#include "config/options.h"
-#include "format/checksum.h"
-#include "format/zip/zip_write.h"
-#include "save/temporary.h"
-#include "tests/support/support.h"
-
-#define N_SAMPLES 9
-
-/* Bytes that repeat nowhere near. */
-static inline uint8_t *sample_bytes(size_t nbytes)
+uint8_t *sample_bytes(size_t nbytes)
 {
     uint8_t *bytes = malloc(nbytes + 1);
     uint32_t state = 12345;
@@ -38,8 +15,7 @@ static inline uint8_t *sample_bytes(size_t nbytes)
     return bytes;
 }
 
-/* The name of a temporary of a target in its folder. Allocated. */
-static inline char *temporary_path(const char *folder, const char *target, int slot)
+char *temporary_path(const char *folder, const char *target, int slot)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];
     uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
@@ -48,8 +24,7 @@ static inline char *temporary_path(const char *folder, const char *target, int s
     return test_path(folder, name);
 }
 
-/* What a save leaves that is killed: of this process's number, but of one that started earlier. */
-static inline void leave_temporary(const char *path)
+void leave_temporary(const char *path)
 {
     char owner[BTH_OWNER_NBYTES];
 
@@ -60,8 +35,7 @@ static inline void leave_temporary(const char *path)
                  strerror(errno));
 }
 
-/* All of one block of bytes; empty ones, small ones, and some that span many tiles. */
-static inline void sample_records(const uint8_t *bytes, berth_new_record records[N_SAMPLES])
+void sample_records(const uint8_t *bytes, berth_new_record records[N_SAMPLES])
 {
     static const struct {
         const char *name;
@@ -75,18 +49,7 @@ static inline void sample_records(const uint8_t *bytes, berth_new_record records
             .name = samples[i].name, .nbytes = samples[i].nbytes, .data = bytes + i * 13};
 }
 
-#define SAMPLE_NBYTES (20000 + N_SAMPLES * 13)
-
-/* A file being put together. */
-typedef struct composed {
-    uint8_t *bytes;
-    size_t nbytes;
-    bth_place places[64];
-    uint32_t sums[64];
-    size_t n_records;
-} composed;
-
-static inline uint8_t *grow(composed *file, size_t nbytes)
+static uint8_t *grow(composed *file, size_t nbytes)
 {
     file->bytes = realloc(file->bytes, file->nbytes + nbytes + 1);
     if (!file->bytes)
@@ -95,9 +58,8 @@ static inline uint8_t *grow(composed *file, size_t nbytes)
     return file->bytes + file->nbytes - nbytes;
 }
 
-/* Every name is "archive/…". */
-static inline void compose(composed *file, const berth_new_record *records, size_t n_records,
-                           uint32_t alignment, bool compute_crc32)
+void compose(composed *file, const berth_new_record *records, size_t n_records, uint32_t alignment,
+             bool compute_crc32)
 {
     char name[256];
 
@@ -125,8 +87,7 @@ static inline void compose(composed *file, const berth_new_record *records, size
     bth_zip_write_end(n_records, directory_at, directory_nbytes, grow(file, BTH_ZIP_END_NBYTES));
 }
 
-/* What is in force with these assignments. */
-static inline struct berth_config config_of(const char *assignments)
+struct berth_config config_of(const char *assignments)
 {
     struct berth_config config;
     berth_error error;
@@ -137,5 +98,3 @@ static inline struct berth_config config_of(const char *assignments)
     berth_config_unpatch(&error);
     return config;
 }
-
-#endif

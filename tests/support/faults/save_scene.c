@@ -1,50 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * One save with one fault in it, and what must hold afterwards: the path has the complete old file
- * or the complete new one, nothing else is left, nothing leaks, and what is said is what happened.
- */
-#ifndef TESTS_FAULTS_SCENE_H
-#define TESTS_FAULTS_SCENE_H
+#include "tests/support/faults/save_scene.h"
 
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <unistd.h>
+char *link_path, *leftover_path;
+uint8_t *bytes;
+unsigned n_points;
+unsigned n_points_of[11];
 
-#include "tests/faults/inject.h"
-#include "tests/save/records.h"
-
-#define OLD "the old file"
-#define N_BYTES 30000
-#define N_LARGE_BYTES 300000
-#define LARGE_PAGE (2u << 20)
-
-static char *folder, *path, *link_path, *leftover_path;
-static uint8_t *bytes, *expected;
-static size_t expected_nbytes;
-static unsigned n_points;        /* fault points tried */
-static unsigned n_points_of[11]; /* the same, by the line of the table of SAFETY.md: W1 … W10 */
-
-/* What a save is tried with. */
-typedef struct scene {
-    const char *options;
-    bool no_fallocate; /* a file system without it */
-    bool through_link;
-    bool replaces;
-    bool leftover; /* of a killed save lies in the folder */
-    bool large;    /* so that contents are lent, not copied */
-    bool values;   /* a tree, with views and a tied tensor, instead of records */
-    bool job;      /* in a thread of its own */
-    bool snapshot; /* the same, from copies */
-} scene;
-
-static inline int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
 {
     (void)fd, (void)mode, (void)offset, (void)nbytes;
     errno = EOPNOTSUPP;
     return -1;
 }
 
-static inline int save_some(const char *to, size_t nbytes, berth_error *error)
+int save_some(const char *to, size_t nbytes, berth_error *error)
 {
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = nbytes, .data = bytes},
@@ -53,7 +22,7 @@ static inline int save_some(const char *to, size_t nbytes, berth_error *error)
     return berth_save_records(to, "archive", records, 3, 0, NULL, error);
 }
 
-static inline int save_by_job(const char *to, uint32_t flags, berth_error *error)
+int save_by_job(const char *to, uint32_t flags, berth_error *error)
 {
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = N_BYTES, .data = bytes}};
@@ -66,12 +35,12 @@ static inline int save_by_job(const char *to, uint32_t flags, berth_error *error
     return status;
 }
 
-static inline int save_records(const char *to, berth_error *error)
+int save_records(const char *to, berth_error *error)
 {
     return save_some(to, N_BYTES, error);
 }
 
-static inline int save_values(const char *to, berth_error *error)
+int save_values(const char *to, berth_error *error)
 {
     const int64_t shape[] = {40, 100}, stride[] = {1, 40};
     berth_tree *tree = berth_tree_new(error);
@@ -98,7 +67,7 @@ static inline int save_values(const char *to, berth_error *error)
     return status;
 }
 
-static inline int save(const scene *tried, const char *to, berth_error *error)
+int save(const scene *tried, const char *to, berth_error *error)
 {
     if (tried->values)
         return save_values(to, error);
@@ -108,7 +77,7 @@ static inline int save(const scene *tried, const char *to, berth_error *error)
 }
 
 /* In a large page, if there are any, so that direct writes take them from where they lie. */
-static inline uint8_t *aligned_bytes(void)
+static uint8_t *aligned_bytes(void)
 {
     uint8_t *sample = sample_bytes(N_LARGE_BYTES);
     void *aligned = NULL;
@@ -120,10 +89,9 @@ static inline uint8_t *aligned_bytes(void)
     return aligned;
 }
 
-static inline void scene_set_up(void)
+void begin_faults(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     link_path = test_path(folder, "link.pt");
     leftover_path = temporary_path(folder, "model.pt", 0);
     bytes = aligned_bytes();
@@ -132,47 +100,34 @@ static inline void scene_set_up(void)
     memset(n_points_of, 0, sizeof n_points_of);
 }
 
-static inline void scene_tear_down(void)
+void end_faults(void)
 {
     fault_clear();
-    free(path), free(link_path), free(leftover_path), free(bytes), free(expected);
-    expected = NULL;
-    test_folder_remove(folder);
-}
-
-/*
- * Tells how many points a line of the table got. tools/check adds these up. A test that silently
- * shrinks is a failed test.
- */
-static inline void check_points(unsigned line, unsigned n, unsigned least)
-{
-    printf("fault points W%u: %u\n", line, n);
-    fflush(stdout);
-    cr_assert_geq(n, least, "W%u: only %u fault points, not %u", line, n, least);
+    free(link_path), free(leftover_path), free(bytes);
+    end_scene();
 }
 
 /* In the long form tiles are smaller, so that there are more writes to fail. */
-static inline bool has_small_tiles(const scene *tried)
+static bool has_small_tiles(const scene *tried)
 {
-    return is_long() && !tried->large;
+    return test_is_long() && !tried->large;
 }
 
-static inline int scene_patch(const scene *tried, berth_error *error)
+static int scene_patch(const scene *tried, berth_error *error)
 {
     if (berth_config_patch(tried->options, error) < 0)
         return error->code;
     return has_small_tiles(tried) ? berth_config_patch("io.chunk_nbytes=1000", error) : 0;
 }
 
-static inline void scene_unpatch(const scene *tried)
+static void scene_unpatch(const scene *tried)
 {
     berth_config_unpatch(NULL);
     if (has_small_tiles(tried))
         berth_config_unpatch(NULL);
 }
 
-/* Makes the file that the scene's saves must give. False: not part of this build. */
-static inline bool scene_begin(const scene *tried)
+bool make_expected(const scene *tried)
 {
     berth_error error;
 
@@ -190,8 +145,7 @@ static inline bool scene_begin(const scene *tried)
     return true;
 }
 
-/* Whether saves that ask for it are written past the page cache here: not on tmpfs. */
-static inline bool direct_works(void)
+bool direct_writes_work(void)
 {
     berth_stats stats;
     berth_error error;
@@ -205,16 +159,7 @@ static inline bool direct_works(void)
     return strcmp(stats.method, "direct") == 0;
 }
 
-static inline bool holds(const void *what, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(path, &n);
-    bool same = n == nbytes && memcmp(file, what, n) == 0;
-    free(file);
-    return same;
-}
-
-static inline void prepare_folder(const scene *tried)
+void prepare_folder(const scene *tried)
 {
     (void)unlink(path);
     (void)unlink(leftover_path);
@@ -225,7 +170,7 @@ static inline void prepare_folder(const scene *tried)
 }
 
 /* Nothing but the link, the target if it is there, and the leftover if it could not be removed. */
-static inline void check_nothing_left(const scene *tried, bool with_target, const char *about)
+static void check_nothing_left(const scene *tried, bool with_target, const char *about)
 {
     bool leftover = access(leftover_path, F_OK) == 0;
 
@@ -234,27 +179,25 @@ static inline void check_nothing_left(const scene *tried, bool with_target, cons
                  "%s: something is left behind", about);
 }
 
-/* Every error begins with the path; but where there was no memory for it, too. */
-static inline bool names_path(const berth_error *error, const char *to)
+bool names_path(const berth_error *error, const char *to)
 {
     if (error->code == BERTH_E_MEMORY && strncmp(error->message, "out of memory", 13) == 0)
         return true;
     return strncmp(error->message, to, strlen(to)) == 0 && error->message[strlen(to)] == ':';
 }
 
-/* Old or new, never both, never neither; and never less than what was said. */
-static inline void check_outcome(const scene *tried, int status, const berth_error *error,
-                                 const char *about)
+void check_outcome(const scene *tried, int status, const berth_error *error, const char *about)
 {
     const char *to = tried->through_link ? link_path : path;
 
     cr_assert_eq(status, error->code, "%s", about);
     if (status == 0 || status == BERTH_E_NOT_DURABLE) {
-        cr_assert(holds(expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
         check_nothing_left(tried, true, about);
     } else {
         if (tried->replaces)
-            cr_assert(holds(OLD, strlen(OLD)), "%s: not the old file: %s", about, error->message);
+            cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+                      error->message);
         check_nothing_left(tried, tried->replaces, about);
     }
     if (status < 0)
@@ -264,25 +207,23 @@ static inline void check_outcome(const scene *tried, int status, const berth_err
                   error->message);
 }
 
-static inline void ignore_temporary(void *context, const berth_temporary *temporary)
+static void ignore_temporary(void *context, const berth_temporary *temporary)
 {
     (void)context, (void)temporary;
 }
 
-/* Removes what killed saves left, also where their owner is not known. */
-static inline void clean_folder(void)
+void clean_folder(void)
 {
     cr_assert_eq(berth_clean(folder, BERTH_CLEAN_REMOVE, 0, ignore_temporary, NULL, NULL), 0);
 }
 
-static inline size_t n_open_files(void)
+size_t n_open_files(void)
 {
     return test_folder_count("/proc/self/fd");
 }
 
-/* One save with the nth call of a row failing. False when the fault was not reached any more. */
-static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_errno,
-                             bool for_ever, int *status)
+bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_errno,
+               bool for_ever, int *status)
 {
     size_t n_open = n_open_files();
     berth_error error;
@@ -310,9 +251,7 @@ static inline bool try_fault(const scene *tried, enum fault_row row, unsigned nt
     return hit;
 }
 
-/* N = 1, 2, 3 … until the row is not called so often. Returns how many saves failed. */
-static inline unsigned try_row(const scene *tried, enum fault_row row, int system_errno,
-                               bool for_ever)
+unsigned try_row(const scene *tried, enum fault_row row, int system_errno, bool for_ever)
 {
     unsigned n_failed = 0;
     int status;
@@ -321,5 +260,3 @@ static inline unsigned try_row(const scene *tried, enum fault_row row, int syste
         n_failed += status < 0;
     return n_failed;
 }
-
-#endif

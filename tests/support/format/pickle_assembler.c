@@ -1,33 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Pickles for tests, assembled from words: names of opcodes with their arguments, 'text' for
- * BINUNICODE, a number for BININT, 0x… for raw bytes.
- *
- *     assemble(&pickle, "PROTO 2 EMPTY_LIST MARK 1 'two' APPENDS STOP");
- *     assemble(&pickle, "GLOBAL torch Size 1 2 TUPLE2 TUPLE1 REDUCE");
- *
- * `!` before a word tells where an error is expected: refuses("EMPTY_LIST !TUPLE STOP", …).
- */
-#ifndef TESTS_PICKLE_ASSEMBLER_H
-#define TESTS_PICKLE_ASSEMBLER_H
+#include "tests/support/format/pickle_assembler.h"
 
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "config/error.h"
-#include "format/pickle/pickle_machine.h"
-#include "tests/support/support.h"
-
-struct pickle {
-    uint8_t *bytes; /* of the C library: not counted by a watch over Berth's memory */
-    size_t nbytes;
-    size_t capacity;
-    size_t marked; /* where the word with `!` begins */
-};
-
-static inline void put(struct pickle *pickle, const void *bytes, size_t nbytes)
+void put(struct pickle *pickle, const void *bytes, size_t nbytes)
 {
     if (pickle->nbytes + nbytes > pickle->capacity) {
         pickle->capacity = (pickle->nbytes + nbytes) * 2;
@@ -40,13 +14,13 @@ static inline void put(struct pickle *pickle, const void *bytes, size_t nbytes)
     pickle->nbytes += nbytes;
 }
 
-static inline void put_little(struct pickle *pickle, uint64_t number, size_t nbytes)
+void put_little(struct pickle *pickle, uint64_t number, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++)
         put(pickle, &(uint8_t){(uint8_t)(number >> (8 * i))}, 1);
 }
 
-static inline void put_text(struct pickle *pickle, const void *text, size_t nbytes)
+void put_text(struct pickle *pickle, const void *text, size_t nbytes)
 {
     put(pickle, "X", 1);
     put_little(pickle, nbytes, 4);
@@ -54,7 +28,7 @@ static inline void put_text(struct pickle *pickle, const void *text, size_t nbyt
 }
 
 /* The next word of *source, and moves behind it; 'text' is one word. False: none. */
-static inline bool next_word(const char **source, const char **word, size_t *nbytes)
+static bool next_word(const char **source, const char **word, size_t *nbytes)
 {
     const char *start = *source + strspn(*source, " \n");
     if (!*start)
@@ -66,7 +40,7 @@ static inline bool next_word(const char **source, const char **word, size_t *nby
     return true;
 }
 
-static inline void put_hex(struct pickle *pickle, const char *word, size_t nbytes)
+static void put_hex(struct pickle *pickle, const char *word, size_t nbytes)
 {
     for (size_t i = 2; i + 1 < nbytes; i += 2) {
         char digits[3] = {word[i], word[i + 1], 0};
@@ -74,7 +48,7 @@ static inline void put_hex(struct pickle *pickle, const char *word, size_t nbyte
     }
 }
 
-static inline void put_argument(struct pickle *pickle, const char **source, bth_form form)
+static void put_argument(struct pickle *pickle, const char **source, bth_form form)
 {
     static const size_t number_nbytes[] = {0, 1, 2, 4, 4};
     const char *word;
@@ -105,8 +79,7 @@ static inline void put_argument(struct pickle *pickle, const char **source, bth_
     }
 }
 
-static inline void put_word(struct pickle *pickle, const char **source, const char *word,
-                            size_t nbytes)
+static void put_word(struct pickle *pickle, const char **source, const char *word, size_t nbytes)
 {
     if (*word == '!') {
         pickle->marked = pickle->nbytes;
@@ -138,7 +111,7 @@ static inline void put_word(struct pickle *pickle, const char **source, const ch
     test_give_up("no such opcode: %.*s", (int)nbytes, word);
 }
 
-static inline void assemble(struct pickle *pickle, const char *source)
+void assemble(struct pickle *pickle, const char *source)
 {
     const char *word;
     size_t nbytes;
@@ -146,8 +119,7 @@ static inline void assemble(struct pickle *pickle, const char *source)
         put_word(pickle, &source, word, nbytes);
 }
 
-/* The same words n times. */
-static inline void assemble_times(struct pickle *pickle, const char *source, size_t n)
+void assemble_times(struct pickle *pickle, const char *source, size_t n)
 {
     struct pickle once = {0};
     assemble(&once, source);
@@ -156,16 +128,7 @@ static inline void assemble_times(struct pickle *pickle, const char *source, siz
     free(once.bytes);
 }
 
-/* ---- reading what was assembled ---- */
-
-struct reading {
-    berth_tree *tree;
-    berth_value *root;
-    berth_error error;
-    int code;
-};
-
-static inline struct reading read_by(const struct pickle *pickle, bth_pickle_rules rules)
+struct reading read_by(const struct pickle *pickle, bth_pickle_rules rules)
 {
     struct reading reading = {.tree = berth_tree_new(NULL)};
     uint8_t *exact = malloc(pickle->nbytes); /* a sanitizer sees a byte read behind it */
@@ -180,8 +143,7 @@ static inline struct reading read_by(const struct pickle *pickle, bth_pickle_rul
     return reading;
 }
 
-/* Reads the words; free_reading afterwards. */
-static inline struct reading read_words_by(const char *source, bth_pickle_rules rules)
+struct reading read_words_by(const char *source, bth_pickle_rules rules)
 {
     struct pickle pickle = {0};
     assemble(&pickle, source);
@@ -190,16 +152,12 @@ static inline struct reading read_words_by(const char *source, bth_pickle_rules 
     return reading;
 }
 
-static inline void free_reading(struct reading *reading)
+void free_reading(struct reading *reading)
 {
     berth_tree_free(reading->tree);
 }
 
-#define NO_RULES ((bth_pickle_rules){0})
-
-/* Fails the test unless the words are refused at their `!` with exactly this code and sentence. */
-static inline void refuses_by(bth_pickle_rules rules, const char *source, int code,
-                              const char *sentence)
+void refuses_by(bth_pickle_rules rules, const char *source, int code, const char *sentence)
 {
     struct pickle pickle = {0};
     char message[640];
@@ -213,36 +171,7 @@ static inline void refuses_by(bth_pickle_rules rules, const char *source, int co
     free(pickle.bytes);
 }
 
-static inline void refuses(const char *source, int code, const char *sentence)
+void refuses(const char *source, int code, const char *sentence)
 {
     refuses_by(NO_RULES, source, code, sentence);
 }
-
-/* Declares `name`, read from words that must be accepted. */
-#define ACCEPTS_BY(name, rules, source)                                                            \
-    struct reading name = read_words_by(source, rules);                                            \
-    cr_assert_eq(name.code, 0, "%s", name.error.message)
-#define ACCEPTS(name, source) ACCEPTS_BY(name, NO_RULES, source)
-
-#define INERT ((bth_pickle_rules){.inert = true})
-#define STREAM ((bth_pickle_rules){.stream = true})
-
-/* ---- words that many tests use ---- */
-
-/* Words that leave a storage on the stack: its class, key, and numel. */
-#define STORAGE(class, key, numel)                                                                 \
-    " MARK 'storage' GLOBAL " class " '" key "' 'cpu' " numel " TUPLE !BINPERSID "
-#define FLOATS STORAGE("torch FloatStorage", "0", "6")
-#define NO_HOOKS " GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE "
-#define V2 " GLOBAL torch._utils _rebuild_tensor_v2 MARK "
-/* A float tensor of shape (2, 3). */
-#define TENSOR V2 FLOATS "0 2 3 TUPLE2 3 1 TUPLE2 NEWFALSE" NO_HOOKS "TUPLE REDUCE "
-/* One of n int64 items, in storage `key`. */
-#define LONGS(key, n)                                                                              \
-    V2 STORAGE("torch LongStorage", key, n) "0 " n " TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS            \
-                                            "TUPLE REDUCE "
-#define DOUBLES(key, n)                                                                            \
-    V2 STORAGE("torch DoubleStorage", key, n) "0 " n " TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS          \
-                                              "TUPLE REDUCE "
-
-#endif

@@ -1,29 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A checkpoint of many tensors in a file, and prefetches of it. */
-#ifndef TESTS_LOAD_PREFETCH_SCENE_H
-#define TESTS_LOAD_PREFETCH_SCENE_H
+#include "tests/support/load/prefetch_scene.h"
 
-#include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+berth_prefetch *prefetch;
+berth_prefetch_stats stats;
 
-#include "berth.h"
-#include "io/cached.h"
-#include "io/syscalls.h"
-#include "tests/support/support.h"
-
-#define N_TENSORS 24
-#define TENSOR_NBYTES ((int64_t)1 << 18)
-
-static char *folder, *path;
-static berth_checkpoint *checkpoint;
-static berth_prefetch *prefetch;
-static berth_prefetch_stats stats;
-static berth_error error;
-
-static inline void make_file(void)
+void begin_prefetches(void)
 {
     static const int64_t shape[] = {TENSOR_NBYTES / 4};
     uint32_t *elements = malloc(TENSOR_NBYTES);
@@ -31,8 +12,7 @@ static inline void make_file(void)
     berth_value *root = berth_make_dict(tree);
     char name[16];
 
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     for (size_t i = 0; i < TENSOR_NBYTES / 4; i++)
         elements[i] = (uint32_t)i;
     for (int i = 0; i < N_TENSORS; i++) {
@@ -45,17 +25,15 @@ static inline void make_file(void)
     free(elements);
 }
 
-static inline void tear_down(void)
+void end_prefetches(void)
 {
     bth_system_restore();
     berth_prefetch_free(prefetch);
-    berth_close(checkpoint);
-    free(path);
-    test_folder_remove(folder);
+    close_opened();
+    end_scene();
 }
 
-/* The file leaves memory, or the test is skipped: not every file system lets it. */
-static inline void evict(void)
+void evict_file(void)
 {
     uint64_t nbytes = 1, all = (uint64_t)N_TENSORS * TENSOR_NBYTES;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -72,8 +50,7 @@ static inline void evict(void)
         cr_skip_test("this file stays in memory");
 }
 
-/* How many bytes of the file are in memory. */
-static inline uint64_t cached(uint64_t offset, uint64_t nbytes)
+uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
 {
     uint64_t n = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -83,7 +60,7 @@ static inline uint64_t cached(uint64_t offset, uint64_t nbytes)
     return n;
 }
 
-static inline berth_config *configured(const char *options)
+berth_config *prefetch_config(const char *options)
 {
     berth_config *config = berth_config_new(NULL);
 
@@ -92,10 +69,9 @@ static inline berth_config *configured(const char *options)
     return config;
 }
 
-/* load.head_nbytes: no more of the file comes into memory than must. */
-static inline int try_to_open(const char *options)
+int try_to_open(const char *options)
 {
-    berth_config *config = configured("load.head_nbytes=16384 load.check=none");
+    berth_config *config = prefetch_config("load.head_nbytes=16384 load.check=none");
     berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
@@ -104,15 +80,15 @@ static inline int try_to_open(const char *options)
     return result;
 }
 
-static inline void open_file(const char *options)
+void open_file(const char *options)
 {
     cr_assert_eq(try_to_open(options), 0, "%s", error.message);
 }
 
-static inline int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
-                               berth_prefetch **begun)
+int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
+                 berth_prefetch **begun)
 {
-    berth_config *config = configured(options);
+    berth_config *config = prefetch_config(options);
     berth_params call = {.config = config};
     int result = berth_prefetch_begin(checkpoint, what, flags, &call, begun, &error);
 
@@ -120,30 +96,20 @@ static inline int try_to_begin(const berth_selection *what, uint32_t flags, cons
     return result;
 }
 
-static inline void begin(const char *options)
+void begin_prefetch(const char *options)
 {
     cr_assert_eq(try_to_begin(NULL, 0, options, &prefetch), 0, "%s", error.message);
 }
 
-static inline const berth_tensor *tensor_at(int i)
+void advance_through_all(void)
 {
-    char name[16];
-
-    (void)snprintf(name, sizeof name, "t%d", i);
-    return berth_find_tensor(checkpoint, name);
-}
-
-/* The consumer goes through all tensors. */
-static inline void sweep(void)
-{
-    for (int i = 0; i < N_TENSORS; i++)
+    for (size_t i = 0; i < N_TENSORS; i++)
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0, "%s",
                      error.message);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
 
-/* What is brought without a consumer, and no more. */
-static inline void wait_until_idle(void)
+void wait_until_idle(void)
 {
     uint64_t n_requests = UINT64_MAX;
 
@@ -156,10 +122,8 @@ static inline void wait_until_idle(void)
     }
 }
 
-static inline void wait_for_all(void)
+void wait_for_all(void)
 {
     cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
-
-#endif

@@ -1,47 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What tests of saves from devices share: storages on two simulated devices and in main memory, and
- * the file that they must become.
- */
-#ifndef TESTS_SAVE_DEVICE_SCENE_H
-#define TESTS_SAVE_DEVICE_SCENE_H
+#include "tests/support/save/device_storages.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+const char *scene_devices[3] = {"simulated:0", "simulated:1", "cpu"};
+const struct scene_part scene_parts[SCENE_N] = {{1, 0}, {70000, 0}, {300, 2}, {33333, 1},
+                                                {0, 1}, {20000, 2}, {5, 1}};
 
-#include "tests/simulated/simulated.h"
-#include "tests/support/support.h"
-
-enum { SCENE_N = 7 };
-
-/* Simulated, or a real one, or twice the same, before scene_begin. */
-static const char *scene_devices[] = {"simulated:0", "simulated:1", "cpu"};
-
-/* Elements of float32, and on which of these they lie. */
-static const struct {
-    size_t n, device;
-} scene_parts[SCENE_N] = {{1, 0}, {70000, 0}, {300, 2}, {33333, 1}, {0, 1}, {20000, 2}, {5, 1}};
-
-typedef struct device_scene {
-    float *host[SCENE_N];
-    uintptr_t address[SCENE_N];
-    bth_device_handle *device[SCENE_N]; /* NULL: the host */
-    berth_tree *tree;
-    berth_value *state; /* from the devices */
-    uint8_t *expected;  /* saved from the host, with the same locations */
-    size_t expected_nbytes;
-} device_scene;
-
-static inline void scene_must(int status, const berth_error *error)
+static void scene_must(int status, const berth_error *error)
 {
     if (status < 0)
         test_give_up("%s", error->message);
 }
 
-/* Copies, and waits. */
-static inline void scene_put(bth_device_handle *device, uintptr_t to, const void *bytes,
-                             size_t nbytes)
+void scene_put(bth_device_handle *device, uintptr_t to, const void *bytes, size_t nbytes)
 {
     bth_device_stream stream;
     berth_error error;
@@ -53,17 +23,17 @@ static inline void scene_put(bth_device_handle *device, uintptr_t to, const void
     bth_device_stream_close(&stream);
 }
 
-static inline size_t scene_nbytes(size_t i)
+size_t scene_nbytes(size_t i)
 {
     return scene_parts[i].n * sizeof(float);
 }
 
-static inline const char *scene_location(size_t i)
+static const char *scene_location(size_t i)
 {
     return scene_devices[scene_parts[i].device];
 }
 
-static inline void scene_fill(device_scene *scene, size_t i)
+static void scene_fill(device_scene *scene, size_t i)
 {
     berth_error error;
 
@@ -79,9 +49,7 @@ static inline void scene_fill(device_scene *scene, size_t i)
     scene_put(scene->device[i], scene->address[i], scene->host[i], scene_nbytes(i));
 }
 
-/* A state_dict over the devices' memory, or over the host's with the same locations. */
-static inline berth_value *scene_value(const device_scene *scene, berth_tree *tree, bool on_devices,
-                                       void *ready)
+berth_value *scene_value(const device_scene *scene, berth_tree *tree, bool on_devices, void *ready)
 {
     berth_value *state = berth_make_ordered_dict(tree);
 
@@ -102,8 +70,7 @@ static inline berth_value *scene_value(const device_scene *scene, berth_tree *tr
     return state;
 }
 
-/* What the host's bytes become, under the configuration in force. */
-static inline void scene_expect(device_scene *scene)
+void scene_expect(device_scene *scene)
 {
     berth_error error;
     void *bytes;
@@ -117,7 +84,7 @@ static inline void scene_expect(device_scene *scene)
     berth_tree_free(tree);
 }
 
-static inline void scene_begin(device_scene *scene)
+void scene_begin(device_scene *scene)
 {
     berth_error error;
 
@@ -130,8 +97,7 @@ static inline void scene_begin(device_scene *scene)
     scene_expect(scene);
 }
 
-/* Frees the devices' memory. */
-static inline void scene_release(device_scene *scene)
+void scene_release(device_scene *scene)
 {
     for (size_t i = 0; i < SCENE_N; i++) {
         if (scene->device[i])
@@ -140,7 +106,7 @@ static inline void scene_release(device_scene *scene)
     }
 }
 
-static inline void scene_end(device_scene *scene)
+void scene_end(device_scene *scene)
 {
     scene_release(scene);
     berth_tree_free(scene->tree);
@@ -148,5 +114,3 @@ static inline void scene_end(device_scene *scene)
     for (size_t i = 0; i < SCENE_N; i++)
         free(scene->host[i]);
 }
-
-#endif

@@ -1,75 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Checkpoints built record by record, by the layout or with one lie in it; opened from memory with
- * named options; and a text of all values, to compare readings.
- */
-#ifndef TESTS_LOAD_BUILDER_H
-#define TESTS_LOAD_BUILDER_H
+#include "tests/support/load/archive.h"
 
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "berth.h"
-#include "format/checksum.h"
-#include "format/layout.h"
-#include "format/pickle/pickle.h"
-#include "format/zip/zip_write.h"
-
-#define MAX_RECORDS 24
-#define N_SAMPLE_STORAGES 3
-
-struct record {
-    const char *name;
-    const void *bytes;
-    uint64_t nbytes;
-};
-
-/* What is wrong about one record; zeros: nothing. */
-struct lie {
-    const char *record;
-    uint64_t gap;            /* bytes of nothing before its header */
-    uint32_t more_padding;   /* bytes between its header and its data, beyond the layout's */
-    int64_t directory_shift; /* its directory entry's header offset is wrong by this */
-    uint64_t descriptor_lie; /* the descriptor's sizes are larger by this */
-    uint32_t descriptor_crc; /* xor */
-    uint64_t directory_lie;  /* the directory's sizes are larger by this */
-    bool unlisted;           /* not in the directory */
-};
-
-struct archive {
-    struct record records[MAX_RECORDS];
-    size_t n;
-    bth_pickled pickled;
-    berth_tree *tree;
-};
-
-/* The sample is of this machine's own order. */
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#define NATIVE_BYTEORDER "big"
-#define OTHER_BYTEORDER "little"
-#else
-#define NATIVE_BYTEORDER "little"
-#define OTHER_BYTEORDER "big"
-#endif
-
-static const float sample_weight[6] = {0, 1, 2, 3, 4, 5};
-static const int64_t sample_bias[3] = {-1, 0, 1};
-static const uint16_t sample_words[2] = {1, 65535};
-
-static inline void add_record(struct archive *archive, const char *name, const void *bytes,
-                              uint64_t nbytes)
+void add_record(struct archive *archive, const char *name, const void *bytes, uint64_t nbytes)
 {
     archive->records[archive->n++] = (struct record){name, bytes, nbytes};
 }
 
-static inline void add_text(struct archive *archive, const char *name, const char *text)
+void add_text(struct archive *archive, const char *name, const char *text)
 {
     add_record(archive, name, text, strlen(text));
 }
 
-static inline struct record *find_record(struct archive *archive, const char *name)
+struct record *find_record(struct archive *archive, const char *name)
 {
     for (size_t i = 0; i < archive->n; i++)
         if (strcmp(archive->records[i].name, name) == 0)
@@ -78,7 +20,7 @@ static inline struct record *find_record(struct archive *archive, const char *na
     return NULL;
 }
 
-static inline void remove_record(struct archive *archive, const char *name)
+void remove_record(struct archive *archive, const char *name)
 {
     struct record *record = find_record(archive, name);
 
@@ -86,7 +28,7 @@ static inline void remove_record(struct archive *archive, const char *name)
     memmove(record, record + 1, (size_t)(archive->records + archive->n - record) * sizeof *record);
 }
 
-static inline void swap_records(struct archive *archive, const char *a, const char *b)
+void swap_records(struct archive *archive, const char *a, const char *b)
 {
     struct record *first = find_record(archive, a), *second = find_record(archive, b);
     struct record kept = *first;
@@ -95,7 +37,7 @@ static inline void swap_records(struct archive *archive, const char *a, const ch
     *second = kept;
 }
 
-static inline berth_tree *sample_tree(berth_value **root)
+berth_tree *sample_tree(berth_value **root)
 {
     static const int64_t weight_shape[] = {2, 3}, bias_shape[] = {3}, words_shape[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
@@ -121,8 +63,7 @@ static inline berth_tree *sample_tree(berth_value **root)
     return tree;
 }
 
-/* All records that PyTorch writes for the sample, in its order. */
-static inline struct archive sample(void)
+struct archive sample(void)
 {
     static const char *const keys[] = {"data/0", "data/1", "data/2"};
     struct archive archive = {0};
@@ -143,15 +84,15 @@ static inline struct archive sample(void)
     return archive;
 }
 
-static inline void free_archive(struct archive *archive)
+void free_archive(struct archive *archive)
 {
     bth_pickled_free(&archive->pickled);
     berth_tree_free(archive->tree);
 }
 
 /* Places one record behind `cursor`, as the layout says, or as the lie does. */
-static inline bth_place place_record(const struct record *record, const struct lie *lie,
-                                     uint64_t cursor, uint32_t alignment)
+static bth_place place_record(const struct record *record, const struct lie *lie, uint64_t cursor,
+                              uint32_t alignment)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     uint64_t at = cursor + (lies ? lie->gap : 0);
@@ -168,18 +109,18 @@ static inline bth_place place_record(const struct record *record, const struct l
     return place;
 }
 
-static inline uint32_t crc_of(const struct record *record, bool with_crc)
+static uint32_t crc_of(const struct record *record, bool with_crc)
 {
     return with_crc ? bth_crc32(0, record->bytes, record->nbytes) : 0;
 }
 
-static inline void full_name(char name[64], const struct record *record)
+static void full_name(char name[64], const struct record *record)
 {
     (void)snprintf(name, 64, "sample/%s", record->name);
 }
 
-static inline void write_record(const struct record *record, const struct lie *lie, bth_place place,
-                                bool with_crc, uint8_t *file)
+static void write_record(const struct record *record, const struct lie *lie, bth_place place,
+                         bool with_crc, uint8_t *file)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     uint32_t crc32 = crc_of(record, with_crc) ^ (lies ? lie->descriptor_crc : 0);
@@ -197,8 +138,8 @@ static inline void write_record(const struct record *record, const struct lie *l
 }
 
 /* Writes a record's directory entry; returns its bytes. */
-static inline uint64_t write_entry(const struct record *record, const struct lie *lie,
-                                   bth_place place, bool with_crc, uint8_t *out)
+static uint64_t write_entry(const struct record *record, const struct lie *lie, bth_place place,
+                            bool with_crc, uint8_t *out)
 {
     bool lies = lie && strcmp(lie->record, record->name) == 0;
     char name[64];
@@ -214,9 +155,8 @@ static inline uint64_t write_entry(const struct record *record, const struct lie
     return bth_layout_central_nbytes(&place);
 }
 
-/* The whole file, by malloc. */
-static inline uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
-                             const struct lie *lie, size_t *nbytes)
+uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
+               const struct lie *lie, size_t *nbytes)
 {
     bth_place places[MAX_RECORDS];
     uint64_t cursor = 0, n_listed = archive->n - (lie && lie->unlisted);
@@ -238,8 +178,7 @@ static inline uint8_t *build(const struct archive *archive, uint32_t alignment, 
     return file;
 }
 
-/* A record's entry in the directory of a built file. */
-static inline uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *record)
+uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *record)
 {
     char name[64];
 
@@ -252,8 +191,7 @@ static inline uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *reco
     return NULL;
 }
 
-/* The sample without lies. */
-static inline uint8_t *build_sample(bool with_crc, size_t *nbytes)
+uint8_t *build_sample(bool with_crc, size_t *nbytes)
 {
     struct archive archive = sample();
     uint8_t *file = build(&archive, 64, with_crc, NULL, nbytes);
@@ -262,11 +200,8 @@ static inline uint8_t *build_sample(bool with_crc, size_t *nbytes)
     return file;
 }
 
-/* ---- opening ---- */
-
-/* Opens bytes with these options alone ("load.check=none …"), whatever the environment says. */
-static inline int open_with(const void *bytes, size_t nbytes, const char *options,
-                            berth_stats *stats, berth_checkpoint **checkpoint, berth_error *error)
+int open_with(const void *bytes, size_t nbytes, const char *options, berth_stats *stats,
+              berth_checkpoint **checkpoint, berth_error *error)
 {
     berth_config *config = berth_config_new(NULL);
     berth_params call = {.config = config, .stats = stats};
@@ -278,8 +213,7 @@ static inline int open_with(const void *bytes, size_t nbytes, const char *option
     return result;
 }
 
-/* The text of all values of a dict of tensors and ints: what a reader can see of them. */
-static inline char *describe(berth_checkpoint *checkpoint)
+char *describe(berth_checkpoint *checkpoint)
 {
     const berth_value *root = berth_root(checkpoint);
     char *text = NULL;
@@ -315,7 +249,7 @@ static inline char *describe(berth_checkpoint *checkpoint)
     return text;
 }
 
-static const char sample_text[] =
+const char sample_text[] =
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     "weight: float32 2 3 00000000 3f800000 40000000 40400000 40800000 40a00000\n"
     "bias: int64 3 ffffffff ffffffff 00000000 00000000 00000000 00000001\n"
@@ -328,8 +262,7 @@ static const char sample_text[] =
     "epoch: 3\n";
 #endif
 
-/* The file opens with these options, and gives the sample's values. */
-static inline void expect_sample(const void *bytes, size_t nbytes, const char *options)
+void expect_sample(const void *bytes, size_t nbytes, const char *options)
 {
     berth_checkpoint *checkpoint;
     berth_error error;
@@ -342,9 +275,8 @@ static inline void expect_sample(const void *bytes, size_t nbytes, const char *o
     berth_close(checkpoint);
 }
 
-/* Opening fails with this code and sentence. */
-static inline void expect_failure(const void *bytes, size_t nbytes, const char *options, int code,
-                                  const char *message)
+void expect_failure(const void *bytes, size_t nbytes, const char *options, int code,
+                    const char *message)
 {
     berth_checkpoint *checkpoint;
     berth_error error;
@@ -360,9 +292,7 @@ static inline void expect_failure(const void *bytes, size_t nbytes, const char *
     cr_expect_str_eq(error.message, message, "%s: %s", options, error.message);
 }
 
-/* The elements of a tensor of n floats, at most 64. */
-static inline void expect_floats(berth_checkpoint *checkpoint, const char *name,
-                                 const float *expected, int64_t n)
+void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected, int64_t n)
 {
     const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
     float elements[64];
@@ -374,5 +304,3 @@ static inline void expect_floats(berth_checkpoint *checkpoint, const char *name,
                  error.message);
     cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
 }
-
-#endif

@@ -1,69 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * A disk that loses its power (W5), in memory. What saving does to a folder is recorded through the
- * system-call table. A power cut at a moment then leaves: of each file what was synced, and any
- * subset of the blocks written and of the sizes set since; of the folder what it was at its last
- * sync, and any subset of the names made, renamed and removed since. Weaker than any file system
- * that is in use.
- */
-#ifndef TESTS_FAULTS_POWER_H
-#define TESTS_FAULTS_POWER_H
+#include "tests/support/faults/power.h"
 
-#include "tests/faults/scene.h"
-
-enum power_kind {
-    POWER_WRITE,
-    POWER_GROW, /* to at least `offset` bytes */
-    POWER_CUT,  /* to `offset` bytes */
-    POWER_SYNC,
-    POWER_CREATE,
-    POWER_RENAME,
-    POWER_UNLINK,
-    POWER_SYNC_FOLDER,
-    POWER_BEGUN, /* from now on, version `offset` may be found */
-    POWER_TOLD   /* from now on, none before version `offset` may be found */
-};
-
-typedef struct power_event {
-    enum power_kind kind;
-    int file;
-    uint64_t offset;
-    uint64_t nbytes;
-    uint8_t *bytes;
-    char name[64], to[64];
-} power_event;
-
-enum { POWER_MOST_FILES = 64, POWER_MOST_NAMES = 16, POWER_MOST_VERSIONS = 4 };
-
-typedef struct power_folder {
-    struct {
-        char name[64]; /* "": free */
-        int file;
-    } entries[POWER_MOST_NAMES];
-} power_folder;
-
-static struct {
-    pthread_mutex_t lock;
-    power_event *events;
-    size_t n_events;
-    struct {
-        dev_t device;
-        ino_t number;
-        uint8_t *bytes; /* what it had, durably, when recording began */
-        uint64_t nbytes;
-    } files[POWER_MOST_FILES];
-    int n_files;
-    power_folder before, now;
-    struct {
-        uint8_t *bytes; /* NULL: no file at all */
-        size_t nbytes;
-    } versions[POWER_MOST_VERSIONS];
-    bool forget[POWER_TOLD + 1]; /* kinds that are not recorded: a save that does not do this */
-} power = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
+struct power power = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static bth_system_table beneath;
-
-/* ---- folders ---- */
 
 static int power_find(const power_folder *in, const char *name)
 {
@@ -73,7 +12,7 @@ static int power_find(const power_folder *in, const char *name)
     return -1;
 }
 
-static int power_file_named(const power_folder *in, const char *name)
+int power_file_named(const power_folder *in, const char *name)
 {
     int i = power_find(in, name);
 
@@ -110,8 +49,6 @@ static void power_apply(power_folder *in, const power_event *event)
         power_unname(in, event->name);
 }
 
-/* ---- recording ---- */
-
 static int power_add_file(int fd)
 {
     struct stat status;
@@ -136,8 +73,7 @@ static int power_file_of(int fd)
     return -1;
 }
 
-/* With the lock held. */
-static power_event *power_note(enum power_kind kind, int file)
+power_event *power_note(enum power_kind kind, int file)
 {
     static power_event nowhere;
 
@@ -289,15 +225,13 @@ static void power_add_old(const char *name, const char *at)
     close(fd);
 }
 
-/* A version that the path may come to hold: what the file there has, or nothing. */
-static void power_add_version(unsigned version)
+void power_add_version(unsigned version)
 {
     if (access(path, F_OK) == 0)
         power.versions[version].bytes = test_read_file(path, &power.versions[version].nbytes);
 }
 
-/* Over the stand-ins of fault_set. */
-static void power_begin(void)
+void power_begin(void)
 {
     power_add_old("model.pt", path);
     power_add_old(strrchr(leftover_path, '/') + 1, leftover_path);
@@ -315,7 +249,7 @@ static void power_begin(void)
     bth_system.unlinkat = power_unlinkat;
 }
 
-static void power_end(void)
+void power_end(void)
 {
     fault_clear();
     for (size_t i = 0; i < power.n_events; i++)
@@ -332,18 +266,6 @@ static void power_end(void)
     memset(power.versions, 0, sizeof power.versions);
     memset(&power.before, 0, sizeof power.before);
 }
-
-/* ---- what a power cut leaves of a file ---- */
-
-enum power_choice { KEEP_ALL, KEEP_NONE, KEEP_ONE, LOSE_ONE, KEEP_SOME, KEEP_SOME_SECTORS };
-
-/* Which of the blocks that were not synced reached the disk. */
-typedef struct power_fate {
-    enum power_choice choice;
-    size_t which;
-    uint32_t random;
-    size_t n_blocks; /* counted on the way */
-} power_fate;
 
 static bool power_survives(power_fate *fate)
 {
@@ -363,11 +285,6 @@ static bool power_survives(power_fate *fate)
         return fate->random >> 31;
     }
 }
-
-typedef struct power_content {
-    uint8_t *bytes;
-    size_t nbytes, room;
-} power_content;
 
 static void power_resize(power_content *content, uint64_t nbytes)
 {
@@ -401,8 +318,7 @@ static void power_write(power_content *content, const power_event *event, bool s
     }
 }
 
-/* The file after a power cut before event `moment`. */
-static void power_content_of(int file, size_t moment, power_fate *fate, power_content *content)
+void power_content_of(int file, size_t moment, power_fate *fate, power_content *content)
 {
     size_t n_synced = 0;
 
@@ -426,13 +342,7 @@ static void power_content_of(int file, size_t moment, power_fate *fate, power_co
     }
 }
 
-/* ---- what a power cut leaves of the folder ---- */
-
-/*
- * Fills in one folder that a power cut before event `moment` can leave; `subset`: a bit for each
- * change since the last sync, whether it survives. Returns how many such changes there are.
- */
-static unsigned power_folder_of(size_t moment, uint64_t subset, power_folder *left)
+unsigned power_folder_of(size_t moment, uint64_t subset, power_folder *left)
 {
     size_t n_synced = 0;
     unsigned n = 0;
@@ -450,5 +360,3 @@ static unsigned power_folder_of(size_t moment, uint64_t subset, power_folder *le
     }
     return n;
 }
-
-#endif

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Faults by the table of system calls: the nth call of one row fails, or moves fewer bytes than
- * asked for, once or from then on. Every row has a stand-in here. What the rows that matter for
- * durability did is kept as a trace of letters.
- */
-#ifndef TESTS_FAULTS_INJECT_H
-#define TESTS_FAULTS_INJECT_H
-
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdlib.h>
+#include "tests/support/faults/inject.h"
+#include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
-
-#include "io/syscalls.h"
 
 /* The rows whose failure is -1 and errno: name, parameters, arguments. */
 #define FAULT_ROWS(X)                                                                              \
@@ -93,35 +83,16 @@
       (fd, buffer, nbytes, offset))                                                                \
     X(write, (int fd, const void *buffer, size_t nbytes), (fd, buffer, nbytes))
 
-enum fault_row {
-#define BTH_SYSCALL(result, name, parameters, function) FAULT_##name,
-#include "io/syscalls.def"
-#undef BTH_SYSCALL
-    FAULT_N_ROWS
-};
-
-static const char *const fault_row_names[FAULT_N_ROWS] = {
+const char *const fault_row_names[FAULT_N_ROWS] = {
 #define BTH_SYSCALL(result, name, parameters, function) [FAULT_##name] = #name,
 #include "io/syscalls.def"
 #undef BTH_SYSCALL
 };
 
-/* In the place of an errno: the call moves half of its bytes. */
-#define FAULT_SHORT 100000
-
-static struct {
-    enum fault_row row;
-    unsigned nth; /* 0: none */
-    int system_errno;
-    bool for_ever;
-    atomic_uint n_hits;
-    atomic_uint n_calls[FAULT_N_ROWS];
-    void (*before)(void); /* instead of a failure: done before the call, which is then made */
-} fault;
-
-/* Calls in their order, a letter each: w(rite) t(runcate) s(ync) d(atasync) r(ename) u(nlink). */
-static char fault_trace[4096];
+struct fault fault;
+char fault_trace[4096];
 static atomic_size_t fault_trace_nbytes;
+static bth_system_table real; /* what stand-ins call */
 
 static void fault_note(char letter)
 {
@@ -149,8 +120,6 @@ static bool fault_is_due(enum fault_row row)
         fault.before();
     return !fault.before;
 }
-
-static bth_system_table real;
 
 /* A close that fails has closed. */
 #define FAULT_ROW(result, name, parameters, arguments)                                             \
@@ -231,15 +200,7 @@ static int pretend_to_write_back(int fd, off_t offset, off_t nbytes, unsigned fl
     return 0;
 }
 
-static inline bool is_long(void)
-{
-    const char *asked = getenv("BERTH_LONG");
-
-    return asked && *asked && strcmp(asked, "0") != 0;
-}
-
-/* Puts the stand-ins in; nth 0: no fault, only counts and the trace. */
-static inline void fault_set(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
+void fault_set(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
 {
     bth_system_restore();
     real = bth_system;
@@ -268,23 +229,27 @@ static inline void fault_set(enum fault_row row, unsigned nth, int system_errno,
     bth_system.dlsym = fault_dlsym;
 }
 
-static inline void fault_clear(void)
+void fault_clear(void)
 {
     bth_system_restore();
 }
 
-/* The first row that has no stand-in above; NULL: every row has one. After fault_set. */
-static inline const char *fault_row_without(void)
+const char *fault_row_without(void)
 {
     void (*now[FAULT_N_ROWS])(void), (*before[FAULT_N_ROWS])(void);
 
     _Static_assert(sizeof now == sizeof bth_system, "the table is nothing but functions");
     memcpy(now, &bth_system, sizeof now);
-    memcpy(before, &real, sizeof before); /* what stand-ins call */
+    memcpy(before, &real, sizeof before);
     for (size_t i = 0; i < FAULT_N_ROWS; i++)
         if (now[i] == before[i])
             return fault_row_names[i];
     return NULL;
 }
 
-#endif
+void check_points(unsigned line, unsigned n, unsigned least)
+{
+    printf("fault points W%u: %u\n", line, n);
+    fflush(stdout);
+    cr_assert_geq(n, least, "W%u: only %u fault points, not %u", line, n, least);
+}
