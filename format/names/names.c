@@ -5,7 +5,7 @@
  * with the steps, so that no text is made before it is asked for.
  */
 #include "format/names/names_inner.h"
-#include "format/values/hash.h"
+#include "format/hash.h"
 
 #include "config/error.h"
 #include "config/memory.h"

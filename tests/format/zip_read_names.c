@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z8: names, the top folder, duplicates, and finding by name. */
-#include "format/values/hash.h"
+#include "format/hash.h"
 #include "tests/format/zip_expect.h"
 
 /* An archive of data.pkl and of one record of this name, at byte 41; its central entry at 140. */
