@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A hash of bytes by a secret seed: who makes a file cannot choose what collides. */
-#ifndef BTH_FORMAT_VALUES_HASH_H
-#define BTH_FORMAT_VALUES_HASH_H
+#ifndef BTH_FORMAT_HASH_H
+#define BTH_FORMAT_HASH_H
 
 #include <stdbool.h>
 #include <stddef.h>
