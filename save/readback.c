@@ -118,7 +118,7 @@ static int check_descriptor(const bth_image *image, size_t i, bth_zip_entry *ent
                             const bth_output *output, berth_error *error)
 {
     const bth_place *place = &image->plan->records[i].place;
-    uint8_t read[BTH_MOST_DESCRIPTOR_NBYTES], rendered[BTH_MOST_DESCRIPTOR_NBYTES];
+    uint8_t read[BTH_MAX_DESCRIPTOR_NBYTES], rendered[BTH_MAX_DESCRIPTOR_NBYTES];
     uint64_t offset = place->data_offset + place->nbytes;
     size_t nbytes = place->descriptor_nbytes;
 
@@ -153,7 +153,7 @@ static int check_records(const bth_image *image, const bth_output *output, const
     const berth_plan *plan = image->plan;
 
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_planned *record = &plan->records[i];
+        const bth_plan_record *record = &plan->records[i];
         const char *name = bth_plan_name(plan, i);
         if (check_entry(image, i, &directory->entries[i], error) < 0 ||
             check_record(image, i, &directory->entries[i], output, scratch, error) < 0)
@@ -177,9 +177,9 @@ static int check_directory(const bth_image *image, const bth_output *output, con
 
     if (bth_zip_read_directory(bytes, end, &directory, error) < 0)
         return error->code;
-    scratch = bth_allocate(plan->most_header_nbytes);
+    scratch = bth_allocate(plan->max_header_nbytes);
     if (!scratch)
-        bth_fail_memory(error, plan->most_header_nbytes);
+        bth_fail_memory(error, plan->max_header_nbytes);
     else if (directory.n_entries != plan->n_records)
         fail_different(NULL, "the number of records", directory.n_entries, plan->n_records, error);
     else
