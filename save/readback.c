@@ -148,7 +148,7 @@ static int check_central(const struct readback *readback, const uint8_t *directo
 {
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
 
     bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
                           bth_image_crc32(readback->image, i), readback->rendered);
@@ -164,7 +164,7 @@ static int check_records(struct readback *readback, const uint8_t *directory_byt
     const bth_zip_input input = {.get = readback_get, .context = readback};
     const berth_plan *plan = readback->image->plan;
 
-    readback->rendered = readback->bytes + plan->most_header_nbytes;
+    readback->rendered = readback->bytes + plan->max_header_nbytes;
     for (size_t i = 0; i < plan->n_records; i++) {
         readback->record = i;
         if (check_entry(readback->image, i, &directory->entries[i], error) < 0 ||
@@ -179,7 +179,7 @@ static int check_directory(const bth_image *image, const bth_output *output, con
                            const uint8_t *bytes, berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    size_t nbytes = plan->most_header_nbytes;
+    size_t nbytes = plan->max_header_nbytes;
     struct readback readback = {.image = image, .output = output};
     bth_zip_directory directory = {0};
 

@@ -111,11 +111,11 @@ static void ignore(void *context, const berth_temporary *found)
 /* As a save that runs: of this process. */
 static void leave_mine(void)
 {
-    char owner[BTH_OWNER_NBYTES];
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
 
     (void)unlink(path), (void)unlink(leftover), (void)unlink(other);
     test_write_file(leftover, OLD, strlen(OLD));
-    cr_assert(bth_owner_of_this(owner));
+    cr_assert(bth_temporary_owner_self(owner));
     cr_assert_eq(setxattr(leftover, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/method.h"
+#include "save/output_method.h"
 
 #include "io/file_system.h"
 #include "io/free_memory.h"
@@ -10,9 +10,9 @@
  * 32 MiB 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. Of 1 GiB both can do the same, but
  * the page cache has fallen to a sixth of it where others wrote at the same time.
  */
-#define LEAST_DIRECT_NBYTES ((uint64_t)64 * 1024 * 1024)
+#define MIN_DIRECT_NBYTES ((uint64_t)64 * 1024 * 1024)
 /* For less, tiles of whole blocks and what waits for a CRC leave nothing to work with. */
-#define LEAST_MEMORY_NBYTES ((int64_t)1024 * 1024)
+#define MIN_MEMORY_NBYTES ((int64_t)1024 * 1024)
 
 /*
  * A file larger than free memory is on its way to the disk before its save ends, whatever is asked
@@ -26,38 +26,39 @@ static bool fits_memory(uint64_t nbytes)
 }
 
 /* save.method=auto. */
-static bth_method measure(const struct berth_config *config, bth_file_system system,
-                          uint64_t nbytes)
+static bth_output_method measure(const struct berth_config *config, bth_file_system system,
+                                 uint64_t nbytes)
 {
-    if (nbytes < LEAST_DIRECT_NBYTES)
-        return (bth_method){.reason = "the file is small"};
+    if (nbytes < MIN_DIRECT_NBYTES)
+        return (bth_output_method){.reason = "the file is small"};
     if (!fits_memory(nbytes))
-        return (bth_method){.is_direct = true,
-                            .reason = "the file is larger than the memory that is free"};
+        return (bth_output_method){.is_direct = true,
+                                   .reason = "the file is larger than the memory that is free"};
     if (config->save_durability == BTH_DURABILITY_NONE)
-        return (bth_method){.reason = "save.durability=none asks for no disk"};
+        return (bth_output_method){.reason = "save.durability=none asks for no disk"};
     if (system != BTH_ON_DISK)
-        return (bth_method){.reason = "direct writes are not measured on this file system"};
-    return (bth_method){.is_direct = true, .reason = "the file is to be on a disk"};
+        return (bth_output_method){.reason = "direct writes are not measured on this file system"};
+    return (bth_output_method){.is_direct = true, .reason = "the file is to be on a disk"};
 }
 
-static bth_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
+static bth_output_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
     if (config->save_method == BTH_SAVE_BUFFERED)
-        return (bth_method){.reason = "save.method=buffered"};
+        return (bth_output_method){.reason = "save.method=buffered"};
     bth_file_system system = bth_file_system_of(fd);
     if (system == BTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
-        return (bth_method){.reason = "the file system is in memory"};
-    if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < LEAST_MEMORY_NBYTES)
-        return (bth_method){.reason = "io.memory_nbytes is too little for direct writes"};
+        return (bth_output_method){.reason = "the file system is in memory"};
+    if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < MIN_MEMORY_NBYTES)
+        return (bth_output_method){.reason = "io.memory_nbytes is too little for direct writes"};
     if (config->save_method == BTH_SAVE_DIRECT)
-        return (bth_method){.is_direct = true, .reason = "save.method=direct"};
+        return (bth_output_method){.is_direct = true, .reason = "save.method=direct"};
     return measure(config, system, nbytes);
 }
 
-bth_method bth_method_choose(const struct berth_config *config, int fd, uint64_t nbytes)
+bth_output_method bth_output_method_choose(const struct berth_config *config, int fd,
+                                           uint64_t nbytes)
 {
-    bth_method method = choose(config, fd, nbytes);
+    bth_output_method method = choose(config, fd, nbytes);
 
     method.is_durable = config->save_durability != BTH_DURABILITY_NONE;
     return method;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/tally.h"
+#include "save/storage_stats.h"
 
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 
-bth_tally *bth_tally_new(const berth_plan *plan, berth_error *error)
+bth_storage_stats *bth_storage_stats_new(const berth_plan *plan, berth_error *error)
 {
-    bth_tally *tallies = bth_allocate(plan->n_records * sizeof *tallies);
+    bth_storage_stats *storage_stats = bth_allocate(plan->n_records * sizeof *storage_stats);
 
-    if (!tallies) {
-        bth_fail_memory(error, plan->n_records * sizeof *tallies);
+    if (!storage_stats) {
+        bth_fail_memory(error, plan->n_records * sizeof *storage_stats);
         return NULL;
     }
     for (size_t i = 0; i < plan->n_records; i++) {
-        atomic_init(&tallies[i].moved_nbytes, 0);
-        atomic_init(&tallies[i].lent_nbytes, 0);
-        atomic_init(&tallies[i].why_copied, NULL);
+        atomic_init(&storage_stats[i].moved_nbytes, 0);
+        atomic_init(&storage_stats[i].zero_copy_nbytes, 0);
+        atomic_init(&storage_stats[i].why_copied, NULL);
     }
-    return tallies;
+    return storage_stats;
 }
 
-void bth_tally_tile(bth_tally *tallies, const berth_plan *plan, const bth_tile *tile)
+void bth_storage_stats_add_tile(bth_storage_stats *storage_stats, const berth_plan *plan,
+                                const bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
 
@@ -31,19 +32,20 @@ void bth_tally_tile(bth_tally *tallies, const berth_plan *plan, const bth_tile *
         const bth_place *place = &plan->records[i].place;
         bth_range share;
         if (bth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share))
-            atomic_fetch_add(&tallies[i].moved_nbytes, share.nbytes);
+            atomic_fetch_add(&storage_stats[i].moved_nbytes, share.nbytes);
     }
-    for (size_t i = 0; i < tile->n_lent; i++) {
-        const bth_range *range = &tile->lent[i].range;
-        atomic_fetch_add(&tallies[bth_plan_find(plan, range->offset)].lent_nbytes, range->nbytes);
+    for (size_t i = 0; i < tile->n_zero_copies; i++) {
+        const bth_range *range = &tile->zero_copies[i].range;
+        atomic_fetch_add(&storage_stats[bth_plan_find(plan, range->offset)].zero_copy_nbytes,
+                         range->nbytes);
     }
 }
 
 /* A record of which most was lent counts as lent: its ends share blocks with headers. */
-static void tell(const bth_tally *tally, const berth_plan *plan, size_t i, const berth_stats *stats,
-                 berth_storage_stats *told)
+static void tell(const bth_storage_stats *tally, const berth_plan *plan, size_t i,
+                 const berth_stats *stats, berth_storage_stats *told)
 {
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
     bool is_summed = plan->compute_crc32 && !record->no_crc32;
     uint64_t moved_nbytes = tally ? atomic_load(&tally->moved_nbytes) : 0;
 
@@ -65,7 +67,7 @@ static void tell(const bth_tally *tally, const berth_plan *plan, size_t i, const
             told->method = "direct, from device";
         return;
     }
-    if (!why_copied || atomic_load(&tally->lent_nbytes) >= moved_nbytes / 2)
+    if (!why_copied || atomic_load(&tally->zero_copy_nbytes) >= moved_nbytes / 2)
         return;
     if (strcmp(stats->method, "buffered") == 0)
         told->method = "buffered, copied";
@@ -76,12 +78,12 @@ static void tell(const bth_tally *tally, const berth_plan *plan, size_t i, const
     told->reason = why_copied;
 }
 
-void bth_tally_tell(const bth_tally *tallies, const berth_plan *plan, const berth_stats *stats,
-                    berth_storage_stats *told, size_t n)
+void bth_storage_stats_report(const bth_storage_stats *storage_stats, const berth_plan *plan,
+                              const berth_stats *stats, berth_storage_stats *told, size_t n)
 {
     size_t at = 0;
 
     for (size_t i = 0; i < plan->n_records && at < n; i++)
         if (strncmp(bth_plan_name(plan, i), "data/", 5) == 0)
-            tell(tallies ? &tallies[i] : NULL, plan, i, stats, &told[at++]);
+            tell(storage_stats ? &storage_stats[i] : NULL, plan, i, stats, &told[at++]);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/carry.h"
+#include "save/metadata.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "io/syscalls.h"
 #include "io/xattr.h"
 #include "save/acl.h"
-#include "save/outside.h"
+#include "save/user_namespace.h"
 
 #define POSIX_ACL "system.posix_acl_access"
 /* Of NFS, and of ZFS. */
@@ -164,7 +164,7 @@ static int carry_attributes(const carry *c, berth_error *error)
 
 static int carry_group(carry *c, gid_t present, berth_error *error)
 {
-    bool outside = bth_group_is_outside(c->old.st_gid);
+    bool outside = bth_group_is_unmapped(c->old.st_gid);
 
     if (!outside &&
         (present == c->old.st_gid || bth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
@@ -182,7 +182,7 @@ static int carry_group(carry *c, gid_t present, berth_error *error)
  * mode. */
 static int carry_owner(carry *c, berth_error *error)
 {
-    bool outside = bth_user_is_outside(c->old.st_uid);
+    bool outside = bth_user_is_unmapped(c->old.st_uid);
     struct stat status;
 
     if (bth_system.fstat(c->to, &status) < 0)
@@ -337,7 +337,7 @@ static int carry_rights(const carry *c, berth_error *error)
  * To read its attributes, which needs /proc where the file itself may not be read. O_NONBLOCK: it
  * may be a pipe by now, or leased.
  */
-static int open_old(const bth_target *target)
+static int open_old(const bth_target_file *target)
 {
     int fd = bth_system.openat(target->folder, target->name,
                                O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
@@ -347,7 +347,8 @@ static int open_old(const bth_target *target)
     return fd;
 }
 
-int bth_carry_over(const bth_target *target, int fd, struct stat *carried, berth_error *error)
+int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied,
+                      berth_error *error)
 {
     carry c = {.name = target->name, .to = fd, .from = open_old(target), .old = target->status};
 
@@ -367,6 +368,6 @@ int bth_carry_over(const bth_target *target, int fd, struct stat *carried, berth
     if (error->code == BERTH_OK && carry_attributes(&c, error) == 0 && carry_owner(&c, error) == 0)
         (void)carry_rights(&c, error);
     bth_file_close(c.from);
-    *carried = c.old;
+    *copied = c.old;
     return error->code;
 }

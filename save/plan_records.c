@@ -30,7 +30,7 @@ static bool is_foreign(const struct berth_config *config)
 static int add_bytes(berth_plan *plan, const char *name, const void *bytes, size_t nbytes,
                      berth_error *error)
 {
-    const bth_planned content = {.data = bytes, .swap_nbytes = 1};
+    const bth_plan_record content = {.data = bytes, .swap_nbytes = 1};
 
     return bth_plan_add(plan, name, nbytes, &content, error);
 }
@@ -53,7 +53,7 @@ static int add_head(berth_plan *plan, const struct berth_config *config, berth_e
 /* What stands behind the storages. */
 static int add_tail(berth_plan *plan, berth_error *error)
 {
-    const bth_planned computed = {.swap_nbytes = 1};
+    const bth_plan_record computed = {.swap_nbytes = 1};
 
     if (add_text(plan, "version", "3\n", error) < 0 ||
         bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
@@ -64,12 +64,12 @@ static int add_tail(berth_plan *plan, berth_error *error)
 
 static int add_given(berth_plan *plan, const berth_new_record *record, berth_error *error)
 {
-    const bth_planned content = {.data = record->data,
-                                 .read = record->data ? NULL : record->read,
-                                 .context = record->context,
-                                 .no_crc32 = record->no_crc32,
-                                 .crc32 = record->crc32,
-                                 .swap_nbytes = 1};
+    const bth_plan_record content = {.data = record->data,
+                                     .read = record->data ? NULL : record->read,
+                                     .context = record->context,
+                                     .no_crc32 = record->no_crc32,
+                                     .crc32 = record->crc32,
+                                     .swap_nbytes = 1};
 
     if (record->nbytes > 0 && !record->data && !record->read)
         return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
@@ -214,8 +214,8 @@ static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
 {
     for (size_t i = 0; i < plan->pickled.n_storages; i++) {
         const berth_storage *storage = plan->pickled.storages[i];
-        bth_planned content = {.storage = storage,
-                               .swap_nbytes = foreign ? swap_nbytes(plan->pickled.dtypes[i]) : 1};
+        bth_plan_record content = {
+            .storage = storage, .swap_nbytes = foreign ? swap_nbytes(plan->pickled.dtypes[i]) : 1};
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/outside.h"
+#include "save/user_namespace.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,12 +19,12 @@ static bool is_mapped(const char *path)
     return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
 }
 
-bool bth_user_is_outside(uid_t user)
+bool bth_user_is_unmapped(uid_t user)
 {
     return user == SHOWN && is_mapped("/proc/self/uid_map");
 }
 
-bool bth_group_is_outside(gid_t group)
+bool bth_group_is_unmapped(gid_t group)
 {
     return group == SHOWN && is_mapped("/proc/self/gid_map");
 }

@@ -8,7 +8,7 @@
 #include "config/error.h"
 #include "io/direct.h"
 #include "io/syscalls.h"
-#include "save/method.h"
+#include "save/output_method.h"
 #include "tests/support/save/records.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -51,7 +51,7 @@ static int no_fstatfs(int fd, struct statfs *status)
     return -1;
 }
 
-static bth_method choose(const char *options, uint64_t nbytes)
+static bth_output_method choose(const char *options, uint64_t nbytes)
 {
     struct berth_config config;
     berth_error error;
@@ -60,7 +60,7 @@ static bth_method choose(const char *options, uint64_t nbytes)
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
     cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
     berth_config_unpatch(NULL);
-    return bth_method_choose(&config, -1, nbytes);
+    return bth_output_method_choose(&config, -1, nbytes);
 }
 
 /* /proc/meminfo with 5 GiB to be had, and no groups. */
@@ -115,7 +115,7 @@ Test(method, auto_goes_by_file_system_size_memory_and_durability)
     bth_system.fstatfs = fstatfs_of_type;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         type = cases[i].type;
-        bth_method method = choose(cases[i].options, cases[i].nbytes);
+        bth_output_method method = choose(cases[i].options, cases[i].nbytes);
         cr_expect_eq(method.is_direct, cases[i].is_direct, "%zu", i);
         cr_expect_str_eq(method.reason, cases[i].reason, "%zu", i);
         cr_expect_eq(method.is_durable, !strstr(cases[i].options, "none"), "%zu", i);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/shortage.h"
+#include "save/no_space.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
 
-uint64_t bth_shortage(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
+uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
     return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
 }
@@ -22,7 +22,7 @@ static void print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes)
     (void)snprintf(text, text_nbytes, "%llu %s", (unsigned long long)nbytes, units[unit]);
 }
 
-int bth_fail_shortage(berth_error *error, int system_errno, const char *record, uint64_t offset,
+int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
                       uint64_t missing_nbytes)
 {
     const char *what = strerrordesc_np(system_errno);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/owner.h"
+#include "save/temporary_owner.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -83,11 +83,12 @@ static bool is_own_proc(void)
 
 /* What /proc says of it, asked for once. */
 static struct {
-    bth_lock lock;               /* of the rest */
-    uint64_t process;            /* whose it is; 0: nobody has asked */
-    pid_t id;                    /* likewise: taken for another process, this one would look dead */
-    char host[BTH_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "": no /proc
-                                  */
+    bth_lock lock;    /* of the rest */
+    uint64_t process; /* whose it is; 0: nobody has asked */
+    pid_t id;         /* likewise: taken for another process, this one would look dead */
+    char host[BTH_TEMPORARY_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "":
+                                            * no /proc
+                                            */
     unsigned long long start;
 } known;
 
@@ -122,7 +123,7 @@ static bool read_own_start(void)
     return read_start(first, &known.start, &is_over) || read_start("self", &known.start, &is_over);
 }
 
-/* False where /proc does not tell. `host` has room for BTH_OWNER_NBYTES. */
+/* False where /proc does not tell. `host` has room for BTH_TEMPORARY_OWNER_NBYTES. */
 static bool know_this(char *host, unsigned long long *start)
 {
     (void)bth_lock_take(&known.lock);
@@ -139,14 +140,14 @@ static bool know_this(char *host, unsigned long long *start)
     return host[0];
 }
 
-bool bth_owner_of_this(char text[BTH_OWNER_NBYTES])
+bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 {
     unsigned long long start;
 
     if (!know_this(text, &start))
         return false;
     size_t n = strlen(text);
-    (void)snprintf(text + n, BTH_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
+    (void)snprintf(text + n, BTH_TEMPORARY_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
     return true;
 }
 
@@ -167,9 +168,9 @@ static berth_temporary_state look_for(long process, unsigned long long start)
     return BERTH_TEMPORARY_ALIVE;
 }
 
-berth_temporary_state bth_owner_look(const char *text)
+berth_temporary_state bth_temporary_owner_state(const char *text)
 {
-    char host[BTH_OWNER_NBYTES];
+    char host[BTH_TEMPORARY_OWNER_NBYTES];
     unsigned long long process, start;
 
     if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)

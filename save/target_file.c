@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/target.h"
+#include "save/target_file.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/outside.h"
+#include "save/user_namespace.h"
 
 /* As many as the kernel follows. */
 #define MAX_LINKS 40
@@ -33,7 +33,7 @@ static int open_folder(int from, const char *path, bool *readable)
 }
 
 /* Opens the folder part of `path`, seen from the present folder, and keeps the name behind it. */
-static int enter(bth_target *target, char *path, berth_error *error)
+static int enter(bth_target_file *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -61,7 +61,7 @@ static int enter(bth_target *target, char *path, berth_error *error)
 }
 
 /* The text of the link that the name is. */
-static int read_link(const bth_target *target, char path[PATH_MAX], berth_error *error)
+static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
 
@@ -101,7 +101,7 @@ static bool has_fowner(const struct statx *file)
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
 
-    if (bth_user_is_outside(file->stx_uid) || bth_group_is_outside(file->stx_gid))
+    if (bth_user_is_unmapped(file->stx_uid) || bth_group_is_unmapped(file->stx_gid))
         return false;
     return bth_system.capget(&header, sets) < 0 ||
            (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
@@ -147,7 +147,7 @@ static int check_attributes(const struct statx *folder, const struct statx *file
 }
 
 /* A file system that does not tell, tells at the rename. */
-static int check_rename(const bth_target *target, berth_error *error)
+static int check_rename(const bth_target_file *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
@@ -174,7 +174,7 @@ static int fail_irregular(mode_t mode, berth_error *error)
                     "a descriptor of it can be written to");
 }
 
-int bth_target_look(bth_target *target, const struct stat *status, berth_error *error)
+int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
         return fail_irregular(status->st_mode, error);
@@ -210,7 +210,7 @@ static bool is_name_of(const char *path, const struct stat *open)
  * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
  * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
  */
-static int follow_descriptor(bth_target *target, const char *path, berth_error *error)
+static int follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
     struct stat open;
     int fd;
@@ -235,7 +235,7 @@ static int follow_descriptor(bth_target *target, const char *path, berth_error *
 /* ---- following the path ---- */
 
 /* `path` is used up. */
-static int follow(bth_target *target, char path[PATH_MAX], berth_error *error)
+static int follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
@@ -247,7 +247,7 @@ static int follow(bth_target *target, char path[PATH_MAX], berth_error *error)
             return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
-            return bth_target_look(target, &status, error);
+            return bth_target_file_check(target, &status, error);
         if (read_link(target, path, error) < 0 ||
             (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
             return error->code;
@@ -257,11 +257,11 @@ static int follow(bth_target *target, char path[PATH_MAX], berth_error *error)
     return fail_replace(ELOOP, "the link cannot be followed", error);
 }
 
-int bth_target_find(const char *path, bth_target *target, berth_error *error)
+int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error)
 {
     size_t nbytes = strlen(path);
 
-    *target = (bth_target)BTH_NO_TARGET;
+    *target = (bth_target_file)BTH_NO_TARGET_FILE;
     if (nbytes == 0)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
     if (nbytes >= PATH_MAX)
@@ -271,15 +271,15 @@ int bth_target_find(const char *path, bth_target *target, berth_error *error)
         return bth_fail_memory(error, PATH_MAX);
     memcpy(text, path, nbytes + 1);
     if (follow(target, text, error) < 0)
-        bth_target_free(target);
+        bth_target_file_free(target);
     bth_release(text);
     return error->code;
 }
 
-void bth_target_free(bth_target *target)
+void bth_target_file_free(bth_target_file *target)
 {
     bth_file_close(target->folder);
     bth_file_close(target->nameless);
     bth_release(target->name);
-    *target = (bth_target)BTH_NO_TARGET;
+    *target = (bth_target_file)BTH_NO_TARGET_FILE;
 }

@@ -5,20 +5,20 @@
  * a number that was given out again has another start, which is counted in clock ticks since the
  * boot, as the time namespace sees it.
  */
-#ifndef BTH_SAVE_OWNER_H
-#define BTH_SAVE_OWNER_H
+#ifndef BTH_SAVE_TEMPORARY_OWNER_H
+#define BTH_SAVE_TEMPORARY_OWNER_H
 
 #include "berth.h"
 
-#define BTH_OWNER_NBYTES 160
+#define BTH_TEMPORARY_OWNER_NBYTES 160
 
 /* This process. False where /proc does not tell: then nobody can ever know. */
-bool bth_owner_of_this(char text[BTH_OWNER_NBYTES]);
+bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES]);
 
 /*
  * Whether the process that a text names is there. `text` may hold anything. Dead is only who this
  * kernel says is dead.
  */
-berth_temporary_state bth_owner_look(const char *text);
+berth_temporary_state bth_temporary_owner_state(const char *text);
 
 #endif

@@ -7,15 +7,16 @@
  * that saves. Where the process may not give the file away, the rights are passed on by an ACL, or
  * are narrower, which the log says. A save that would lock out the old owner is refused.
  */
-#ifndef BTH_SAVE_CARRY_H
-#define BTH_SAVE_CARRY_H
+#ifndef BTH_SAVE_METADATA_H
+#define BTH_SAVE_METADATA_H
 
-#include "save/target.h"
+#include "save/target_file.h"
 
 /*
  * `fd`: a new, empty file that only its owner can open yet. When this returns 0, it has the rights
  * that it will have, and *carried is the status of the old one. The target must exist.
  */
-int bth_carry_over(const bth_target *target, int fd, struct stat *carried, berth_error *error);
+int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied,
+                      berth_error *error);
 
 #endif

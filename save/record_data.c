@@ -26,7 +26,7 @@ static int fetch_storage(const berth_storage *storage, uint8_t *out, size_t nbyt
 static int fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                  berth_error *error)
 {
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
 
     if (record->data) {
         memcpy(out, (const uint8_t *)record->data + at, nbytes);
@@ -68,9 +68,9 @@ static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
     return nbytes - nbytes % unit;
 }
 
-const uint8_t *bth_content_memory(const berth_plan *plan, size_t i, uint64_t at)
+const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_t at)
 {
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
     const berth_storage *storage = record->storage;
 
     if (record->swap_nbytes > 1)
@@ -83,10 +83,10 @@ const uint8_t *bth_content_memory(const berth_plan *plan, size_t i, uint64_t at)
     return storage->data ? (const uint8_t *)storage->data + at : NULL;
 }
 
-int bth_content_fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                      berth_error *error)
+int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
+                         berth_error *error)
 {
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
     size_t unit = record->swap_nbytes;
 
     if (unit <= 1)
