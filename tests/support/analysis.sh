@@ -49,7 +49,6 @@ load/transfer/to_device.c place_items 1 malloc-leak: the same list, behind a cal
 save/operation.c allocate_memory 1 malloc-leak: memory->bytes was NULL, as it is called once
 load/open/layout_check.c name_storage 1 null-argument: text is NULL while nbytes is 0, which is less than any
 tools/verify.c note_tensor 1 malloc-leak: kept in the record, which free_findings frees with its names
-tools/bench_shapes.c fill 1 null-argument: data is NULL with 0 bytes only: nothing is copied
 tools/safetensors_read.c parse_header 1 null-dereference: a file of 10 bytes has bytes
 END
 }
