@@ -5,6 +5,7 @@
 #include "config/memory.h"
 #include "io/pages.h"
 #include "io/pool.h"
+#include "io/workers.h"
 #include "save/readback.h"
 #include "save/run_state.h"
 
@@ -13,7 +14,7 @@
  * workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s; into the page cache, two workers,
  * 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
  */
-#define TILE_NBYTES ((uint64_t)4 * 1024 * 1024)
+#define TILE_NBYTES BTH_WORKERS_CHUNK_NBYTES
 /* No tile is made smaller than this to leave room for more workers. */
 #define LEAST_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
@@ -26,17 +27,8 @@
 #define LEAST_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
 /* Shorter contents are copied into the tile: a piece of its own costs as much. */
 #define LEAST_LENT_NBYTES ((size_t)64 * 1024)
-/*
- * Direct writes wait for the disk, not for a processor: while some sum, others are on their way.
- * On two processors 2, 3, 4, 6 and 8 workers wrote 2.9, 3.2, 3.3, 3.4 and 3.5 GiB/s of what they
- * summed, and 3.1, 3.3, 3.4, 3.5 and 3.5 of what they did not.
- */
-#define DIRECT_WORKERS 8
 /* Where memory is bound, so many with whole tiles in large pages are better than more without. */
 #define LEAST_DIRECT_WORKERS 2
-
-/* Some wait for devices, some sum, some wait for the disk. */
-#define DEVICE_WORKERS 8
 
 static uint64_t measure_memory(const berth_plan *plan)
 {
@@ -64,8 +56,8 @@ static void stage(bth_run_settings *settings, const struct berth_config *config)
 
     settings->n_staging = (unsigned)config->device_staging_buffers;
     settings->is_pinned = config->save_use_pinned_memory_for_d2h;
-    if (settings->n_workers == 0)
-        settings->n_workers = settings->n_staging > 0 ? settings->n_staging : DEVICE_WORKERS;
+    if (config->io_threads == 0 && settings->n_staging > 0)
+        settings->n_workers = settings->n_staging;
     if (settings->tile_nbytes == 0)
         settings->tile_nbytes = nbytes > 0 ? nbytes : TILE_NBYTES;
     if (nbytes > 0 && settings->tile_nbytes > nbytes)
@@ -78,7 +70,9 @@ static void stage(bth_run_settings *settings, const struct berth_config *config)
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                      const bth_output *output)
 {
-    bth_run_settings settings = {.n_workers = (unsigned)config->io_threads,
+    bool waits = plan->n_devices > 0 || (output && output->block_nbytes > 1);
+    bth_workers_kind kind = waits ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
+    bth_run_settings settings = {.n_workers = bth_workers_count(config, kind, UINT64_MAX, 0),
                                  .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
                                  .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                  .read_back = config->debug};
@@ -87,9 +81,6 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
         settings.memory_nbytes = measure_memory(plan);
     if (plan->n_devices > 0)
         stage(&settings, config);
-    if (settings.n_workers == 0)
-        settings.n_workers =
-            output && output->block_nbytes > 1 ? DIRECT_WORKERS : bth_pool_measure();
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (settings.n_workers == 1)

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/pool.h"
+#include "io/workers.h"
 #include "save/held.h"
 #include "save/run.h"
 #include "tests/save/records.h"
@@ -388,7 +388,7 @@ Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
 
     cr_expect_eq(settings_of("", &small, BLOCK).n_workers, 8);
     cr_expect_eq(settings_of("io.threads=2", &small, BLOCK).n_workers, 2);
-    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_pool_measure());
+    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_processors_count());
     cr_expect_eq(settings_of("", &small, BLOCK).memory_nbytes, 56u << 20);
     cr_expect_eq(settings_of("", &some, BLOCK).memory_nbytes, 32u << 20);
     cr_expect_eq(settings_of("", &large, BLOCK).memory_nbytes, 20u << 20);
