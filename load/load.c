@@ -36,6 +36,15 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call
     bth_storages_method(checkpoint, &stats->method, &stats->reason);
 }
 
+static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
+{
+    bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
+
+    if (checkpoint->config.load_check < BTH_CHECK_DATA)
+        return 0;
+    return bth_verify_data(checkpoint, &asked, error);
+}
+
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
                        berth_checkpoint **opened, berth_error *error)
@@ -45,12 +54,12 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
     (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_begin(&checkpoint->prefetches);
-    int result = bth_checkpoint_read(checkpoint, call, error);
-    if (result == 0)
-        result = bth_prefetch_begin_own(checkpoint, error);
+    if (bth_checkpoint_read(checkpoint, error) == 0 && bth_storages_begin(checkpoint, error) == 0 &&
+        check_data(checkpoint, call, error) == 0)
+        (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_checkpoint_stats(checkpoint, call);
-    if (result < 0) {
+    if (error->code < 0) {
         (void)bth_error_prefix(error, checkpoint->source.reader.name);
         berth_close(checkpoint);
         return error->code;
@@ -186,24 +195,6 @@ const berth_value *berth_root(const berth_checkpoint *checkpoint)
     return checkpoint ? checkpoint->contents.root : NULL;
 }
 
-/* With the lock held. NULL on failure. */
-static const bth_names *need_names(berth_checkpoint *checkpoint, berth_error *error)
-{
-    if (!checkpoint->contents.names)
-        (void)bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error);
-    return error->code < 0 ? NULL : checkpoint->contents.names;
-}
-
-const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
-{
-    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
-
-    bth_checkpoint_lock(checkpoint);
-    const bth_names *names = need_names(checkpoint, error);
-    bth_checkpoint_unlock(checkpoint);
-    return names;
-}
-
 const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                               berth_error *error)
 {
@@ -261,7 +252,7 @@ static bool is_parameter(const berth_value *value)
 /* Makes the text that is handed out until the next call. The value, or NULL. With the lock held. */
 static const berth_value *show(berth_checkpoint *checkpoint, size_t i, berth_error *error)
 {
-    const bth_names *names = need_names(checkpoint, error);
+    const bth_names *names = bth_contents_names(checkpoint, error);
 
     if (!names)
         return NULL;

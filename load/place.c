@@ -7,27 +7,6 @@
 #include "load/rules.h"
 #include "load/transfer/bring.h"
 
-/* ---- where they are ---- */
-
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
-{
-    bth_placed placed = {0};
-
-    bth_checkpoint_lock(checkpoint);
-    if (checkpoint->storages.placed)
-        placed = checkpoint->storages.placed[root->index];
-    bth_checkpoint_unlock(checkpoint);
-    return placed;
-}
-
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "its place is %s, where the host cannot follow an address: "
-                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
-                    bth_device_name(device));
-}
-
 /* ---- new places ---- */
 
 /* NULL: the host. */

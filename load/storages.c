@@ -3,7 +3,6 @@
  * A checkpoint's storages: which bytes of them are swapped, where they lie, ranges of them, and how
  * long their memory lives: as long as the checkpoint. What makes memory of them is in bring.c.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -11,14 +10,10 @@
 #include "format/values/tensor.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "io/pool.h"
 #include "load/transfer/bring.h"
 #include "load/transfer/range.h"
 #include "load/transfer/to_device.h"
 
-/* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
-#define CHUNK_NBYTES (UINT64_C(4) << 20)
-#define LEAST_CHUNK_NBYTES 65536
 /* The widest element that has to be aligned: what an untyped storage may be viewed as. */
 #define WIDEST_UNIT 8
 
@@ -74,6 +69,68 @@ static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
     return 0;
 }
 
+/* ---- on devices ---- */
+
+bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
+{
+    bth_placed placed = {0};
+
+    bth_checkpoint_lock(checkpoint);
+    if (checkpoint->storages.placed)
+        placed = checkpoint->storages.placed[root->index];
+    bth_checkpoint_unlock(checkpoint);
+    return placed;
+}
+
+int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "its place is %s, where the host cannot follow an address: "
+                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
+                    bth_device_name(device));
+}
+
+/* ---- checksums ---- */
+
+/* Its verdict, from now on. */
+static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
+                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
+{
+    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    bool present = false;
+
+    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
+        verdict = BERTH_CRC_BAD;
+    else if (present)
+        verdict = BERTH_CRC_GOOD;
+    bth_checkpoint_lock(checkpoint);
+    checkpoint->storages.stored[root->index].crc32 = (uint8_t)verdict;
+    bth_checkpoint_unlock(checkpoint);
+    return error->code;
+}
+
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
+{
+    bth_sweep_order order = {.through_cache = true};
+    bth_swept record = {.offset = root->offset};
+
+    bth_checkpoint_lock(checkpoint);
+    uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
+    (void)bth_checkpoint_need_directory(checkpoint, error);
+    bth_checkpoint_unlock(checkpoint);
+    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
+        verdict == BERTH_CRC_ABSENT)
+        return error->code;
+    if (checkpoint->contents.is_stream)
+        return settle_storage(checkpoint, root, NULL, 0, error);
+    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
+        return error->code;
+    record.nbytes = record.entry->nbytes;
+    if (bth_sweep(&checkpoint->source.reader, &checkpoint->config, &order, &record, 1, error) < 0)
+        return error->code;
+    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
+}
+
 /* ---- reading ---- */
 
 static const berth_storage *root_of(const berth_storage *storage, uint64_t *offset)
@@ -82,16 +139,6 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
         return storage;
     *offset += storage->root_offset;
     return storage->root;
-}
-
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error)
-{
-    char record[sizeof error->record];
-
-    (void)snprintf(record, sizeof record, checkpoint->contents.is_stream ? "storage %s" : "data/%s",
-                   storage->key);
-    return bth_error_in(error, record);
 }
 
 int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
@@ -225,25 +272,6 @@ static int read_hook(const berth_storage *storage, void *buffer, size_t nbytes, 
     if (bth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
         return bth_error_prefix(error, checkpoint->source.reader.name);
     return 0;
-}
-
-uint64_t bth_chunk_nbytes(const struct berth_config *config)
-{
-    uint64_t nbytes = config->io_chunk_nbytes ? (uint64_t)config->io_chunk_nbytes : CHUNK_NBYTES;
-
-    return nbytes < LEAST_CHUNK_NBYTES ? LEAST_CHUNK_NBYTES : nbytes - nbytes % WIDEST_UNIT;
-}
-
-unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks)
-{
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : bth_pool_measure();
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
-
-    if (config->io_memory_nbytes && n > (uint64_t)config->io_memory_nbytes / chunk_nbytes)
-        n = (uint64_t)config->io_memory_nbytes / chunk_nbytes;
-    if (n > n_tasks)
-        n = n_tasks;
-    return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
 }
 
 /* ---- where it lies ---- */

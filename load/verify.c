@@ -382,45 +382,6 @@ int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_er
     return verify(&v, error);
 }
 
-/* Its verdict, from now on. */
-static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
-{
-    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
-    bool present = false;
-
-    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
-        verdict = BERTH_CRC_BAD;
-    else if (present)
-        verdict = BERTH_CRC_GOOD;
-    bth_checkpoint_lock(checkpoint);
-    checkpoint->storages.stored[root->index].crc32 = (uint8_t)verdict;
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
-{
-    bth_sweep_order order = {.through_cache = true};
-    bth_swept record = {.offset = root->offset};
-
-    bth_checkpoint_lock(checkpoint);
-    uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
-    (void)bth_checkpoint_need_directory(checkpoint, error);
-    bth_checkpoint_unlock(checkpoint);
-    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
-        verdict == BERTH_CRC_ABSENT)
-        return error->code;
-    if (checkpoint->contents.is_stream)
-        return settle_storage(checkpoint, root, NULL, 0, error);
-    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
-        return error->code;
-    record.nbytes = record.entry->nbytes;
-    if (bth_sweep(&checkpoint->source.reader, &checkpoint->config, &order, &record, 1, error) < 0)
-        return error->code;
-    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
-}
-
 /*
  * Everything but what the sweep sees is the business of open. A file that it refuses is opened
  * again to look at all headers: they may show something wrong in an earlier record.

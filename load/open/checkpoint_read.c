@@ -134,15 +134,6 @@ static int check_headers(berth_checkpoint *checkpoint, bth_window *window, berth
     return 0;
 }
 
-static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
-{
-    bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
-
-    if (checkpoint->config.load_check < BTH_CHECK_DATA)
-        return 0;
-    return bth_verify_data(checkpoint, &asked, error);
-}
-
 static void say_fallback(const berth_checkpoint *checkpoint, const char *reason)
 {
     bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
@@ -362,7 +353,7 @@ static int read_any(berth_checkpoint *checkpoint, bth_window *window, berth_erro
     return bth_refuse_kind(window->head, window->head_nbytes, file_nbytes, error);
 }
 
-int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
+int bth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error)
 {
     bth_window window;
 
@@ -372,9 +363,7 @@ int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, 
     bth_window_begin(&window, &checkpoint->source.reader);
     (void)read_any(checkpoint, &window, error);
     bth_window_free(&window);
-    if (error->code < 0 || bth_storages_begin(checkpoint, error) < 0)
-        return error->code;
-    return check_data(checkpoint, call, error);
+    return error->code;
 }
 
 int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error)

@@ -8,6 +8,7 @@
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/free_memory.h"
+#include "io/workers.h"
 #include "load/transfer/chunks.h"
 #include "load/transfer/to_device.h"
 
@@ -513,7 +514,7 @@ static int bring_round(struct round *round, const berth_storage *const *roots, s
 {
     if (claim(round, roots, n, error) < 0 || round->spans.n_items + round->staged.n_items == 0)
         return error->code;
-    prepare(round, &round->spans, bth_chunk_nbytes(round->how->config));
+    prepare(round, &round->spans, bth_workers_chunk_nbytes(round->how->config));
     prepare(round, &round->staged, bth_staged_nbytes(round->how->config));
     return bring_items(round, error);
 }

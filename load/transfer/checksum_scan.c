@@ -13,6 +13,7 @@
 #include "format/checksum.h"
 #include "format/layout.h"
 #include "io/pool.h"
+#include "io/workers.h"
 #include "load/checkpoint.h"
 #include "load/transfer/input.h"
 
@@ -314,7 +315,7 @@ static int run(struct sweep *sweep, uint64_t n_tiles, berth_error *error)
 int bth_sweep(bth_reader *reader, const struct berth_config *config, bth_sweep_order *order,
               bth_swept *records, size_t n_records, berth_error *error)
 {
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
     struct sweep sweep = {.order = order,
                           .records = records,
                           .n_records = n_records,

@@ -9,12 +9,11 @@
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
+#include "io/workers.h"
 #include "load/transfer/range.h"
 
 /* Bytes that are summed or swapped while they are in the cache. */
 #define CACHED_NBYTES 524288
-/* Workers that wait for a disk, where io.threads leaves it to us: deep enough a queue for it. */
-#define LEAST_DIRECT_WORKERS 8
 
 static void count_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
@@ -284,16 +283,12 @@ int bth_chunks_watch(void *context)
 
 unsigned bth_chunks_n_workers(const bth_chunks *work, uint64_t n_tasks)
 {
-    uint64_t n = work->config->io_threads ? (uint64_t)work->config->io_threads : bth_pool_measure();
     bool any_direct = false;
 
     for (uint64_t i = 0; i < work->spans->n_chunks && !any_direct; i++)
         any_direct = work->chunks[i].method == BERTH_LOAD_DIRECT;
-    if (any_direct && work->config->io_threads == 0 && n < LEAST_DIRECT_WORKERS)
-        n = LEAST_DIRECT_WORKERS;
-    if (n > n_tasks)
-        n = n_tasks;
-    return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
+    return bth_workers_count(work->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE,
+                             n_tasks, 0);
 }
 
 int bth_chunks_run(bth_chunks *work, berth_error *error)

@@ -6,9 +6,9 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/file_system.h"
-#include "io/pool.h"
 #include "io/residency.h"
 #include "io/syscalls.h"
+#include "io/workers.h"
 #include "load/checkpoint.h"
 
 /* From the page cache: what the second level of a processor's cache holds. */
@@ -16,8 +16,6 @@
 #define LEAST_PIECE_NBYTES (UINT64_C(64) << 10)
 /* Below, opening the file again and asking what is resident takes longer than it gains. */
 #define LEAST_DIRECT_NBYTES (UINT64_C(32) << 20)
-/* Requests in flight that keep a disk busy, while others are summed. */
-#define DIRECT_WORKERS 8
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -105,15 +103,9 @@ static void choose(bth_supply *supply, const struct berth_config *config, uint64
 static unsigned count_workers(const bth_supply *supply, const struct berth_config *config,
                               uint64_t n_tiles)
 {
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : bth_pool_measure();
-    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
-
-    if (supply->direct.fd >= 0 && !config->io_threads)
-        n = larger(n, DIRECT_WORKERS);
-    if (memory_nbytes && !supply->memory)
-        n = smaller(n, memory_nbytes / supply->piece_nbytes);
-    n = smaller(n, n_tiles);
-    return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
+    return bth_workers_count(config,
+                             supply->direct.fd >= 0 ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE,
+                             n_tiles, supply->memory ? 0 : supply->piece_nbytes);
 }
 
 /* A request past the cache, or of a caller's source, may take long however short it is. */
@@ -161,18 +153,17 @@ int bth_supply_begin(bth_supply *supply, bth_reader *reader, const struct berth_
     supply->piece_nbytes = piece_of(supply, config, tile_nbytes);
     supply->n_workers =
         count_workers(supply, config, (end - 1) / tile_nbytes - begin / tile_nbytes + 1);
-    unsigned n_buffers = supply->n_workers > 0 ? supply->n_workers : 1;
-    supply->buffers = bth_allocate_zeroed(n_buffers * sizeof *supply->buffers);
+    supply->buffers = bth_allocate_zeroed(supply->n_workers * sizeof *supply->buffers);
     if (supply->buffers)
         return 0;
-    (void)bth_fail_memory(error, n_buffers * sizeof *supply->buffers);
+    (void)bth_fail_memory(error, supply->n_workers * sizeof *supply->buffers);
     bth_supply_end(supply);
     return error->code;
 }
 
 void bth_supply_end(bth_supply *supply)
 {
-    for (unsigned i = 0; supply->buffers && i < (supply->n_workers ? supply->n_workers : 1); i++)
+    for (unsigned i = 0; supply->buffers && i < supply->n_workers; i++)
         bth_region_free(&supply->buffers[i]);
     bth_release(supply->buffers);
     bth_map_free(&supply->map);

@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "io/pool.h"
 #include "io/syscalls.h"
+#include "io/workers.h"
 #include "load/transfer/input.h"
 
 #ifndef MADV_POPULATE_READ /* Linux 5.14 */
@@ -36,7 +37,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 
 bool bth_range_is_long(const struct berth_config *config, uint64_t nbytes)
 {
-    return nbytes / LEAST_CHUNKS >= bth_chunk_nbytes(config);
+    return nbytes / LEAST_CHUNKS >= bth_workers_chunk_nbytes(config);
 }
 
 /* ---- present ---- */
@@ -114,7 +115,7 @@ static int bring_tile(void *context, uint64_t task, unsigned worker, berth_error
 static struct range range_of(bth_reader *reader, const struct berth_config *config, uint8_t *buffer,
                              uint64_t nbytes, uint64_t offset)
 {
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
 
     return (struct range){.reader = reader,
                           .buffer = buffer,
@@ -164,5 +165,7 @@ int bth_range_copy(berth_checkpoint *checkpoint, const uint8_t *memory, uint8_t 
 
     range.memory = memory;
     range.is_mapped = is_mapped(checkpoint, memory);
-    return bth_pool_run(bth_n_workers(&checkpoint->config, n), n, bring_tile, NULL, &range, error);
+    unsigned n_workers = bth_workers_count(&checkpoint->config, BTH_WORKERS_COMPUTE, n,
+                                           bth_workers_chunk_nbytes(&checkpoint->config));
+    return bth_pool_run(n_workers, n, bring_tile, NULL, &range, error);
 }

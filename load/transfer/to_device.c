@@ -7,6 +7,7 @@
 #include "io/pages.h"
 #include "io/pool.h"
 #include "io/staging.h"
+#include "io/workers.h"
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
@@ -186,7 +187,7 @@ static int make_room(struct run *run, berth_error *error)
 
 uint64_t bth_staged_nbytes(const struct berth_config *config)
 {
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
     uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
     uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
 
@@ -210,7 +211,7 @@ static int open_ring(struct run *run, berth_error *error)
                              .is_pinned = true};
 
     run->n_workers = bth_chunks_n_workers(work, n_chunks);
-    run->n_lanes = run->n_workers > 0 ? run->n_workers : 1;
+    run->n_lanes = run->n_workers;
     if (need.n_buffers == 0)
         need.n_buffers = run->n_lanes * BUFFERS_PER_WORKER;
     if (need.n_buffers > n_chunks)
@@ -223,7 +224,7 @@ static int open_ring(struct run *run, berth_error *error)
     if (run->n_lanes > run->ring.n_buffers)
         run->n_lanes = run->ring.n_buffers;
     if (run->n_lanes < run->n_workers)
-        run->n_workers = run->n_lanes > 1 ? run->n_lanes : 0;
+        run->n_workers = run->n_lanes;
     run->n_slots = run->ring.n_buffers / run->n_lanes;
     return 0;
 }
