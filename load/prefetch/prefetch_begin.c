@@ -219,7 +219,8 @@ static int plan(berth_prefetch *prefetch, const gathering *all, const struct ber
         .window_nbytes = is_advice && window_nbytes > prefetch->readahead_nbytes
                              ? prefetch->readahead_nbytes
                              : window_nbytes,
-        .natural_window_nbytes = is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config),
+        .natural_window_nbytes =
+            is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config),
         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
         .available_nbytes = bth_free_memory("")};
 
