@@ -10,7 +10,6 @@
 #include "io/thread.h"
 
 #define WATCH_NANOSECONDS 100000000L
-#define MEASURED_WORKERS_MAX 8
 
 struct pool {
     bth_pool_function function;
@@ -62,7 +61,7 @@ static int fail_plainly(berth_error *error, int status)
     return bth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
 }
 
-/* ---- no workers: the caller's thread does all ---- */
+/* ---- one worker: the caller's own thread ---- */
 
 static int run_serially(uint64_t n_tasks, bth_pool_function function, bth_pool_watch watch,
                         void *context, berth_error *error)
@@ -201,7 +200,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
 {
     struct pool pool = {.function = function, .context = context, .n_tasks = n_tasks};
 
-    if (n_workers == 0 || n_tasks == 0)
+    if (n_workers <= 1 || n_tasks <= 1)
         return run_serially(n_tasks, function, watch, context, error);
     if (watch && watch(context) != 0)
         return fail_cancelled(error);
@@ -221,18 +220,4 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     if (pool.first.code != BERTH_OK && error->code == BERTH_OK)
         *error = pool.first;
     return pool.first.code;
-}
-
-unsigned bth_pool_measure(void)
-{
-    cpu_set_t cpus;
-    long n;
-
-    if (bth_system.sched_getaffinity(0, sizeof cpus, &cpus) == 0)
-        n = CPU_COUNT(&cpus);
-    else /* more processors than the set has bits */
-        n = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n < 1)
-        return 1;
-    return n > MEASURED_WORKERS_MAX ? MEASURED_WORKERS_MAX : (unsigned)n;
 }

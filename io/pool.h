@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Workers for independent tasks. 0 workers: the caller's thread does all, same interface. */
+/* Workers for independent tasks. One worker, or one task: the caller's own thread. */
 #ifndef BTH_IO_POOL_H
 #define BTH_IO_POOL_H
 
@@ -19,7 +19,8 @@ typedef int (*bth_pool_watch)(void *context);
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
                  bth_pool_watch watch, void *context, berth_error *error);
 
-/* io.threads = 0: as many as this process may run on, at most 8. */
-unsigned bth_pool_measure(void);
+/* Until load/ is converted to io/workers.h. */
+#define bth_pool_measure bth_processors_count
+unsigned bth_processors_count(void);
 
 #endif

@@ -9,7 +9,7 @@
 #include "format/zip/small_records.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
-#include "load/range.h"
+#include "load/transfer/range.h"
 
 /* Enough for the small records behind data.pkl. */
 #define SMALL_NBYTES 4096

@@ -15,10 +15,10 @@
 #include "io/direct.h"
 #include "io/map.h"
 #include "io/region.h"
-#include "load/container.h"
-#include "load/method.h"
-#include "load/prefetch.h"
-#include "load/sweep.h"
+#include "load/open/directory_read.h"
+#include "load/prefetch/prefetch.h"
+#include "load/transfer/checksum_scan.h"
+#include "load/transfer/io_method.h"
 
 /* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
 #define BTH_DEFAULT_ALIGNMENT 64
@@ -84,53 +84,72 @@ typedef struct bth_listing {
     size_t n_crc32;
 } bth_listing;
 
-struct berth_checkpoint {
+/* Where the bytes of a checkpoint come from, and what is known of that. */
+typedef struct bth_checkpoint_source {
     bth_reader reader;
-    struct berth_config config;
+    atomic_bool direct_is_refused; /* the kernel refused a direct read */
+
+    /* Under the lock: */
+    bth_map map;         /* of the whole file, made when first needed */
+    bool map_is_refused; /* the system refused to map it */
+    uint64_t sized_at;   /* the tick in which the file's size was last read; 0: never */
+    bool file_system_is_known;
+    bth_file_system file_system;
+    bool direct_is_tried;
+    const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
+    bth_direct direct;
+} bth_checkpoint_source;
+
+/* What is in the file, and where. Constant once the checkpoint is open, but for what is lazy. */
+typedef struct bth_contents {
+    bool is_stream;
+    char *archive;            /* top folder, "" for a stream */
     bth_pickle_survey survey; /* of data.pkl in the head */
     bth_region values;        /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
-    bool is_stream;
-    char *archive; /* top folder, "" for a stream */
     bth_small small[BTH_N_SMALL];
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
-    bool is_big;               /* of the storages' elements */
-    bool is_foreign;           /* that is not this machine's order */
+    bool is_big;               /* byte order of the storages' elements */
+    bool is_foreign;           /* it is not this machine's */
     bool byteorder_recorded;
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
-    bool keeps_directory;    /* parsed by open in any case: for verification */
+    bool keeps_directory;    /* open parses it in any case: for verification */
     uint64_t layout_end;     /* of the last storage, by the layout */
     bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
+
+    /* Lazy, under the lock: */
     bth_container container;
     bth_listing listing;
-    size_t n_storages;
-    bth_stored *stored;            /* n_storages, in the memory of the tree */
-    atomic_bool direct_is_refused; /* the kernel would not do one */
-    double begin_seconds;          /* of a clock: when opening began */
-    double open_seconds;           /* how long it took */
-    bth_prefetches prefetches;
-    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
+    bth_names *names;
+} bth_contents;
 
-    /* Under the mutex: */
-    bth_lock lock;          /* taken by bth_checkpoint_lock */
-    pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
-    bool has_lock;          /* both */
-    bth_names *names;       /* made when first asked for */
-    bth_map map;            /* of the whole file, made when first asked for */
-    bool map_is_refused;    /* the system would not map it */
-    uint64_t sized_at;      /* the tick in which the file's size was looked at last; 0: none */
-    bool file_system_is_known;
-    bth_file_system file_system;
-    bool direct_is_tried;
-    const char *no_direct; /* why it cannot be; NULL: it can, by: */
-    bth_direct direct;
+/* What became of the storages. */
+typedef struct bth_storages {
+    size_t n;
+    bth_stored *stored; /* n of them, in the memory of the tree */
+
+    /* Under the lock: */
+    pthread_cond_t settled; /* storages that a thread loaded are memory, or the load failed */
     bth_kept_region *regions;
-    bth_placed *placed; /* n_storages; NULL: all go to the host */
+    bth_placed *placed; /* n of them; NULL: all go to the host */
     bth_device_memory_list *device_memory;
-    bth_name_text shown_name; /* what berth_tensor_at handed out last */
+} bth_storages;
+
+struct berth_checkpoint {
+    bth_checkpoint_source source;
+    bth_contents contents;
+    bth_storages storages;
+    struct berth_config config;
+    bth_prefetches prefetches;
+    double begin_seconds;     /* of a clock: when opening began */
+    double open_seconds;      /* how long it took */
+    bth_lock lock;            /* taken by bth_checkpoint_lock */
+    bool has_lock;            /* and storages.settled */
+    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
+    bth_name_text shown_name; /* under the lock: what berth_tensor_at handed out last */
     bth_name_text shown_path;
 };
 
@@ -159,9 +178,9 @@ const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
 /* ---- open.c: everything but the values' names ---- */
 
-/* Opens what checkpoint->reader gives as checkpoint->config says; `call`: NULL, or whose progress
- * is told how many bytes were summed (load.check=data). */
-int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error);
+/* Fills checkpoint->contents from checkpoint->source, and checks what load.check asks for, but for
+ * the storages' bytes. */
+int bth_checkpoint_read(berth_checkpoint *checkpoint, berth_error *error);
 /* The directory, for those who were opened without it (load.check=none). Under the mutex. */
 int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
 
@@ -247,17 +266,20 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                      size_t nbytes, uint64_t offset, berth_error *error);
 /* Whether asking for its memory costs no reading of it. Thread-safe. */
 bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
-/* Bytes that one worker moves at a time, and how many workers n tasks get. */
-uint64_t bth_chunk_nbytes(const struct berth_config *config);
-unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks);
 /* How storages become memory when asked for one by one, and why so. Static texts. */
 void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason);
 /* What its address must be a multiple of (T5): a complex number is two of its halves. */
 size_t bth_storage_alignment(const berth_storage *storage);
-/* Names the record of an error; of a stream, where it has none, the storage. Returns its code. */
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error);
 int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
+bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
+/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
+int bth_fail_on_device(const bth_device_handle *device, berth_error *error);
+/*
+ * Makes sure that a storage, no view, has the CRC that the file says, unless that is known. Reads
+ * all of it: before ranges of it are read with load.check=data. Thread-safe.
+ */
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
 /* Its CRC against the directory's, which has been read (Z10). BERTH_E_CHECKSUM: a bad one. */
 int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
                             uint32_t computed, berth_crc_verdict *verdict, berth_error *error);
@@ -275,13 +297,6 @@ bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config 
 int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
                  berth_error *error);
 
-/* ---- place.c: what is not on the host ---- */
-
-/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
-/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error);
-
 /* ---- verify.c: every byte ---- */
 
 typedef struct bth_verifying {
@@ -298,17 +313,16 @@ typedef struct bth_verifying {
  * are told. The directory was read. Not thread-safe.
  */
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error);
-/*
- * Makes sure that a storage, no view, has the CRC that the file says, unless that is known. Reads
- * all of it: before ranges of it are read with load.check=data. Thread-safe.
- */
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
 /* Like bth_verify_data, for an archive that is no checkpoint; its local headers were read. */
 int bth_verify_container(bth_reader *reader, const struct berth_config *config,
                          bth_container *container, bth_verifying *asked, berth_error *error);
 
-/* ---- data.c ---- */
+/* ---- contents.c: names, and whether a caller's tensor is one of the file's ---- */
 
+/* The names of all tensors, made at the first call. NULL: error says why. */
+const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
+/* The same with the lock held. */
+const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *error);
 /* Whether the storage is one of this checkpoint's: its context is then ours. */
 int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                                  berth_error *error);
@@ -320,6 +334,13 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
                                 berth_error *error);
 /* Byte of its first element in its storage. BERTH_E_UNSUPPORTED where that is no whole byte. */
 int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
+/* The same; false where that is no whole byte: *offset is rounded down. */
+bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
+/* `what` was asked of elements that are less than a byte. */
+int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error);
+/* Names the record of an error; of a legacy file, which has none, the storage. Returns its code. */
+int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                         berth_error *error);
 
 /* ---- load.c ---- */
 
@@ -327,9 +348,6 @@ int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_er
 int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
                              const berth_params *call, berth_checkpoint **opened,
                              berth_error *error);
-/* The names of all tensors, made when first asked for, by whichever thread. NULL: error says why.
- */
-const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* Clears the call's statistics, if it asks for any: what fails early has some, too. */
 void bth_stats_begin(const berth_params *call);
 /* Fills them. */

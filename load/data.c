@@ -7,43 +7,6 @@
 #include "format/values/tensor.h"
 #include "load/checkpoint.h"
 
-int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                 berth_error *error)
-{
-    if (!checkpoint || !storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no checkpoint, or no storage");
-    if (storage->tree != checkpoint->tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the storage is of another checkpoint or tree");
-    return 0;
-}
-
-int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                berth_error *error)
-{
-    if (!tensor)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
-    if (tensor->flags & BERTH_META || !tensor->storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a meta tensor has no data");
-    if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
-        return error->code;
-    return bth_tensor_check(tensor, error);
-}
-
-/* Byte of the first element in the storage; *whole is false where that is no whole byte. */
-static uint64_t first_byte(const berth_tensor *tensor, bool *whole)
-{
-    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
-
-    *whole = true;
-    if (berth_tensor_numel(tensor) == 0)
-        return 0; /* T2: its offset may lie outside */
-    *whole = (uint64_t)tensor->storage_offset % elements == 0;
-    return (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
-}
-
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
  * middle of bytes.
@@ -58,20 +21,6 @@ static int check_alignment(const berth_tensor *tensor, const uint8_t *first, ber
                     "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
                     "them",
                     unit);
-}
-
-static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
-                    berth_dtype_name(tensor->dtype));
-}
-
-int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
-{
-    bool whole;
-
-    *offset = first_byte(tensor, &whole);
-    return whole ? 0 : fail_subbyte(tensor, "no address has an element within a byte", error);
 }
 
 /* The checkpoint's own prefetch may go on behind elements [first, first + n). */
@@ -100,7 +49,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (error->code == 0)
         return memory + offset;
     if (checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return NULL;
 }
 
@@ -127,7 +76,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code < 0 ? NULL : memory;
 }
 
@@ -135,12 +84,11 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 static int read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                         int64_t n, void *buffer, berth_error *error)
 {
-    bool whole;
-    uint64_t offset = first_byte(tensor, &whole);
+    uint64_t offset;
 
-    if (!whole || first != 0 || n != berth_tensor_numel(tensor) ||
-        !berth_tensor_is_contiguous(tensor))
-        return fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
+    if (!bth_tensor_begins_at_byte(tensor, &offset) || first != 0 ||
+        n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
+        return bth_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
     return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
                             offset, error);
 }
@@ -286,6 +234,6 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
             (void)read_elements(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }

@@ -5,8 +5,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "load/bring.h"
 #include "load/selection.h"
+#include "load/transfer/bring.h"
 
 /* The method that all of them have, or "mixed". */
 static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *const *roots, size_t n,
@@ -16,7 +16,7 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
     stats->reason = stats->asked_nbytes > 0 ? "nothing was brought" : "nothing was asked for";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
-        const bth_stored *stored = &checkpoint->stored[roots[i]->index];
+        const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
         if (roots[i]->nbytes == 0 || !stored->method)
             continue;
         if (strcmp(stats->method, "none") == 0) {
@@ -62,7 +62,7 @@ static void fill_stats(berth_checkpoint *checkpoint, const bth_bringing *how,
                            .n_records = n,
                            .n_storages = n,
                            .memory_nbytes = how->memory_nbytes,
-                           .calculated_offsets = checkpoint->calculated_offsets};
+                           .calculated_offsets = checkpoint->contents.calculated_offsets};
     stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
     for (size_t i = 0; i < n; i++)
         stats->asked_nbytes += roots[i]->nbytes;
@@ -99,6 +99,6 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     if (!checkpoint)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
     if (fetch(checkpoint, selection, call, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }

@@ -3,7 +3,6 @@
  * A checkpoint's storages: which bytes of them are swapped, where they lie, ranges of them, and how
  * long their memory lives: as long as the checkpoint. What makes memory of them is in bring.c.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -11,14 +10,10 @@
 #include "format/values/tensor.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "io/pool.h"
-#include "load/bring.h"
-#include "load/range.h"
-#include "load/to_device.h"
+#include "load/transfer/bring.h"
+#include "load/transfer/range.h"
+#include "load/transfer/to_device.h"
 
-/* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
-#define CHUNK_NBYTES (UINT64_C(4) << 20)
-#define LEAST_CHUNK_NBYTES 65536
 /* The widest element that has to be aligned: what an untyped storage may be viewed as. */
 #define WIDEST_UNIT 8
 
@@ -28,7 +23,7 @@ typedef unsigned long long ull;
 
 static bool is_foreign(const berth_checkpoint *checkpoint)
 {
-    return checkpoint->is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    return checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
 /* Whether the class in the file leaves open what the elements are: bytes, or anything (v3). */
@@ -53,24 +48,87 @@ static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
 {
     bool any_open = false;
 
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
-        settle(&checkpoint->stored[i], storage->dtype);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        settle(&checkpoint->storages.stored[i], storage->dtype);
         if (is_open(storage)) {
-            settle(&checkpoint->stored[i], storage->element);
+            settle(&checkpoint->storages.stored[i], storage->element);
             any_open = true;
         }
     }
     if (!any_open)
         return 0;
-    if (bth_names_new(checkpoint->root, &checkpoint->names, error) < 0)
+    if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
         return error->code;
-    for (size_t i = 0; i < bth_names_count(checkpoint->names); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(checkpoint->names, i));
+    for (size_t i = 0; i < bth_names_count(checkpoint->contents.names); i++) {
+        const berth_tensor *tensor =
+            berth_as_tensor(bth_names_value(checkpoint->contents.names, i));
         if (tensor && tensor->storage && is_open(tensor->storage))
-            settle(&checkpoint->stored[tensor->storage->index], tensor->dtype);
+            settle(&checkpoint->storages.stored[tensor->storage->index], tensor->dtype);
     }
     return 0;
+}
+
+/* ---- on devices ---- */
+
+bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
+{
+    bth_placed placed = {0};
+
+    bth_checkpoint_lock(checkpoint);
+    if (checkpoint->storages.placed)
+        placed = checkpoint->storages.placed[root->index];
+    bth_checkpoint_unlock(checkpoint);
+    return placed;
+}
+
+int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "its place is %s, where the host cannot follow an address: "
+                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
+                    bth_device_name(device));
+}
+
+/* ---- checksums ---- */
+
+/* Its verdict, from now on. */
+static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
+                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
+{
+    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    bool present = false;
+
+    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
+        verdict = BERTH_CRC_BAD;
+    else if (present)
+        verdict = BERTH_CRC_GOOD;
+    bth_checkpoint_lock(checkpoint);
+    checkpoint->storages.stored[root->index].crc32 = (uint8_t)verdict;
+    bth_checkpoint_unlock(checkpoint);
+    return error->code;
+}
+
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
+{
+    bth_sweep_order order = {.through_cache = true};
+    bth_swept record = {.offset = root->offset};
+
+    bth_checkpoint_lock(checkpoint);
+    uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
+    (void)bth_checkpoint_need_directory(checkpoint, error);
+    bth_checkpoint_unlock(checkpoint);
+    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
+        verdict == BERTH_CRC_ABSENT)
+        return error->code;
+    if (checkpoint->contents.is_stream)
+        return settle_storage(checkpoint, root, NULL, 0, error);
+    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
+        return error->code;
+    record.nbytes = record.entry->nbytes;
+    if (bth_sweep(&checkpoint->source.reader, &checkpoint->config, &order, &record, 1, error) < 0)
+        return error->code;
+    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
 }
 
 /* ---- reading ---- */
@@ -81,16 +139,6 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
         return storage;
     *offset += storage->root_offset;
     return storage->root;
-}
-
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error)
-{
-    char record[sizeof error->record];
-
-    (void)snprintf(record, sizeof record, checkpoint->is_stream ? "storage %s" : "data/%s",
-                   storage->key);
-    return bth_error_in(error, record);
 }
 
 int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
@@ -104,17 +152,18 @@ int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
 static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *buffer,
                       size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
 
     if (!bth_range_is_long(&checkpoint->config, nbytes))
-        return bth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+        return bth_reader_read(&checkpoint->source.reader, buffer, nbytes, root->offset + offset,
+                               error);
     struct berth_config config = checkpoint->config;
     bth_checkpoint_lock(checkpoint);
     if (stored->chosen_by)
         config.load_method = stored->chosen;
     bth_checkpoint_unlock(checkpoint);
-    return bth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL, buffer,
-                          nbytes, root->offset + offset, error);
+    return bth_range_read(&checkpoint->source.reader, &config, checkpoint->prefetches.own != NULL,
+                          buffer, nbytes, root->offset + offset, error);
 }
 
 /* A part of one unit. */
@@ -137,7 +186,7 @@ static int read_part(bth_reader *reader, const berth_storage *root, size_t unit,
 static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root, size_t unit,
                         uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    bth_reader *reader = &checkpoint->reader;
+    bth_reader *reader = &checkpoint->source.reader;
     size_t head = (size_t)((unit - offset % unit) % unit);
 
     head = head < nbytes ? head : nbytes;
@@ -157,7 +206,7 @@ static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
 static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
 
     if (stored->is_ambiguous)
         return bth_fail_ambiguous(root, error);
@@ -221,60 +270,41 @@ static int read_hook(const berth_storage *storage, void *buffer, size_t nbytes, 
     berth_checkpoint *checkpoint = stored->checkpoint;
 
     if (bth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return bth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->source.reader.name);
     return 0;
-}
-
-uint64_t bth_chunk_nbytes(const struct berth_config *config)
-{
-    uint64_t nbytes = config->io_chunk_nbytes ? (uint64_t)config->io_chunk_nbytes : CHUNK_NBYTES;
-
-    return nbytes < LEAST_CHUNK_NBYTES ? LEAST_CHUNK_NBYTES : nbytes - nbytes % WIDEST_UNIT;
-}
-
-unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks)
-{
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : bth_pool_measure();
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
-
-    if (config->io_memory_nbytes && n > (uint64_t)config->io_memory_nbytes / chunk_nbytes)
-        n = (uint64_t)config->io_memory_nbytes / chunk_nbytes;
-    if (n > n_tasks)
-        n = n_tasks;
-    return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
 }
 
 /* ---- where it lies ---- */
 
 void bth_know_source(berth_checkpoint *checkpoint, bth_facts *facts)
 {
-    const bth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->source.reader;
 
-    if (!checkpoint->file_system_is_known && reader->fd >= 0)
-        checkpoint->file_system = bth_file_system_of(reader->fd);
-    checkpoint->file_system_is_known = true;
+    if (!checkpoint->source.file_system_is_known && reader->fd >= 0)
+        checkpoint->source.file_system = bth_file_system_of(reader->fd);
+    checkpoint->source.file_system_is_known = true;
     facts->is_memory = reader->memory != NULL;
     facts->is_file = reader->fd >= 0;
-    facts->cannot_map = checkpoint->map_is_refused;
-    facts->file_system = checkpoint->file_system;
+    facts->cannot_map = checkpoint->source.map_is_refused;
+    facts->file_system = checkpoint->source.file_system;
 }
 
 /* Tried when somebody first wants it. Why direct reads cannot be; NULL: they can. */
 static const char *why_not_direct(berth_checkpoint *checkpoint)
 {
-    if (!checkpoint->direct_is_tried) {
+    if (!checkpoint->source.direct_is_tried) {
         BTH_HOLD_CANCEL(true);
-        checkpoint->direct_is_tried = true;
-        checkpoint->direct.fd = -1;
-        if (checkpoint->file_system == BTH_IN_MEMORY) /* some take it, and copy as ever */
-            checkpoint->no_direct = "the file system is in memory";
-        else if (bth_direct_open_reading(checkpoint->reader.fd, &checkpoint->direct,
-                                         &checkpoint->no_direct))
-            checkpoint->no_direct = NULL;
+        checkpoint->source.direct_is_tried = true;
+        checkpoint->source.direct.fd = -1;
+        if (checkpoint->source.file_system == BTH_IN_MEMORY) /* some take it, and copy as ever */
+            checkpoint->source.no_direct = "the file system is in memory";
+        else if (bth_direct_open_reading(checkpoint->source.reader.fd, &checkpoint->source.direct,
+                                         &checkpoint->source.no_direct))
+            checkpoint->source.no_direct = NULL;
     }
-    if (atomic_load(&checkpoint->direct_is_refused))
-        checkpoint->no_direct = "a direct read was refused";
-    return checkpoint->no_direct;
+    if (atomic_load(&checkpoint->source.direct_is_refused))
+        checkpoint->source.no_direct = "a direct read was refused";
+    return checkpoint->source.no_direct;
 }
 
 /* T5: what cannot be used as it lies is read, whatever was decided. */
@@ -282,11 +312,11 @@ static bth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_sto
                              bth_way way)
 {
     uintptr_t address =
-        (uintptr_t)checkpoint->reader.memory + root->offset; /* maps: page-aligned */
+        (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
 
     if (way.method != BERTH_LOAD_MAP)
         return way;
-    if (checkpoint->stored[root->index].unit > 1)
+    if (checkpoint->storages.stored[root->index].unit > 1)
         return (bth_way){BERTH_LOAD_READ, "it is in the other byte order"};
     if (address % bth_storage_alignment(root) != 0)
         return (bth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
@@ -296,7 +326,7 @@ static bth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_sto
 bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
                         bth_facts *facts, const berth_storage *root)
 {
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
     berth_load_method asked =
         stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
     bth_way way = bth_way_choose(config, facts, asked, stored->chosen_by);
@@ -328,17 +358,17 @@ void bth_storages_method(berth_checkpoint *checkpoint, const char **method, cons
  * from then on. */
 static int make_map(berth_checkpoint *checkpoint, berth_error *error)
 {
-    const bth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->source.reader;
 
-    if (checkpoint->map.base || checkpoint->map_is_refused ||
+    if (checkpoint->source.map.base || checkpoint->source.map_is_refused ||
         bth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
-                     &checkpoint->map, error) == 0)
+                     &checkpoint->source.map, error) == 0)
         return 0;
     if (error->system_errno == 0)
         return error->code;
     bth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
     bth_error_clear(error);
-    checkpoint->map_is_refused = true;
+    checkpoint->source.map_is_refused = true;
     return 0;
 }
 
@@ -359,7 +389,7 @@ static int check_size(const bth_reader *reader, uint64_t offset, berth_error *er
 int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
                  berth_error *error)
 {
-    const bth_reader *reader = &checkpoint->reader;
+    const bth_reader *reader = &checkpoint->source.reader;
 
     *map = reader->memory;
     if (*map)
@@ -368,14 +398,14 @@ int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **
         error->offset = offset; /* what is missing is the whole file's; what is meant, its own */
         return error->code;
     }
-    if (!checkpoint->map.base)
+    if (!checkpoint->source.map.base)
         return 0;
     /* F1 */
     uint64_t tick = bth_tick();
-    if (tick != checkpoint->sized_at && check_size(reader, offset, error) < 0)
+    if (tick != checkpoint->source.sized_at && check_size(reader, offset, error) < 0)
         return error->code;
-    checkpoint->sized_at = tick;
-    *map = checkpoint->map.address;
+    checkpoint->source.sized_at = tick;
+    *map = checkpoint->source.map.address;
     return 0;
 }
 
@@ -387,7 +417,7 @@ size_t bth_storage_alignment(const berth_storage *storage)
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error)
 {
-    bth_stored *stored = &checkpoint->stored[storage->index];
+    bth_stored *stored = &checkpoint->storages.stored[storage->index];
     const berth_storage *root = storage->root ? storage->root : storage;
     bth_bringing how = {.config = &checkpoint->config,
                         .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
@@ -400,7 +430,8 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
         return error->code;
     if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,
-                     atomic_load(&checkpoint->stored[root->index].memory) + storage->root_offset);
+                     atomic_load(&checkpoint->storages.stored[root->index].memory) +
+                         storage->root_offset);
     *memory = atomic_load(&stored->memory);
     return 0;
 }
@@ -430,7 +461,7 @@ int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *s
     bool present = false;
 
     *verdict = BERTH_CRC_ABSENT; /* a stream has none */
-    if (checkpoint->is_stream)
+    if (checkpoint->contents.is_stream)
         return 0;
     *verdict = BERTH_CRC_UNCHECKED;
     if (bth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
@@ -453,9 +484,9 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
     *stats =
         (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
-        return checkpoint ? bth_error_prefix(error, checkpoint->reader.name) : error->code;
+        return checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name) : error->code;
     const berth_storage *root = storage->root ? storage->root : storage;
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_placed(checkpoint, root).device;
     bth_checkpoint_lock(checkpoint);
     stats->place = device ? bth_device_name(device) : "cpu";
@@ -474,21 +505,22 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 
 int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
 {
-    size_t n = checkpoint->n_storages;
+    size_t n = checkpoint->storages.n;
 
     if (n == 0)
         return 0;
-    checkpoint->stored = bth_tree_allocate(checkpoint->tree, n * sizeof *checkpoint->stored);
-    if (!checkpoint->stored)
-        return bth_fail_memory(error, n * sizeof *checkpoint->stored);
+    checkpoint->storages.stored =
+        bth_tree_allocate(checkpoint->contents.tree, n * sizeof *checkpoint->storages.stored);
+    if (!checkpoint->storages.stored)
+        return bth_fail_memory(error, n * sizeof *checkpoint->storages.stored);
     for (size_t i = 0; i < n; i++) {
-        berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
-        checkpoint->stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
-        storage->context = &checkpoint->stored[i];
+        berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        checkpoint->storages.stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
+        storage->context = &checkpoint->storages.stored[i];
         storage->read = read_hook;
     }
-    checkpoint->is_foreign = is_foreign(checkpoint);
-    return checkpoint->is_foreign ? settle_units(checkpoint, error) : 0;
+    checkpoint->contents.is_foreign = is_foreign(checkpoint);
+    return checkpoint->contents.is_foreign ? settle_units(checkpoint, error) : 0;
 }
 
 void bth_kept_region_free(bth_kept_region *kept)
@@ -500,18 +532,18 @@ void bth_kept_region_free(bth_kept_region *kept)
 
 void bth_storages_end(berth_checkpoint *checkpoint)
 {
-    for (bth_kept_region *kept = checkpoint->regions, *next; kept; kept = next) {
+    for (bth_kept_region *kept = checkpoint->storages.regions, *next; kept; kept = next) {
         next = kept->next;
         bth_kept_region_free(kept);
     }
-    checkpoint->regions = NULL;
-    bth_device_memory_list_free(checkpoint->device_memory);
-    checkpoint->device_memory = NULL;
-    bth_release(checkpoint->placed);
-    checkpoint->placed = NULL;
-    if (checkpoint->direct_is_tried)
-        bth_direct_close(&checkpoint->direct);
-    checkpoint->direct_is_tried = false;
-    checkpoint->stored = NULL;
-    bth_map_free(&checkpoint->map);
+    checkpoint->storages.regions = NULL;
+    bth_device_memory_list_free(checkpoint->storages.device_memory);
+    checkpoint->storages.device_memory = NULL;
+    bth_release(checkpoint->storages.placed);
+    checkpoint->storages.placed = NULL;
+    if (checkpoint->source.direct_is_tried)
+        bth_direct_close(&checkpoint->source.direct);
+    checkpoint->source.direct_is_tried = false;
+    checkpoint->storages.stored = NULL;
+    bth_map_free(&checkpoint->source.map);
 }

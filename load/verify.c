@@ -11,7 +11,7 @@
 #include "config/memory.h"
 #include "format/zip/zip_fields.h"
 #include "load/checkpoint.h"
-#include "load/sweep.h"
+#include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
     bth_reader *reader;
@@ -60,7 +60,7 @@ static const berth_storage *storage_of(const verification *v, const bth_zip_entr
 {
     size_t number = v->storages[entry - v->container->directory.entries];
 
-    return number > 0 ? bth_tree_storage(v->checkpoint->tree, number - 1) : NULL;
+    return number > 0 ? bth_tree_storage(v->checkpoint->contents.tree, number - 1) : NULL;
 }
 
 /* Where the layout has an entry's data; 0: it does not say, or that is not how this file is read.
@@ -69,14 +69,14 @@ static uint64_t computed_offset(const verification *v, const bth_zip_entry *entr
 {
     const berth_storage *storage = storage_of(v, entry);
 
-    if (!v->checkpoint || !v->checkpoint->calculated_offsets)
+    if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
         return 0;
     if (storage)
         return storage->offset;
     for (int which = 0; which < BTH_N_SMALL; which++)
-        if (v->checkpoint->small[which].present &&
+        if (v->checkpoint->contents.small[which].present &&
             strcmp(entry->record, bth_small_names[which]) == 0)
-            return v->checkpoint->small[which].data_offset;
+            return v->checkpoint->contents.small[which].data_offset;
     return 0;
 }
 
@@ -166,8 +166,8 @@ static int compare_offsets(const void *a, const void *b)
 static void prepare_stream(verification *v)
 {
     v->n_records = 0;
-    for (size_t i = 0; i < v->checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(v->checkpoint->tree, i);
+    for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
         if (!storage->root && !comes_later(v, storage))
             v->records[v->n_records++] =
                 (bth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
@@ -192,7 +192,7 @@ static void tell_record(verification *v, const bth_swept *record, berth_crc_verd
     if (bad->code < 0 && v->first.code == 0)
         v->first = *bad;
     if (entry && nbytes > 0 && v->checkpoint && storage_of(v, entry))
-        v->checkpoint->stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
+        v->checkpoint->storages.stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
     if (v->asked->tell)
         v->asked->tell(v->asked->context,
                        &(berth_record_verdict){.name = entry ? entry->record : "",
@@ -298,7 +298,7 @@ static int conclude_zip(verification *v, berth_error *error)
             return error->code;
     if (v->first.code < 0)
         return 0;
-    if (v->checkpoint && v->checkpoint->calculated_offsets &&
+    if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
         bth_check_layout(v->checkpoint, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
@@ -367,56 +367,19 @@ int bth_verify_container(bth_reader *reader, const struct berth_config *config,
 
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error)
 {
-    verification v = {.reader = &checkpoint->reader,
+    verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
-                      .container = checkpoint->is_stream ? NULL : &checkpoint->container,
-                      .n_records = checkpoint->is_stream ? checkpoint->n_storages
-                                                         : n_all_records(&checkpoint->container),
+                      .container =
+                          checkpoint->contents.is_stream ? NULL : &checkpoint->contents.container,
+                      .n_records = checkpoint->contents.is_stream
+                                       ? checkpoint->storages.n
+                                       : n_all_records(&checkpoint->contents.container),
                       .checkpoint = checkpoint,
                       .asked = asked,
                       .verdict = &asked->verdict};
 
-    asked->verdict.n_storages = checkpoint->n_storages;
+    asked->verdict.n_storages = checkpoint->storages.n;
     return verify(&v, error);
-}
-
-/* Its verdict, from now on. */
-static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
-{
-    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
-    bool present = false;
-
-    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
-        verdict = BERTH_CRC_BAD;
-    else if (present)
-        verdict = BERTH_CRC_GOOD;
-    bth_checkpoint_lock(checkpoint);
-    checkpoint->stored[root->index].crc32 = (uint8_t)verdict;
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
-{
-    bth_sweep_order order = {.through_cache = true};
-    bth_swept record = {.offset = root->offset};
-
-    bth_checkpoint_lock(checkpoint);
-    uint8_t verdict = checkpoint->stored[root->index].crc32;
-    (void)bth_checkpoint_need_directory(checkpoint, error);
-    bth_checkpoint_unlock(checkpoint);
-    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
-        verdict == BERTH_CRC_ABSENT)
-        return error->code;
-    if (checkpoint->is_stream)
-        return settle_storage(checkpoint, root, NULL, 0, error);
-    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
-        return error->code;
-    record.nbytes = record.entry->nbytes;
-    if (bth_sweep(&checkpoint->reader, &checkpoint->config, &order, &record, 1, error) < 0)
-        return error->code;
-    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
 }
 
 /*
@@ -466,14 +429,14 @@ int berth_verify_records(const char *path, const berth_params *call, berth_recor
         add_stats(call, &first);
         return error->code;
     }
-    asked.sweep.goes_on = !checkpoint->is_stream;
+    asked.sweep.goes_on = !checkpoint->contents.is_stream;
     if (bth_verify_data(checkpoint, &asked, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     if (verdict)
         *verdict = asked.verdict;
     bth_checkpoint_stats(checkpoint, call);
     if (call && call->stats)
-        call->stats->asked_nbytes = checkpoint->reader.nbytes; /* open's reads come on top */
+        call->stats->asked_nbytes = checkpoint->source.reader.nbytes; /* open's reads come on top */
     if (call && call->stats && asked.sweep.method) {
         call->stats->method = asked.sweep.method;
         call->stats->reason = asked.sweep.reason;

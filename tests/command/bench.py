@@ -91,9 +91,9 @@ class BenchSave(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "disk:0"], "disk:0: names no device"),
+        for words, says in ((["--device", "disk:0"], "disk:0: not the name of a device"),
                             (["--device", "simulated:7"], "simulated:7: there is no such device"),
-                            (["--device", ""], "names no device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
+                            (["--device", ""], "not the name of a device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
                             (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
                             (["--tensors", "0"], "--tensors"), (["--tensors", "5x"], "5x"),
                             (["a", "b"], "one argument too many"),
@@ -113,7 +113,7 @@ class BenchSave(Case):
             before = self.entries()
             done = self.berth("bench", command, "--device", "cuda:0", "--size", "1MiB", code=2)
             self.assertRegex(done.err, r"\Aberth: cuda:0: (there is no CUDA driver on this machine "
-                                       r"\(.*\)|this library was built without its part for CUDA "
+                                       r"\(.*\)|this library was built without support for CUDA "
                                        r"devices)\n\Z")
             self.assertEqual((done.out, self.entries()), ("", before))
 
@@ -233,7 +233,7 @@ class BenchLoad(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "disk:0"], "disk:0: names no device"),
+        for words, says in ((["--device", "disk:0"], "disk:0: not the name of a device"),
                             (["--device", "simulated:7"], "simulated:7: there is no such device"),
                             (["--device", "simulated", "--open"], "--device does not apply"),
                             (["--size", "12XB"], "12XB"), (["--tensors", "0"], "--tensors"),

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
-#include "tests/load/device_scene.h"
+#include "tests/support/load/device_scene.h"
 
 #include "io/file_system.h"
 
-TestSuite(device, .init = set_up, .fini = tear_down);
+TestSuite(device, .init = begin_devices, .fini = end_devices);
 
 Test(device, storages_go_to_where_they_were)
 {
@@ -27,7 +27,7 @@ Test(device, storages_go_to_where_they_were)
 
 static void check_crc32_seconds(const char *options)
 {
-    save_as(options);
+    save_parts(options);
     open_as("load.check=data");
     place_all(&as_they_were);
     berth_stats stats = fetched(NULL);
@@ -231,7 +231,7 @@ Test(device, foreign_bytes_are_swapped_on_the_way)
                                         ""};
 
     for (size_t s = 0; s < 2; s++) {
-        save_as(saves[s]);
+        save_parts(saves[s]);
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
             open_as(loads[i]);
             place_all(&as_they_were);
@@ -253,12 +253,12 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
     place_all(&as_they_were);
     (void)fetched(NULL);
     expect_all_as_they_were();
-    if (checkpoint->no_direct)
+    if (checkpoint->source.no_direct)
         cr_expect_str_eq(stats_at(1).method, "read");
     else
         cr_expect_str_eq(stats_at(1).method, "direct");
-    cr_expect_str_eq(stats_at(1).reason,
-                     checkpoint->no_direct ? checkpoint->no_direct : "load.method=direct");
+    cr_expect_str_eq(stats_at(1).reason, checkpoint->source.no_direct ? checkpoint->source.no_direct
+                                                                      : "load.method=direct");
 }
 
 /* No host's among them. */
@@ -278,7 +278,7 @@ static const char *way_to_device(const char *options)
 Test(device, nothing_is_mapped_that_goes_there)
 {
     cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
-    cr_expect_null(checkpoint->map.base);
+    cr_expect_null(checkpoint->source.map.base);
     cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
 }
 

@@ -4,9 +4,9 @@
  */
 #include <pthread.h>
 
-#include "tests/load/fetch_scene.h"
+#include "tests/support/load/fetch_scene.h"
 
-TestSuite(fetch_failures, .init = set_up, .fini = tear_down);
+TestSuite(fetch_failures, .init = begin_fetch, .fini = end_fetch);
 
 static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
@@ -28,7 +28,7 @@ Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
         cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
         for (size_t k = 0; k < N_TENSORS; k++)
             cr_expect(!is_memory(k) || lengths[k] == 0);
-        cr_expect_null(checkpoint->regions);
+        cr_expect_null(checkpoint->storages.regions);
         cr_expect_eq(stats.memory_nbytes, 0);
         fetched(NULL);
         expect_elements();
@@ -76,7 +76,7 @@ Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
         "load.method=map io.threads=1", "io.threads=1", "load.mmap=off io.threads=1"};
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        save_as("save.storage_alignment=64");
+        save_tensors("save.storage_alignment=64");
         open_as(options[i]);
         cr_assert_eq(truncate(path, 2000000), 0);
         cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
@@ -147,7 +147,7 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
 
 Test(fetch_failures, without_crcs_in_the_file_says_so)
 {
-    save_as("save.compute_crc32=off");
+    save_tensors("save.compute_crc32=off");
     open_as("load.check=data load.method=read");
     fetched(NULL);
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);
@@ -273,7 +273,7 @@ Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
     cr_assert_eq(pthread_join(other, &code), 0);
     cr_expect_eq((intptr_t)code, BERTH_E_CALLBACK);
     cr_expect(atomic_load(&broken.others_are_read));
-    cr_expect_null(checkpoint->regions);
+    cr_expect_null(checkpoint->storages.regions);
     for (size_t i = 0; i < N_TENSORS; i++)
         cr_expect(!is_memory(i) || lengths[i] == 0, "t%zu", i);
     broken.is_whole = true;

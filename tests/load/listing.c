@@ -8,7 +8,7 @@
 
 #include "format/bytes.h"
 #include "load/checkpoint.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* ---- both ways ---- */
@@ -33,7 +33,7 @@ static struct outcome open_one_way(const char *path, bool parsed)
                           : berth_open(path, &call, &checkpoint, &error);
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {
-        outcome.is_parsed = checkpoint->container.known;
+        outcome.is_parsed = checkpoint->contents.container.known;
         cr_assert_eq(berth_get_info(checkpoint, &outcome.info, NULL), 0);
         outcome.info.archive = NULL; /* freed by now */
         berth_close(checkpoint);

@@ -8,8 +8,8 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/method.h"
-#include "tests/load/builder.h"
+#include "load/transfer/io_method.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 static const char *const names[] = {"auto", "map", "read", "direct"};
@@ -318,7 +318,7 @@ Test(chosen, maps_are_never_made_with_load_mmap_off)
     open_as("load.mmap=off");
     cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
-    cr_expect_null(checkpoint->map.base);
+    cr_expect_null(checkpoint->source.map.base);
 }
 
 static berth_load_method small_ones_are_read(void *context, const berth_storage *storage)
@@ -377,7 +377,7 @@ Test(chosen, direct_reads_are_not_tried_in_memory)
     bth_system.fstatfs = told_fstatfs;
     open_as("load.method=direct");
     cr_expect_str_eq(way_of("bias"), "read: the file system is in memory");
-    cr_expect_eq(checkpoint->direct.fd, -1);
+    cr_expect_eq(checkpoint->source.direct.fd, -1);
 }
 
 static int no_direct_open(const char *what, int flags, mode_t mode)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/rows_plan.h"
+#include "load/rows/rows_plan.h"
 
 Test(rows_plan, the_first_id_that_is_no_row)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How storages are read together: arithmetic on any arrangement of them. */
-#include "load/spans.h"
+#include "load/transfer/spans.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
