@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the benchmarks of the `berth` command share. Each times one run of Berth; rounds, shapes of
- * checkpoints and comparisons with others are the work of tools/bench.
+ * What the benchmarks of the `berth` command share. Each times one run of Berth. tools/bench
+ * repeats runs, makes shapes of checkpoints, and compares with other programs.
  */
 #ifndef BERTH_TOOLS_BENCH_H
 #define BERTH_TOOLS_BENCH_H

@@ -228,7 +228,7 @@ int run_bench_load(int argc, char **argv)
         bench_children,
         NULL,
         NULL};
-    load_bench bench = {.options = {.words = {.most = 1}}, .parse_seconds = -1};
+    load_bench bench = {.options = {.words = {.max = 1}}, .parse_seconds = -1};
     berth_params call;
     progress bar;
 

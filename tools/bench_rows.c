@@ -371,7 +371,7 @@ int run_bench_rows(int argc, char **argv)
         common_children,
         NULL,
         NULL};
-    rows_bench bench = {.words = {.most = 1},
+    rows_bench bench = {.words = {.max = 1},
                         .size = UINT64_C(1) << 30,
                         .row_size = 512,
                         .n_ids = 4096,

@@ -226,7 +226,7 @@ int run_bench_save(int argc, char **argv)
         bench_children,
         NULL,
         NULL};
-    save_bench bench = {.options = {.words = {.most = 1}}, .run = {.phases = phases}};
+    save_bench bench = {.options = {.words = {.max = 1}}, .run = {.phases = phases}};
     berth_params call;
     progress bar;
 

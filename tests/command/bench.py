@@ -96,7 +96,7 @@ class BenchSave(Case):
                             (["--device", ""], "not the name of a device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
                             (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
                             (["--tensors", "0"], "--tensors"), (["--tensors", "5x"], "5x"),
-                            (["a", "b"], "one argument too many"),
+                            (["a", "b"], "too many arguments: at most"),
                             ([self.demo, "--tensors", "3"], "--tensors"),
                             (["--size", "3", "--tensors", "3"], "too few"),
                             (["--tensors", "1", "--size", "4000TiB"], "do not fit")):
@@ -237,7 +237,7 @@ class BenchLoad(Case):
                             (["--device", "simulated:7"], "simulated:7: there is no such device"),
                             (["--device", "simulated", "--open"], "--device does not apply"),
                             (["--size", "12XB"], "12XB"), (["--tensors", "0"], "--tensors"),
-                            (["a", "b"], "one argument too many"),
+                            (["a", "b"], "too many arguments: at most"),
                             (["--cold", "--warm"], "exclude each other"),
                             ([self.demo, "--size", "1MiB"], "--size"),
                             ([self.demo, "--tensors", "3"], "--tensors")):
