@@ -70,5 +70,5 @@ class Demo(Case):
         os.symlink("text.pt", self.path("link.pt"))
         self.refused("demo", "link.pt", says="link.pt exists")
         os.mkdir(self.path("folder"))
-        self.refused("demo", "folder", says="folder is there")
+        self.refused("demo", "folder", says="folder exists")
         self.assertEqual(self.read("text.pt"), b"my thesis")
