@@ -2,21 +2,21 @@
 """How fast Berth loads, against PyTorch, safetensors and the disk itself, in one run.
 
 All load the same tensors, in this process, from the same file system. They take turns
-(A B A B ...), each round in another order; before each turn as much memory as it needs is touched
-and given back, so that no turn pays for what another left. A ratio is taken within each round, and
-its median is what counts. One round more goes first: it is not counted, and in it what Berth loads
-is compared with what PyTorch loads.
+(A B A B ...), each round in another order. Before each turn as much memory as it needs is touched
+and freed, so that no turn pays for the one before. A ratio is taken within each round; its median is
+printed. One more round goes first and is not counted: in it what Berth loads is compared with what
+PyTorch loads.
 
-Cold: before each turn the file is evicted from the page cache, and its pages are counted; where
-more than one of a hundred stayed, the turn is told and does not count. Warm: the file is read
-before, and its pages are counted too.
+Cold: before each turn the file is evicted from the page cache, and its pages are counted. If more
+than one of a hundred stayed, this is reported and the turn does not count. Warm: the file is read
+first, and its pages are counted too.
 
 Cases: open (until every tensor can be asked for), cold and warm (all bytes into fresh memory), map
 (mapped, every byte looked at by one thread), passes (the same with a prefetch in passes), rows
-(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a
-bare loop of reads into fresh memory, "fio" the same by fio, when installed, into a few buffers; the
-best settings of a first try take part. fastsafetensors and the Run:ai model streamer take part
-where BERTH_PYTHON has them. Debug mode is off. Run it on a machine that does nothing else.
+(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a bare loop of reads
+into fresh memory; "fio" is the same by fio, if installed, into a few buffers. The best settings of a
+first try take part. fastsafetensors and the Run:ai model streamer take part if BERTH_PYTHON has
+them. Debug mode is off. Run it on a machine that does nothing else.
 """
 
 import importlib.util
@@ -44,7 +44,7 @@ def arguments():
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
                         help="of all tensors (2GiB; llama and small: their own)")
     parser.add_argument("--shape", default="uniform", choices=list(shapes.SHAPES),
-                        help="of what is loaded whole (%(default)s)")
+                        help="of the large file (%(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
     parser.add_argument("--cgroup", metavar="FOLDER",
                         help="a memory cgroup with a limit, to take rows in: the table is then twice as "
@@ -73,7 +73,7 @@ class Bench(Turns):
     # ---- files ----
 
     def make(self, shape, asked, name):
-        """name.pt and name.safetensors; the tensors are then forgotten. (bytes, how many)"""
+        """Makes name.pt and name.safetensors; returns the bytes and the number of tensors."""
         import contestants
         import safetensors.torch
 
@@ -86,7 +86,7 @@ class Bench(Turns):
         return shapes.nbytes_of(state), len(state)
 
     def need_large(self):
-        """What is loaded whole: halved until the file, its pages and what is loaded have room."""
+        """Makes the large file, halved until there is room for the file, its pages and what is loaded."""
         if self.large:
             return
         natural = {"uniform": 2048 * MIB, "one": 2048 * MIB}.get(
@@ -106,7 +106,7 @@ class Bench(Turns):
     # ---- who takes part ----
 
     def can(self, options):
-        """Whether this version takes these options."""
+        """Whether this build of Berth accepts these options."""
         try:
             with self.who.b.patched(f"{self.set} {options}"):
                 return True
@@ -121,7 +121,7 @@ class Bench(Turns):
         return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", bring), self.pt, cache)]
 
     def streamers(self, cache):
-        """Peers that few have installed."""
+        """Peers that are not installed everywhere."""
         for module, name, load in (
                 ("fastsafetensors", "fastsafetensors", self.who.fastsafetensors_load),
                 ("runai_model_streamer", "Run:ai streamer", self.who.runai_load)):
@@ -138,7 +138,7 @@ class Bench(Turns):
     # ---- open ----
 
     def requests(self, run):
-        """Read calls of this process meanwhile, as the kernel counts them."""
+        """Read calls of this process during run(), as the kernel counts them."""
         def count():
             return int(os.pread(io, 4096, 0).split(b"syscr: ")[1].split()[0])
 
@@ -152,7 +152,7 @@ class Bench(Turns):
             os.close(io)
 
     def count_requests(self, name, n):
-        """Costs: what opening takes, at most what is aimed at; where io is not counted: nothing."""
+        """Costs: the reads of an open, and their aim; nothing where the kernel does not count them."""
         def reads(run):
             run()  # Python reads its own modules, once
             return self.requests(run)
@@ -304,8 +304,8 @@ class Bench(Turns):
         yield made
 
     def count_ahead(self, options):
-        """Most bytes beyond a consumer of 512 MiB a second, for whom all of a pass comes, that are in
-        the page cache at any of its parts, as the system counts them; and what the prefetch says."""
+        """The maximum of bytes in the page cache ahead of a consumer of 512 MiB a second, as the kernel
+        counts them; and the statistics of the prefetch."""
         most, told, begin = 0, [], time.perf_counter()
 
         def ahead(offset):
@@ -445,8 +445,8 @@ class Bench(Turns):
         self.remark(f"data.pkl has {nbytes / 1e6:.1f} MB; all of the opening: {phases}")
         yield {"case": "parse", "letter": "parse", "what": f"data.pkl of {n:,} tensors, in C, from memory",
                "figures": {"parsing": row},
-               "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates, "median": nbytes / row["median"] / 1e6,
-                           "min": rates[0], "max": rates[-1]}],
+               "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates,
+                           "median": nbytes / row["median"] / 1e6, "min": rates[0], "max": rates[-1]}],
                "costs": [], "command": told[0], "remarks": self.remarks}
 
 

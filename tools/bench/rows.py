@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of a table: which ones are taken, and how others than Berth take them.
+"""Rows of a table: which rows are taken, and how others than Berth take them.
 
 Started as a program, in a process of its own: rows.py WAY FILE OFFSET IDS prints seconds and sum.
 """

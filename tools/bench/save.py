@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How fast Berth saves, against PyTorch, safetensors and the disk itself, in one run.
 
-All save the same tensors, in this process, from the same memory, to the same file system. They
-take turns (A B A B ...), each round in another order; before each turn the last file is removed,
-the file system synced, and free memory touched, so that no turn pays for what another left. A ratio is taken within each round, and its median is what counts.
-One round more goes first: it is not counted, and in it every file of ours is verified and read
-back with PyTorch.
+All save the same tensors, in this process, from the same memory, to the same file system. They take
+turns (A B A B ...), each round in another order. Before each turn the last file is removed, the file
+system is synced, and free memory is touched, so that no turn pays for the one before. A ratio is
+taken within each round; its median is printed. One more round goes first and is not counted: in it
+every file of Berth is verified, and read back with PyTorch.
 
 Shapes: uniform (a: 64 MiB tensors), llama (b: those of a 1.1B model in bfloat16), small
-(c: 100,000 of 1 to 4 KiB), one (d). "raw" is a bare loop of direct writes with fsync, "fio" the
-same by fio, when installed, without its sync; of both, the best settings of a first try take part.
-Run it on a machine that does nothing else.
+(c: 100,000 of 1 to 4 KiB), one (d: a single tensor). "raw" is a bare loop of direct writes with
+fsync; "fio" is the same by fio, if installed, without its sync. The best settings of a first try
+take part. Run it on a machine that does nothing else.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ import machine
 import report as reports
 import shapes
 import tool
-from tool import MIB, tell
+from tool import MIB, note
 
 
 def arguments():
     parser = tool.parser("save", __doc__)
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
-                        help="of shapes a and d (4GiB); b and c keep theirs unless it is smaller")
+                        help="of shapes a and d (4GiB); b and c have their own size, unless this is smaller")
     parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
     parser.add_argument("--tmpfs", default="/dev/shm", metavar="FOLDER",
-                        help="a folder in memory (%(default)s); '' for none")
+                        help="a folder in memory (%(default)s); '': none")
     parser.add_argument("--also", action="append", default=[], metavar="'NAME=VALUE ...'",
-                        help="one durable save more, with these options; may be repeated")
+                        help="add a durable save with these options; may be repeated")
     parsed = tool.parse(parser)
     parsed.shapes = parsed.shapes.split(",")
     for shape in parsed.shapes:
@@ -44,7 +44,7 @@ def arguments():
 
 
 class Bench:
-    """One shape: its tensors, those who save them, what was measured."""
+    """One shape: its tensors, those who save them, the figures."""
 
     command_words = ()
 
@@ -76,7 +76,7 @@ class Bench:
         return state, self.who.Tree(state)
 
     def fitting(self, wanted):
-        """The size, halved until there is room."""
+        """The size, halved until there is room for it."""
         room, asked = self.room(), wanted
         while asked > room and asked > MIB:
             asked //= 2
@@ -86,7 +86,7 @@ class Bench:
         return asked
 
     def remark(self, text):
-        tell(f"({self.letter}) {text}")
+        note(f"({self.letter}) {text}")
         self.remarks.append(text)
 
     # ---- who takes part ----
@@ -114,7 +114,7 @@ class Bench:
                 self.who.torch_save(self.state, False, synced=False)]
 
     def raw_writes(self):
-        """The two best settings of our bare loop and the best of fio, by one try of each."""
+        """The two best settings of our bare loop and the best one of fio, after one try of each."""
         quick, loop = self.options.quick, self.raw.RawWrites(self.nbytes)
         blocks = [4] if quick else [1, 4, 16]
 
@@ -149,7 +149,7 @@ class Bench:
     # ---- taking turns ----
 
     def turn(self, contestant, folder, then=None):
-        """One save into a fresh file, with nothing of the last one left to be written."""
+        """One save into a new file, after all earlier writes are done."""
         path = os.path.join(folder, "bench.pt")
         self.raw.warm_memory(folder, self.nbytes)
         self.raw.sync_file_system(folder)
@@ -170,7 +170,7 @@ class Bench:
         """[{figure: seconds}], one a round; the first round is only for verifying."""
         made = []
         for number in range(self.options.rounds + 1):
-            tell(f"({self.letter}) {where}: " +
+            note(f"({self.letter}) {where}: " +
                  (f"round {number} of {self.options.rounds}" if number else "warming up, verifying"))
             figures = {}
             for contestant in random.Random(number).sample(contestants, len(contestants)):
@@ -181,7 +181,7 @@ class Bench:
         return made
 
     def command(self, path, n_tensors):
-        """What only a process of its own can tell: `berth bench save` with the same tensors."""
+        """Runs `berth bench save` with the same tensors: memory and traffic of a process of its own."""
         words = ["save", path, *self.command_words]
         for each in self.options.set:
             words += ["--set", each]
