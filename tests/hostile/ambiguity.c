@@ -12,8 +12,8 @@
 #include <dirent.h>
 #include <sys/wait.h>
 
-#include "tests/hostile/recipe.h"
-#include "tests/hostile/ways.h"
+#include "tests/support/hostile/recipe.h"
+#include "tests/support/hostile/ways.h"
 
 #define FOLDER "tests/hostile/ambiguity"
 
@@ -77,16 +77,16 @@ static void expect_the_same_by_other_ways(const struct variant *variant)
     for (int check = 0; check < 4; check++) {
         bool debug = check < OPEN_HEADERS;
         const char *strict = variant->says[debug ? OPEN_HEADERS : check];
-        open_bytes(text, variant->bytes, variant->nbytes, check_options[check], "", true);
+        verdict_on_bytes(text, variant->bytes, variant->nbytes, check_options[check], "", true);
         cr_expect_str_eq(text, strict, "%s: %s in debug mode: %s", variant->name, way_names[check],
                          text);
-        open_pieces(text, variant->bytes, variant->nbytes, check_options[check], true);
+        verdict_on_pieces(text, variant->bytes, variant->nbytes, check_options[check], true);
         cr_expect_str_eq(text, strict, "%s: %s by pieces: %s", variant->name, way_names[check],
                          text);
-        open_file(text, path, check_options[check], false);
+        verdict_on_file(text, path, check_options[check], false);
         cr_expect_str_eq(text, variant->says[check], "%s: %s of a file: %s", variant->name,
                          way_names[check], text);
-        open_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
+        verdict_on_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
         cr_expect_str_eq(text, variant->says[ARCHIVE_NONE + (debug ? 2 : check)],
                          "%s: the archive, %s, in debug mode: %s", variant->name,
                          check_options[check], text);

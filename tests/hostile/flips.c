@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/hostile/recipe.h"
+#include "tests/support/hostile/recipe.h"
 
 /* ---- files ---- */
 
