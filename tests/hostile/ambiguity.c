@@ -14,27 +14,20 @@
 
 #include "tests/support/hostile/recipe.h"
 #include "tests/support/hostile/ways.h"
+#include "tests/support/scene.h"
 
 #define FOLDER "tests/hostile/ambiguity"
 
-static char *folder, *path;
 static size_t n_refused, n_read, n_readings;
 /* Of those that are refused: what load.check=directory, the default, opens, and lists. */
 static size_t n_opened, n_listed;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "variant.pt");
+    begin_scene("variant.pt");
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(ambiguity, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(ambiguity, .init = set_up, .fini = end_scene, .timeout = 300);
 
 /* One variant: what it is called, its archive, what each way says of it. */
 struct variant {
