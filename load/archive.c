@@ -9,7 +9,7 @@
 #include "format/zip/small_records.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
-#include "load/transfer/range.h"
+#include "load/transfer/read_into.h"
 
 /* Enough for the small records behind data.pkl. */
 #define SMALL_NBYTES 4096
@@ -165,18 +165,18 @@ static void fill_stats(berth_archive *archive, const bth_verifying *asked, const
                                  .moved_nbytes = nbytes,
                                  .n_requests = atomic_load(&archive->reader.n_requests),
                                  .n_records = archive->container.directory.n_entries,
-                                 .method = asked->sweep.method,
-                                 .reason = asked->sweep.reason};
+                                 .method = asked->scan.method,
+                                 .reason = asked->scan.reason};
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_archive *begun, const berth_params *call, berth_archive **archive,
                        berth_error *error)
 {
-    bth_verifying asked = {.sweep = {.call = call,
-                                     .through_cache = true,
-                                     .method = "none",
-                                     .reason = "records are read when they are asked for"}};
+    bth_verifying asked = {.scan = {.params = call,
+                                    .through_cache = true,
+                                    .method = "none",
+                                    .reason = "records are read when they are asked for"}};
     bth_window window;
 
     bth_window_begin(&window, &begun->reader);
@@ -338,8 +338,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
-    else if (bth_range_is_long(&archive->config, nbytes))
-        (void)bth_range_read(&archive->reader, &archive->config, false, buffer, nbytes,
+    else if (bth_read_is_long(&archive->config, nbytes))
+        (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
                              entry->data_offset + offset, error);
     else
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);

@@ -12,13 +12,12 @@
 #include "format/values/value.h"
 #include "format/zip/small_records.h"
 #include "io/device.h"
-#include "io/direct.h"
-#include "io/map.h"
 #include "io/region.h"
 #include "load/open/directory_read.h"
 #include "load/prefetch/prefetch.h"
+#include "load/transfer/access.h"
 #include "load/transfer/checksum_scan.h"
-#include "load/transfer/io_method.h"
+#include "load/transfer/to_device.h"
 
 /* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
 #define BTH_DEFAULT_ALIGNMENT 64
@@ -68,14 +67,6 @@ typedef struct bth_placed {
     bool is_there;             /* its bytes are on the device */
 } bth_placed;
 
-/* Memory of ours on devices, as long as the checkpoint lives. */
-typedef struct bth_device_memory_list {
-    bth_device_handle *device;
-    unsigned life; /* of the device, in which it was made */
-    uintptr_t address;
-    struct bth_device_memory_list *next;
-} bth_device_memory_list;
-
 /* What the directory lists, in numbers; a part of berth_info. */
 typedef struct bth_listing {
     bool known;
@@ -87,17 +78,7 @@ typedef struct bth_listing {
 /* Where the bytes of a checkpoint come from, and what is known of that. */
 typedef struct bth_checkpoint_source {
     bth_reader reader;
-    atomic_bool direct_is_refused; /* the kernel refused a direct read */
-
-    /* Under the lock: */
-    bth_map map;         /* of the whole file, made when first needed */
-    bool map_is_refused; /* the system refused to map it */
-    uint64_t sized_at;   /* the tick in which the file's size was last read; 0: never */
-    bool file_system_is_known;
-    bth_file_system file_system;
-    bool direct_is_tried;
-    const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
-    bth_direct direct;
+    bth_access access; /* to the bytes of the reader; under the lock */
 } bth_checkpoint_source;
 
 /* What is in the file, and where. Constant once the checkpoint is open, but for what is lazy. */
@@ -252,12 +233,11 @@ int bth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error
 int bth_checkpoint_read_stream(berth_checkpoint *checkpoint, bth_window *window,
                                berth_error *error);
 
-/* ---- storages.c: where they lie, and ranges of them (bring.h: how they become memory) ---- */
+/* ---- storages.c: their memory, and ranges of them (storages_load.h: how they are loaded) ---- */
 
 /* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
 int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
 void bth_storages_end(berth_checkpoint *checkpoint);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 /* The storage's bytes in this machine's order, aligned for its dtype. Thread-safe. */
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error);
@@ -266,41 +246,18 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                      size_t nbytes, uint64_t offset, berth_error *error);
 /* Whether asking for its memory costs no reading of it. Thread-safe. */
 bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
-/* How storages become memory when asked for one by one, and why so. Static texts. */
+/* The I/O method of storages that are asked for one by one, and why. Static texts. */
 void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason);
-/* What its address must be a multiple of (T5): a complex number is two of its halves. */
-size_t bth_storage_alignment(const berth_storage *storage);
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
-/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
-/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error);
 /*
- * Makes sure that a storage, no view, has the CRC that the file says, unless that is known. Reads
- * all of it: before ranges of it are read with load.check=data. Thread-safe.
+ * Makes sure that a storage, no view, has the CRC that the file records, unless that is known.
+ * Reads all of it: before ranges of it are read with load.check=data. Thread-safe.
  */
 int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
-/* Its CRC against the directory's, which has been read (Z10). BERTH_E_CHECKSUM: a bad one. */
-int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_crc_verdict *verdict, berth_error *error);
-
-/* Under the mutex: what is known of the source at any time; */
-void bth_know_source(berth_checkpoint *checkpoint, bth_facts *facts);
-/* how a storage becomes memory, T5 considered: direct reads are tried here (facts->no_direct); */
-bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
-                        bth_facts *facts, const berth_storage *root);
-/*
- * the address of the source's first byte, mapped when first needed; NULL: it cannot be. The file's
- * size is looked at again unless it was in this very tick of the clock (F1): who asks for many
- * storages one by one does not pay for each. `offset` is what an error names.
- */
-int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
-                 berth_error *error);
 
 /* ---- verify.c: every byte ---- */
 
 typedef struct bth_verifying {
-    bth_sweep_order sweep;
+    bth_scan scan;
     bool only_mapped; /* storages that are read are left for then: nothing is read twice */
     berth_record_function tell; /* NULL: nobody asks */
     void *context;

@@ -12,9 +12,7 @@ static void begin_anew(berth_checkpoint *checkpoint)
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
     checkpoint->contents.listing.known = false;
-    checkpoint->source.map = (bth_map){0};
-    checkpoint->source.file_system_is_known = false;
-    checkpoint->source.direct_is_tried = false;
+    bth_access_forget(&checkpoint->source.access);
     checkpoint->shown_name = (bth_name_text){0};
     checkpoint->shown_path = (bth_name_text){0};
 }

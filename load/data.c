@@ -5,7 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/tensor.h"
-#include "load/checkpoint.h"
+#include "load/storages_load.h"
 
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the

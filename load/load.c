@@ -38,7 +38,7 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call
 
 static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
 {
-    bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
+    bth_verifying asked = {.scan = {.params = call, .through_cache = true}, .only_mapped = true};
 
     if (checkpoint->config.load_check < BTH_CHECK_DATA)
         return 0;
@@ -84,6 +84,7 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_pa
         return NULL;
     }
     checkpoint->source.reader.fd = -1;
+    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
     checkpoint->begin_seconds = bth_seconds();
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)

@@ -12,6 +12,7 @@
 #include "io/workers.h"
 #include "load/checkpoint.h"
 #include "load/selection.h"
+#include "load/storages_load.h"
 
 /* Where io.threads says nothing: they wait more than they work. */
 #define MOST_MEASURED_HELPERS 4
@@ -77,24 +78,25 @@ static int add(gathering *all, uint64_t offset, uint64_t nbytes, berth_error *er
 static bool is_worth_it(gathering *all, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = all->checkpoint;
-    bth_facts facts = {0};
+    bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_know_source(checkpoint, &facts);
-    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
     bool is_on_device =
         checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there;
-    bool is_mapped = memory ? bth_map_holds(&checkpoint->source.map, memory)
-                            : facts.is_file && way.method == BERTH_LOAD_MAP && !is_on_device;
+    bool is_mapped = memory
+                         ? bth_map_holds(&checkpoint->source.access.map, memory)
+                         : conditions.is_file && choice.method == BERTH_LOAD_MAP && !is_on_device;
     bth_checkpoint_unlock(checkpoint);
     all->any_mapped = all->any_mapped || is_mapped;
     if (is_mapped)
         return true;
-    all->reason = is_on_device              ? "it is on a device"
-                  : memory && facts.is_file ? "it is memory of its own already"
-                                            : way.reason;
-    return facts.is_file && !memory && !is_on_device && way.method != BERTH_LOAD_DIRECT;
+    all->reason = is_on_device                   ? "it is on a device"
+                  : memory && conditions.is_file ? "it is memory of its own already"
+                                                 : choice.reason;
+    return conditions.is_file && !memory && !is_on_device && choice.method != BERTH_LOAD_DIRECT;
 }
 
 /* Of a view of a few rows, only those. */
@@ -139,10 +141,11 @@ static int choose(berth_prefetch *prefetch, const gathering *all, const struct b
     prefetch->readahead_nbytes = bth_readahead_nbytes(checkpoint->source.reader.fd, "");
     bth_checkpoint_lock(checkpoint);
     if (all->any_mapped)
-        (void)bth_need_map(checkpoint, all->ranges[0].offset, &address, error);
+        (void)bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
+                             all->ranges[0].offset, &address, error);
     bth_checkpoint_unlock(checkpoint);
     if (address)
-        prefetch->map = &checkpoint->source.map;
+        prefetch->map = &checkpoint->source.access.map;
     else if (prefetch->kind != BTH_PREFETCH_READ) {
         prefetch->kind = BTH_PREFETCH_READ;
         prefetch->reason = all->any_mapped ? "the file cannot be mapped" : all->reason;
@@ -219,7 +222,8 @@ static int plan(berth_prefetch *prefetch, const gathering *all, const struct ber
         .window_nbytes = is_advice && window_nbytes > prefetch->readahead_nbytes
                              ? prefetch->readahead_nbytes
                              : window_nbytes,
-        .natural_window_nbytes = is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config),
+        .natural_window_nbytes =
+            is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config),
         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
         .available_nbytes = bth_free_memory("")};
 

@@ -11,7 +11,7 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/transfer/spans.h"
+#include "load/transfer/requests.h"
 #include "tests/load/builder.h"
 #include "tests/support/support.h"
 

@@ -373,7 +373,7 @@ Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
     cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
     expect_none("the source is memory");
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
-    expect_none("the source is no file");
+    expect_none("the source is a function");
     free(bytes);
 }
 
