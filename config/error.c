@@ -12,34 +12,47 @@ const char *berth_version(void)
     return BERTH_VERSION_STRING;
 }
 
+/* By the negative of the status. */
+static const struct {
+    const char *name;
+    const char *text;
+} statuses[] = {
+#define ROW(name, text) [-BERTH_##name] = {"BERTH_" #name, text}
+    ROW(OK, "success"),
+    ROW(E_ARGUMENT, "invalid argument"),
+    ROW(E_OPTION, "invalid option name or value"),
+    ROW(E_UNAVAILABLE, "this build does not have it"),
+    ROW(E_MEMORY, "out of memory"),
+    ROW(E_SYSTEM, "a system call failed"),
+    ROW(E_NO_SPACE, "no space left, or a size limit was reached"),
+    ROW(E_CALLBACK, "a function of the caller failed"),
+    ROW(E_CANCELLED, "cancelled"),
+    ROW(E_NOT_DURABLE, "the file is in place, but may be lost in a power cut"),
+    ROW(E_NOT_FOUND, "not found"),
+    ROW(E_AMBIGUOUS, "the name fits more than one value"),
+    ROW(E_NOT_CHECKPOINT, "not a checkpoint"),
+    ROW(E_ARCHIVE, "the archive is broken or ambiguous"),
+    ROW(E_PICKLE, "the pickle is malformed"),
+    ROW(E_FORBIDDEN, "the pickle wants to call what Berth never calls"),
+    ROW(E_TENSOR, "a tensor does not fit its storage"),
+    ROW(E_OFFSETS, "computed offsets differ from the file's"),
+    ROW(E_CHECKSUM, "a checksum does not match"),
+    ROW(E_TRUNCATED, "the file ends too early"),
+    ROW(E_UNSUPPORTED, "valid, but cannot be expressed here"),
+    ROW(E_DEVICE, "a device failed, or does not exist"),
+    ROW(E_BUSY, "live tickets hold the row cache"),
+#undef ROW
+};
+#define N_STATUSES (sizeof statuses / sizeof *statuses)
+
 const char *berth_status_text(int status)
 {
-    switch (status) {
-    case BERTH_OK:
-        return "success";
-#define BTH_STATUS_TEXT(name, value, text)                                                         \
-    case value:                                                                                    \
-        return text;
-        BERTH_STATUS_MAP(BTH_STATUS_TEXT)
-#undef BTH_STATUS_TEXT
-    default:
-        return "unknown status";
-    }
+    return status <= 0 && status > -(int)N_STATUSES ? statuses[-status].text : "unknown status";
 }
 
 const char *berth_status_name(int status)
 {
-    switch (status) {
-    case BERTH_OK:
-        return "BERTH_OK";
-#define BTH_STATUS_NAME(name, value, text)                                                         \
-    case value:                                                                                    \
-        return "BERTH_E_" #name;
-        BERTH_STATUS_MAP(BTH_STATUS_NAME)
-#undef BTH_STATUS_NAME
-    default:
-        return "BERTH_E_UNKNOWN";
-    }
+    return status <= 0 && status > -(int)N_STATUSES ? statuses[-status].name : "BERTH_E_UNKNOWN";
 }
 
 void bth_error_clear(berth_error *error)

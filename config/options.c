@@ -206,8 +206,22 @@ static int with_forced(const struct berth_config *own, struct berth_config *conf
     return error->code;
 }
 
+int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error)
+{
+    for (size_t i = 0; i < n; i++)
+        if (reserved[i] != 0)
+            return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                            "%s: reserved[%zu] is not 0: a newer library may know its meaning, "
+                            "%s does not",
+                            name, i, BERTH_VERSION_STRING);
+    return 0;
+}
+
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error)
 {
+    if (call && bth_check_reserved("berth_params", call->reserved,
+                                   sizeof call->reserved / sizeof *call->reserved, error) < 0)
+        return error->code;
     int status = call && call->config ? with_forced(call->config, config, error)
                                       : bth_config_in_force(config, error);
 
@@ -324,21 +338,6 @@ int berth_config_load(const char *text, berth_error *error)
     adopt_program_layer();
     bth_lock_give(&process.lock);
     return 0;
-}
-
-int berth_set_crc32_options(bool compute_crc32, berth_error *error)
-{
-    return berth_config_set_int("crc32_options", compute_crc32, error);
-}
-
-int berth_set_default_mmap_options(const char *flags, berth_error *error)
-{
-    return berth_config_set("default_mmap_options", flags, error);
-}
-
-int berth_set_default_load_endianness(const char *endianness, berth_error *error)
-{
-    return berth_config_set("default_load_endianness", endianness, error);
 }
 
 /* ---- what an option is ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/device.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,20 +13,14 @@
 #include "io/device_driver.h"
 
 #define MOST_DEVICES 64
+#define KINDS_MAX 2
 
-static const struct {
-    const char *name;
-    const bth_device_driver *driver; /* NULL: left out of this build */
-} kinds[] = {
+/* One driver for each kind of device; NULL behind the last. */
+static const bth_device_driver *drivers[KINDS_MAX + 1] = {
 #ifdef BERTH_HAS_CUDA
-    {"cuda", &bth_cuda_driver},
-#else
-    {"cuda", NULL},
+    &bth_cuda_driver,
 #endif
-    {"simulated", &bth_simulated_driver},
 };
-
-#define N_KINDS (sizeof kinds / sizeof *kinds)
 
 /*
  * What the process has open. A driver and its contexts are the process's own and shared by all of
@@ -36,7 +31,7 @@ static struct {
     atomic_int process; /* who has some open, or opens the first; 0: nobody */
     bool is_lost;       /* this process was forked while a thread of its parent opened one */
     unsigned n;
-    bth_device_handle devices[N_KINDS][MOST_DEVICES];
+    bth_device_handle devices[KINDS_MAX][MOST_DEVICES];
 } opened;
 
 /* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
@@ -84,17 +79,20 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
     size_t length = strcspn(name, ":");
 
     *kind = 0;
-    while (*kind < N_KINDS &&
-           (strlen(kinds[*kind].name) != length || strncmp(kinds[*kind].name, name, length) != 0))
+    while (drivers[*kind] && (strlen(drivers[*kind]->kind) != length ||
+                              strncmp(drivers[*kind]->kind, name, length) != 0))
         ++*kind;
     *ordinal = 0;
-    if (*kind == N_KINDS || (name[length] && !parse_ordinal(name + length + 1, ordinal)))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: names no device; such do: cuda:0, simulated:0", name);
-    if (!kinds[*kind].driver)
+    bool is_name = !name[length] || parse_ordinal(name + length + 1, ordinal);
+    if (is_name && drivers[*kind])
+        return 0;
+#ifndef BERTH_HAS_CUDA
+    if (is_name && length == 4 && strncmp(name, "cuda", 4) == 0)
         return bth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
-                        "%s: this library was built without its part for CUDA devices", name);
-    return 0;
+                        "%s: this library was built without support for CUDA devices", name);
+#endif
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                    "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
 }
 
 static int open_locked(bth_device_handle *device, berth_error *error)
@@ -145,6 +143,16 @@ static int open_once(const bth_device_handle *wanted, bth_device_handle *device,
     return error->code;
 }
 
+void bth_device_register(const bth_device_driver *driver)
+{
+    size_t kind = 0;
+
+    while (drivers[kind])
+        kind++;
+    assert(kind < KINDS_MAX && opened.n == 0);
+    drivers[kind] = driver;
+}
+
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error)
 {
     bth_device_handle wanted = {0};
@@ -153,8 +161,8 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
     *device = NULL;
     if (parse_name(name, &kind, &wanted.ordinal, error) < 0)
         return error->code;
-    wanted.driver = kinds[kind].driver;
-    (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", kinds[kind].name, wanted.ordinal);
+    wanted.driver = drivers[kind];
+    (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);
     if (wanted.ordinal >= MOST_DEVICES)
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                         "%s: there is no such device, at most %d are used", wanted.name,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Devices with memory of their own: CUDA's, through its driver, and simulated ones. Nobody who uses
- * this interface can tell which it is.
+ * Devices with memory of their own: CUDA's, through its driver, and those of another driver that
+ * was registered (io/device_driver.h). Users of this interface need not know which it is.
  *
  * A device is opened once in a process and kept: its context is the one that the program's other
  * libraries use as well. Any thread may call; one stream or event is one thread's at a time. What
@@ -23,7 +23,7 @@
 typedef struct bth_device_handle bth_device_handle;
 
 /*
- * "cuda:0", "simulated:1"; without a number the first one. The handle lives as long as the process;
+ * "cuda:0"; without a number the first one. The handle lives as long as the process;
  * the same name gives the same handle.
  */
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error);

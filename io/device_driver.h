@@ -73,6 +73,11 @@ struct bth_device_handle {
 #ifdef BERTH_HAS_CUDA
 extern const bth_device_driver bth_cuda_driver;
 #endif
-extern const bth_device_driver bth_simulated_driver;
+/*
+ * Adds a kind of device, under the name driver->kind. Call it before any device is opened, from the
+ * thread that starts the program. Tests and the command add the simulated device so: it is no part
+ * of the library that is installed.
+ */
+void bth_device_register(const bth_device_driver *driver);
 
 #endif

@@ -5,7 +5,7 @@
  */
 #include <time.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_THREADS = 4 };
 
@@ -141,7 +141,7 @@ static void set_up(void)
 {
     berth_error error;
 
-    scene_set_up();
+    begin_faults();
     for (int i = 0; i < N_THREADS; i++)
         paths[i] = i % 2 ? NULL : test_path(folder, i ? "two.pt" : "zero.pt");
     table_path = test_path(folder, "table.pt");
@@ -159,7 +159,7 @@ static void tear_down(void)
     free(table_path);
     (void)close(nowhere);
     (void)close(opened);
-    scene_tear_down();
+    end_faults();
 }
 
 /* What the threads share. */
@@ -201,7 +201,7 @@ TestSuite(cancel, .init = set_up, .fini = tear_down, .timeout = 600);
 /* X13 */
 Test(cancel, of_a_thread_waits_for_the_end_of_a_call)
 {
-    unsigned n_rounds = is_long() ? 2000 : 200;
+    unsigned n_rounds = test_is_long() ? 2000 : 200;
 
     for (unsigned round = 0; round < n_rounds; round++) {
         size_t n_open = n_open_files();

@@ -4,7 +4,7 @@
  * that reading makes. Who has it open keeps it whole; a truncated one that is not mapped is an
  * error.
  */
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_FLOATS = 20000 };
 
@@ -35,7 +35,7 @@ static void set_up(void)
 {
     berth_error error;
 
-    scene_set_up();
+    begin_faults();
     elements = malloc(N_FLOATS * sizeof *elements);
     copy_path = test_path(folder, "copy.pt");
     cr_assert_eq(berth_config_set("save.durability", "none", NULL), 0);
@@ -49,7 +49,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     free(elements), free(copy_path), free(old_file), free(new_file);
-    scene_tear_down();
+    end_faults();
 }
 
 TestSuite(changing, .init = set_up, .fini = tear_down, .timeout = 600);
@@ -217,14 +217,14 @@ Test(changing, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_ope
 /* W9, F2: Mapped, it would be SIGBUS. */
 Test(changing, a_file_that_is_truncated_is_an_error_when_it_is_read)
 {
-    unsigned n_sizes = is_long() ? 60 : 6;
+    unsigned n_sizes = test_is_long() ? 60 : 6;
 
     for (size_t i = 0; i < N_UNMAPPED; i++)
         for (unsigned part = 0; part <= n_sizes; part++) {
             cut_to = (off_t)(old_nbytes * part / n_sizes) - (part == n_sizes);
             change_everywhere(unmapped[i], cut);
         }
-    check_points(9, n_points, is_long() ? 18000 : 5000);
+    check_points(9, n_points, test_is_long() ? 18000 : 5000);
 }
 
 /*

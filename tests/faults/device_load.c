@@ -4,38 +4,28 @@
  * for ever, or so that the device is lost; the Nth system call; the Nth allocation. Nothing counts
  * as loaded then, nothing is left on a device, and what failed once works the next time (W6, W8).
  */
-#define HAS_OTHER_PARTS
-#include <berth.h>
-#include <stddef.h>
+#include "tests/support/faults/inject.h"
+#include "tests/support/load/device_scene.h"
 
 /* Three chunks of one device, and something of all else. */
-static const struct part {
-    size_t n_words;
-    berth_dtype dtype;
-    const char *location;
-} parts[] = {{1, BERTH_FLOAT32, "simulated:0"},
-             {40000, BERTH_FLOAT32, "simulated:0"},
-             {300, BERTH_INT16, "cpu"},
-             {700, BERTH_INT64, "simulated:1"},
-             {0, BERTH_FLOAT32, "simulated:1"}};
-
-/* Before the scene, whose names its parameters have. */
-#include "tests/faults/inject.h"
-
-#include "tests/load/device_scene.h"
-
+static const struct part few_parts[] = {{1, BERTH_FLOAT32, "simulated:0"},
+                                        {40000, BERTH_FLOAT32, "simulated:0"},
+                                        {300, BERTH_INT16, "cpu"},
+                                        {700, BERTH_INT64, "simulated:1"},
+                                        {0, BERTH_FLOAT32, "simulated:1"}};
 static unsigned n_points;
 
 static void begin(void)
 {
-    set_up();
-    n_points = 0;
+    parts = few_parts;
+    n_parts = sizeof few_parts / sizeof *few_parts;
+    begin_devices();
 }
 
 static void end(void)
 {
     fault_clear();
-    tear_down();
+    end_devices();
 }
 
 TestSuite(device_load_faults, .init = begin, .fini = end, .timeout = 300);
@@ -45,13 +35,6 @@ static const char *const all_options[] = {
     "io.threads=3 io.chunk_nbytes=65536 load.method=direct",
     "io.threads=4 io.chunk_nbytes=65536 device.staging_buffers=2 load.method=read"};
 #define N_OPTIONS (sizeof all_options / sizeof *all_options)
-
-static void check_points(unsigned line, unsigned least)
-{
-    printf("fault points W%u: %u\n", line, n_points);
-    fflush(stdout);
-    cr_assert_geq(n_points, least, "W%u: only %u fault points, not %u", line, n_points, least);
-}
 
 /* What is tried now; its kinds end when the load has: what is looked at then is no part of it. */
 static bth_simulated_call faulty_call;
@@ -176,7 +159,7 @@ Test(device_load_faults, a_driver_that_fails_anywhere_is_a_clean_error)
         (void)berth_config_unpatch(NULL);
     }
     bth_simulated_set(NULL);
-    check_points(6, 150);
+    check_points(6, n_points, 150);
 }
 
 /* ---- system calls ---- */
@@ -220,7 +203,7 @@ Test(device_load_faults, a_system_call_that_fails_is_a_clean_error_or_does_not_m
                     nth++;
         (void)berth_config_unpatch(NULL);
     }
-    check_points(6, 100);
+    check_points(6, n_points, 100);
 }
 
 /* ---- allocations ---- */
@@ -245,5 +228,5 @@ Test(device_load_faults, no_memory_is_a_clean_error_wherever_it_happens)
                 n_points += reached;
             }
         }
-    check_points(6, 200);
+    check_points(6, n_points, 200);
 }

@@ -10,8 +10,9 @@
 
 #include "config/error.h"
 #include "io/staging.h"
-#include "tests/faults/inject.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/expected.h"
+#include "tests/support/faults/inject.h"
+#include "tests/support/save/device_storages.h"
 
 #define OLD "the old file"
 #define SERIAL "io.threads=1 io.chunk_nbytes=64KiB "
@@ -35,7 +36,6 @@ static const way ways[] = {
 
 static device_scene scene;
 static bth_device_event ready;
-static char *folder, *path;
 static unsigned n_points;
 
 static void set_up(void)
@@ -44,8 +44,7 @@ static void set_up(void)
     bth_device_stream stream;
 
     bth_error_clear(&error);
-    folder = test_folder_new();
-    path = test_path(folder, "archive.pt");
+    begin_scene("archive.pt");
     bth_simulated_set(NULL);
     scene_begin(&scene);
     cr_assert_eq(bth_device_stream_open(scene.device[0], &stream, &error), 0);
@@ -60,18 +59,10 @@ static void tear_down(void)
     fault_clear();
     bth_device_event_close(&ready);
     scene_end(&scene);
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 
 TestSuite(device_faults, .init = set_up, .fini = tear_down, .timeout = 300);
-
-static void check_points(unsigned line, unsigned least)
-{
-    printf("fault points W%u: %u\n", line, n_points);
-    fflush(stdout);
-    cr_assert_geq(n_points, least, "W%u: only %u fault points, not %u", line, n_points, least);
-}
 
 static int save_by_job(const berth_value *value, uint32_t flags, berth_error *error)
 {
@@ -104,15 +95,6 @@ static int save(const way *tried, berth_error *error)
     return status;
 }
 
-static bool holds(const void *what, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(path, &n);
-    bool same = n == nbytes && memcmp(file, what, n) == 0;
-    free(file);
-    return same;
-}
-
 /* What is not the host's and was got for a save is given back; what is kept pinned, by trimming. */
 static void check_nothing_leaks(const char *about)
 {
@@ -129,10 +111,12 @@ static void check_outcome(int status, const berth_error *error, const char *abou
     cr_assert_eq(status, error->code, "%s", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
     if (status == 0) {
-        cr_assert(holds(scene.expected, scene.expected_nbytes), "%s: not the new file", about);
+        cr_assert(file_holds(path, scene.expected, scene.expected_nbytes), "%s: not the new file",
+                  about);
         return;
     }
-    cr_assert(holds(OLD, strlen(OLD)), "%s: not the old file: %s", about, error->message);
+    cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+              error->message);
 }
 
 /* A save of its own scene, with whatever was set up to fail. */
@@ -222,7 +206,7 @@ Test(device_faults, every_call_into_the_driver_fails_once_for_ever_or_loses_the_
                     ;
         end(&ways[i]);
     }
-    check_points(8, 700);
+    check_points(8, n_points, 700);
 }
 
 /* ---- the system's calls, and allocations ---- */
@@ -281,7 +265,7 @@ Test(device_faults, no_memory_no_maps_no_threads_are_clean_errors)
         }
         end(&ways[i]);
     }
-    check_points(6, 500);
+    check_points(6, n_points, 500);
 }
 
 /* ---- what is said ---- */

@@ -13,7 +13,7 @@
 #include <ucontext.h>
 
 #include "config/lock.h"
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 
@@ -516,17 +516,17 @@ static void fork_often(unsigned n)
     free(elements);
 }
 
-TestSuite(fork, .init = scene_set_up, .fini = scene_tear_down, .timeout = 3000);
+TestSuite(fork, .init = begin_faults, .fini = end_faults, .timeout = 3000);
 
 /* X11 */
 Test(fork, beside_threads_of_all_kinds_leaves_a_child_that_works)
 {
-    fork_often(is_long() ? 2000 : IS_SANITIZED ? 60 : 300);
+    fork_often(test_is_long() ? 2000 : IS_SANITIZED ? 60 : 300);
 }
 
 /* X11: where the kernel has no page that it wipes. */
 Test(fork, is_seen_by_the_process_s_id_too)
 {
     bth_process_by_id();
-    fork_often(is_long() ? 200 : 20);
+    fork_often(test_is_long() ? 200 : 20);
 }

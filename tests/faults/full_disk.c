@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
-TestSuite(full_disk, .init = scene_set_up, .fini = scene_tear_down, .timeout = 600);
+TestSuite(full_disk, .init = begin_faults, .fini = end_faults, .timeout = 600);
 
 static const char *const all_options[] = {"io.threads=1 io.chunk_nbytes=4096",
                                           "io.threads=4 io.chunk_nbytes=4096",
@@ -92,10 +92,10 @@ static int save_into(size_t free_nbytes, size_t room_nbytes, enum teller teller)
     int status = save_records(path, &error);
     bth_system_restore();
     if (status == 0)
-        cr_assert(holds(expected, expected_nbytes));
+        cr_assert(file_holds(path, expected, expected_nbytes));
     else {
         check_told(status, &error, ENOSPC);
-        cr_assert(holds(OLD, strlen(OLD)));
+        cr_assert(file_holds(path, OLD, strlen(OLD)));
     }
     cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
     cr_assert_eq(unlink(ballast), 0);
@@ -123,7 +123,7 @@ Test(full_disk, every_amount_of_room_keeps_the_old_file_or_gives_the_new_one)
 {
     const scene tried = {.options = all_options[0]};
 
-    cr_assert(scene_begin(&tried));
+    cr_assert(make_expected(&tried));
     if (!mount_small("size=256k"))
         cr_skip_test("mounting is not permitted here");
     for (size_t i = 0; i < N_OPTIONS; i++) {
@@ -171,8 +171,8 @@ static void try_limit(size_t most_nbytes, enum teller teller)
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "a limit of %zu bytes: child ended with %x", most_nbytes,
                  (unsigned)status);
-    cr_assert(most_nbytes >= expected_nbytes ? holds(expected, expected_nbytes)
-                                             : holds(OLD, strlen(OLD)));
+    cr_assert(most_nbytes >= expected_nbytes ? file_holds(path, expected, expected_nbytes)
+                                             : file_holds(path, OLD, strlen(OLD)));
     cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
     n_points++;
 }
@@ -181,9 +181,9 @@ static void try_limit(size_t most_nbytes, enum teller teller)
 Test(full_disk, every_limit_of_file_sizes_keeps_the_old_file_or_gives_the_new_one)
 {
     const scene tried = {.options = all_options[0]};
-    size_t step = is_long() ? 256 : 2048;
+    size_t step = test_is_long() ? 256 : 2048;
 
-    cr_assert(scene_begin(&tried));
+    cr_assert(make_expected(&tried));
     for (size_t i = 0; i < N_OPTIONS; i++) {
         cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
         for (enum teller teller = AT_ONCE; teller < N_TELLERS; teller++) {
@@ -196,5 +196,5 @@ Test(full_disk, every_limit_of_file_sizes_keeps_the_old_file_or_gives_the_new_on
         }
         berth_config_unpatch(NULL);
     }
-    check_points(1, n_points, is_long() ? 1260 : 176);
+    check_points(1, n_points, test_is_long() ? 1260 : 176);
 }

@@ -9,15 +9,14 @@
 #include <unistd.h>
 
 #include "config/options.h"
-#include "tests/faults/inject.h"
-#include "tests/save/records.h"
+#include "tests/support/expected.h"
+#include "tests/support/faults/inject.h"
+#include "tests/support/save/records.h"
 
 #define OLD "the old file"
 #define OPTIONS "io.threads=3 io.chunk_nbytes=4096 save.durability=full"
 
-static char *folder, *path;
-static uint8_t *bytes, *expected;
-static size_t expected_nbytes;
+static uint8_t *bytes;
 static unsigned n_points;
 
 static int begin(uint32_t flags, berth_job **job, berth_error *error)
@@ -46,8 +45,7 @@ static void set_up(void)
 {
     berth_error error;
 
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_scene("model.pt");
     bytes = sample_bytes(30000);
     cr_assert_eq(berth_config_patch(OPTIONS, &error), 0, "%s", error.message);
     cr_assert_eq(save(0, &error), 0, "%s", error.message);
@@ -59,28 +57,18 @@ static void tear_down(void)
 {
     fault_clear();
     printf("fault points W6: %u\n", n_points);
-    free(path), free(bytes), free(expected);
-    test_folder_remove(folder);
+    free(bytes);
+    end_scene();
 }
 
 TestSuite(job_faults, .init = set_up, .fini = tear_down, .timeout = 120);
 
-static bool holds(const void *what, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(path, &n);
-    bool same = n == nbytes && memcmp(file, what, n) == 0;
-
-    free(file);
-    return same;
-}
-
 static void check_held(int status, const char *about)
 {
     if (status == 0 || status == BERTH_E_NOT_DURABLE)
-        cr_assert(holds(expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
     else
-        cr_assert(holds(OLD, strlen(OLD)), "%s: not the old file", about);
+        cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
 }
 

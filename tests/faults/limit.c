@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 #define LIMIT 10000
 
@@ -145,7 +145,7 @@ static void try_while_one_is_pending(void)
         _exit(6);
 }
 
-TestSuite(limit, .init = scene_set_up, .fini = scene_tear_down, .timeout = 60);
+TestSuite(limit, .init = begin_faults, .fini = end_faults, .timeout = 60);
 
 /* X14, W1 */
 Test(limit, of_a_file_is_an_error_of_a_save_to_a_descriptor)

@@ -5,7 +5,7 @@
  * matter; nothing leaks, and what is read is right.
  */
 #include "load/checkpoint.h"
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_ELEMENTS = 50000 };
 
@@ -18,7 +18,7 @@ static void set_up(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
-    scene_set_up();
+    begin_faults();
     elements = malloc(N_ELEMENTS * sizeof *elements);
     for (int i = 0; i < N_ELEMENTS; i++)
         elements[i] = (float)i;
@@ -32,7 +32,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     free(elements);
-    scene_tear_down();
+    end_faults();
 }
 
 TestSuite(load_faults, .init = set_up, .fini = tear_down, .timeout = 600);

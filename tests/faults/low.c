@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 #include "io/low.h"
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 #define OPTIONS "io.threads=2 load.method=direct save.method=direct load.check=data"
 
@@ -147,7 +147,7 @@ static void try_closed(int closed, bool is_beside)
     cr_assert_eq(berth_verify(path, NULL, NULL, &error), 0, "%s", error.message);
 }
 
-TestSuite(low, .init = scene_set_up, .fini = scene_tear_down, .timeout = 600);
+TestSuite(low, .init = begin_faults, .fini = end_faults, .timeout = 600);
 
 /* X10 */
 Test(low, descriptors_are_never_ours_in_whatever_way_they_are_closed)

@@ -3,10 +3,10 @@
  * W5: after a power cut at any moment of any save the path holds an old file or a new one, whole,
  * and after a save that said it was done, that one.
  */
-#include "tests/faults/power.h"
+#include "tests/support/faults/power.h"
 #include "save/temporary.h"
 
-TestSuite(power_cut, .init = scene_set_up, .fini = scene_tear_down);
+TestSuite(power_cut, .init = begin_faults, .fini = end_faults);
 
 #define SERIAL "io.threads=1 io.chunk_nbytes=4096 "
 #define PARALLEL "io.threads=4 io.chunk_nbytes=4096 "
@@ -172,7 +172,7 @@ static void tear_down_power(void)
 Test(power_cut, at_any_moment_leaves_an_old_file_or_a_new_one)
 {
     for (size_t i = 0; i < N_SCENES; i++) {
-        if (!scene_begin(&scenes[i]))
+        if (!make_expected(&scenes[i]))
             continue;
         record(&scenes[i], FAULT_open, 0, 0);
         cr_assert_gt(power.n_events, 20);
@@ -192,7 +192,7 @@ Test(power_cut, after_any_fault_leaves_an_old_file_or_a_new_one, .timeout = 600)
                                           FAULT_renameat,  FAULT_unlinkat};
 
     for (size_t i = 0; i < N_SCENES; i++)
-        for (size_t j = 0; scene_begin(&scenes[i]) && j < sizeof rows / sizeof *rows; j++)
+        for (size_t j = 0; make_expected(&scenes[i]) && j < sizeof rows / sizeof *rows; j++)
             for (unsigned nth = 1;; nth++) {
                 bool hit = record(&scenes[i], rows[j], nth, EIO);
                 if (hit)
@@ -240,7 +240,7 @@ Test(power_cut, is_cleaned_up_after_the_next_save)
 {
     const scene *tried = &scenes[0];
 
-    cr_assert(scene_begin(tried));
+    cr_assert(make_expected(tried));
     record(tried, FAULT_open, 0, 0);
     fault_clear();
     for (size_t moment = 0; moment <= power.n_events; moment++) {
@@ -263,7 +263,7 @@ Test(power_cut, is_cleaned_up_after_the_next_save)
 
 static unsigned n_bad_without(const scene *tried, enum power_kind kind)
 {
-    cr_assert(scene_begin(tried));
+    cr_assert(make_expected(tried));
     power.forget[kind] = true;
     record(tried, FAULT_open, 0, 0);
     unsigned n = cut_everywhere();

@@ -4,7 +4,7 @@
  * allocation (W6, F5): each is a clean error that names the file, or did not matter; nothing leaks,
  * nobody waits for ever, and the tensors are right.
  */
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_ELEMENTS = 30000, N_TENSORS = 4 };
 
@@ -17,7 +17,7 @@ static void set_up(void)
     berth_value *root = berth_make_dict(tree);
     char name[16];
 
-    scene_set_up();
+    begin_faults();
     elements = malloc(N_ELEMENTS * sizeof *elements);
     for (int i = 0; i < N_ELEMENTS; i++)
         elements[i] = (float)i;
@@ -33,7 +33,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     free(elements);
-    scene_tear_down();
+    end_faults();
 }
 
 TestSuite(prefetch_faults, .init = set_up, .fini = tear_down, .timeout = 600);

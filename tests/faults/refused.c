@@ -9,9 +9,9 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
-TestSuite(refused, .init = scene_set_up, .fini = scene_tear_down);
+TestSuite(refused, .init = begin_faults, .fini = end_faults);
 
 /* Refused for this reason, and nothing of it is seen. `to` is below the folder, or absolute. */
 static void check_refused(const char *to, int code, int system_errno)

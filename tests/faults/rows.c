@@ -4,7 +4,7 @@
  * for ever (W6, W8): each is a clean error, or did not matter; nothing leaks, no row is wrong, and
  * a cache that has seen a read fail gives the right rows afterwards.
  */
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { N_ROWS = 3000, N_COLUMNS = 100, N_IDS = 200 };
 
@@ -19,7 +19,7 @@ static void set_up(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
-    scene_set_up();
+    begin_faults();
     elements = malloc(N_ROWS * N_COLUMNS * sizeof *elements);
     for (int i = 0; i < N_ROWS * N_COLUMNS; i++)
         elements[i] = (float)i;
@@ -40,7 +40,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     free(elements);
-    scene_tear_down();
+    end_faults();
 }
 
 TestSuite(rows_faults, .init = set_up, .fini = tear_down, .timeout = 600);

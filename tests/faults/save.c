@@ -4,9 +4,9 @@
  * W6, W8): every call of every row that a save makes fails, with every errno that it can give.
  */
 #include "config/options.h"
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
-TestSuite(save_faults, .init = scene_set_up, .fini = scene_tear_down);
+TestSuite(save_faults, .init = begin_faults, .fini = end_faults);
 
 #define SERIAL "io.threads=1 io.chunk_nbytes=4096 "
 #define PARALLEL "io.threads=4 io.chunk_nbytes=4096 "
@@ -116,7 +116,7 @@ Test(save_faults, no_row_is_forgotten)
     cr_assert_null(fault_row_without(), "%s: no stand-in in inject.h", fault_row_without());
     for (size_t i = 0; i < N_SCENES; i++) {
         int status;
-        if (!scene_begin(&scenes[i]))
+        if (!make_expected(&scenes[i]))
             continue;
         (void)try_fault(&scenes[i], FAULT_open, 0, EIO, false, &status);
         cr_assert_eq(status, 0);
@@ -138,7 +138,7 @@ static bool is_tried_again(enum fault_row row, int system_errno)
 static void try_all(bool for_ever)
 {
     for (size_t i = 0; i < N_SCENES; i++) {
-        if (!scene_begin(&scenes[i]))
+        if (!make_expected(&scenes[i]))
             continue;
         bool parallel = strstr(scenes[i].options, "threads=4");
         for (size_t j = 0; j < N_FAULTS; j++) {
@@ -180,7 +180,7 @@ Test(save_faults, every_failing_write_fails_the_save)
 
     for (size_t i = 0; i < N_SCENES; i++) {
         unsigned before = n_points, n_failed = 0;
-        if (!scene_begin(&scenes[i]))
+        if (!make_expected(&scenes[i]))
             continue;
         for (size_t j = 0; j < 4; j++)
             n_failed += try_row(&scenes[i], FAULT_pwrite, errnos[j], false) +
@@ -198,11 +198,11 @@ Test(save_faults, interrupted_and_short_transfers_give_identical_bytes)
     static const int errnos[] = {EINTR, EAGAIN, FAULT_SHORT};
 
     for (size_t i = 0; i < N_SCENES; i++)
-        for (size_t j = 0; scene_begin(&scenes[i]) && j < 9; j++)
+        for (size_t j = 0; make_expected(&scenes[i]) && j < 9; j++)
             cr_assert_eq(try_row(&scenes[i], rows[j / 3], errnos[j % 3], false), 0);
     for (size_t i = 0; i < N_SCENES; i++) {
         int status;
-        if (!scene_begin(&scenes[i]))
+        if (!make_expected(&scenes[i]))
             continue;
         (void)try_fault(&scenes[i], FAULT_pwrite, 1, FAULT_SHORT, true, &status);
         cr_assert_eq(status, 0);
@@ -222,12 +222,12 @@ Test(save_faults, writes_of_a_few_bytes_at_a_time_give_identical_bytes)
 {
     berth_error error;
 
-    cr_assert(scene_begin(&scenes[0]));
+    cr_assert(make_expected(&scenes[0]));
     cr_assert_eq(berth_config_patch(scenes[0].options, &error), 0);
     bth_system.pwrite = write_little;
     cr_assert_eq(save(&scenes[0], path, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
-    cr_assert(holds(expected, expected_nbytes));
+    cr_assert(file_holds(path, expected, expected_nbytes));
 }
 
 /* ---- direct writes ---- */
@@ -240,11 +240,11 @@ static bool is_direct(const scene *tried)
 /* A refused request is made again through the page cache, wherever it comes, and all after it. */
 Test(save_faults, a_refused_direct_write_is_repeated_buffered)
 {
-    if (!direct_works())
+    if (!direct_writes_work())
         cr_skip_test("no direct writes in this file system");
     for (size_t i = 0; i < N_SCENES; i++) {
         unsigned before = n_points;
-        if (!is_direct(&scenes[i]) || !scene_begin(&scenes[i]))
+        if (!is_direct(&scenes[i]) || !make_expected(&scenes[i]))
             continue;
         cr_assert_eq(try_row(&scenes[i], FAULT_pwrite, EINVAL, false), 0);
         cr_assert_eq(try_row(&scenes[i], FAULT_pwritev, EINVAL, false), 0);
@@ -263,7 +263,7 @@ Test(save_faults, where_direct_writes_cannot_be_the_file_is_the_same)
 
     for (size_t i = 0; i < N_SCENES; i++)
         for (size_t j = 0; is_direct(&scenes[i]) && j < sizeof tried / sizeof *tried; j++)
-            if (scene_begin(&scenes[i]))
+            if (make_expected(&scenes[i]))
                 cr_assert_eq(try_row(&scenes[i], tried[j].row, tried[j].system_errno, true), 0);
 }
 
@@ -300,7 +300,7 @@ Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
                   "data/0 at byte 8192: cannot write: Input/output error");
     check_message(FAULT_fsync, 1, EIO, BERTH_E_SYSTEM, "cannot be synced: Input/output error");
     check_message(FAULT_fsync, 2, EIO, BERTH_E_NOT_DURABLE,
-                  "in place, but not known to be durable: Input/output error");
+                  "the file is in place, but may be lost in a power cut: Input/output error");
     check_message(FAULT_dup, 1, EMFILE, BERTH_E_SYSTEM, "cannot be closed: Too many open files");
     check_message(FAULT_renameat, 1, EBUSY, BERTH_E_SYSTEM,
                   "cannot be replaced: Device or resource busy");
@@ -322,7 +322,7 @@ Test(save_faults, a_folder_that_cannot_be_synced_is_told_and_no_failure)
 {
     int status;
 
-    cr_assert(scene_begin(&scenes[0]));
+    cr_assert(make_expected(&scenes[0]));
     berth_set_log(keep_log, NULL);
     try_fault(&scenes[0], FAULT_fsync, 2, EINVAL, false, &status);
     berth_set_log(NULL, NULL);
@@ -364,7 +364,7 @@ Test(save_faults, data_is_synced_before_the_rename_and_the_folder_after_it)
 /* W2: the last block is padded inside a size that is rounded up, and cut before the sync. */
 Test(save_faults, direct_writes_are_cut_before_they_are_synced)
 {
-    if (!direct_works())
+    if (!direct_writes_work())
         cr_skip_test("no direct writes in this file system");
     cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=full", FAULT_fsync, 0), "twtsrs");
     cr_assert_str_eq(order_of(PARALLEL DIRECT "save.durability=file", FAULT_fsync, 0), "twtdr");
@@ -377,7 +377,7 @@ Test(save_faults, a_failed_sync_is_never_repeated)
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=full", FAULT_fsync, 1), "wsu");
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=file", FAULT_fdatasync, 1), "wdu");
     cr_assert_str_eq(order_of(SERIAL BUFFERED "save.durability=full", FAULT_fsync, 2), "wsrs");
-    if (direct_works())
+    if (direct_writes_work())
         cr_assert_str_eq(order_of(SERIAL DIRECT "save.durability=full", FAULT_fsync, 1), "twtsu");
 }
 
@@ -409,7 +409,7 @@ Test(save_faults, no_memory_is_a_clean_error_wherever_it_happens)
     for (size_t i = 0; i < N_SCENES; i++)
         for (unsigned for_ever = 0; for_ever < 2 && !scenes[i].values; for_ever++)
             for (unsigned nth = 1;
-                 scene_begin(&scenes[i]) && try_refusal(&scenes[i], nth, for_ever);)
+                 make_expected(&scenes[i]) && try_refusal(&scenes[i], nth, for_ever);)
                 nth++;
     check_points(6, n_points, 240);
 }

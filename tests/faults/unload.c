@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <semaphore.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 static sem_t patched, unloaded;
 static char *library_path;
@@ -16,7 +16,7 @@ static void find_library(void)
     char program[4000];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 100);
 
-    scene_set_up();
+    begin_faults();
     cr_assert_gt(n, 0);
     program[n] = '\0';
     char *at = strstr(program, "/tests/faults/");
@@ -82,7 +82,7 @@ Test(patches, end_with_their_thread)
     test_memory_unwatch();
 }
 
-TestSuite(unload, .init = find_library, .fini = scene_tear_down, .timeout = 60);
+TestSuite(unload, .init = find_library, .fini = end_faults, .timeout = 60);
 
 /* X12 */
 Test(unload, is_harmless_while_a_thread_has_a_patch)

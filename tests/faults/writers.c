@@ -7,11 +7,11 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "tests/faults/scene.h"
+#include "tests/support/faults/save_scene.h"
 
 enum { MOST_WRITERS = 8 };
 
-TestSuite(writers, .init = scene_set_up, .fini = scene_tear_down, .timeout = 3000);
+TestSuite(writers, .init = begin_faults, .fini = end_faults, .timeout = 3000);
 
 static const char *const options[] = {
     "save.durability=none io.threads=1",
@@ -94,7 +94,7 @@ static unsigned kill_one(unsigned writer, unsigned n)
 /* W4, W7 */
 Test(writers, on_one_path_each_make_a_whole_file)
 {
-    unsigned n_writers = is_long() ? 8 : 4, n_saves = is_long() ? 1000 : 200;
+    unsigned n_writers = test_is_long() ? 8 : 4, n_saves = test_is_long() ? 1000 : 200;
     unsigned n_killed = 0, n_read = 0, n_left = n_writers;
     pid_t children[MOST_WRITERS];
     berth_error error;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z9: deflated small records of other tools' archives, and their caps. */
-#include "tests/format/zip_expect.h"
+#include "tests/support/format/zip_builder.h"
 #include "tests/support/support.h"
+#include <criterion/criterion.h>
 
 /* "pickle pickle pickle pickle", raw deflate. */
 static const uint8_t DEFLATED[] = {0x2b, 0xc8, 0x4c, 0xce, 0xce, 0x49,

@@ -8,7 +8,7 @@
 #include "format/names/names.h"
 #include "format/pickle/stream_read.h"
 #include "format/values/node.h"
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 /* ---- makers ---- */
 

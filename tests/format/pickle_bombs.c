@@ -4,7 +4,7 @@
  * each pickle here makes as much as it can of few bytes. Counted at the peak, while blocks that
  * grow are held twice.
  */
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 /* Old and new block of a realloc are held at the same time: counts both. */
 static uint64_t live_nbytes, peak_nbytes;

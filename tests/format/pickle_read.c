@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The pickle machine: what each opcode makes, and a sentence for each thing that is wrong (P1, P2,
    P4, P5). */
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Argument shapes (P1, P5, T4) at their edges: each item of each shape wrong alone. */
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 /* ---- Parameters and tensors from before 0.4 ---- */
 

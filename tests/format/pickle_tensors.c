@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Persistent ids, tensors of every kind, and BUILD (P5, T1 to T4). */
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 static const berth_tensor *tensor_of(const struct reading *read)
 {

@@ -5,7 +5,7 @@
  * nodes that nobody made.
  */
 #include "format/values/value.h"
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 /* The first tensor, in words that the next ones fetch: 2 to 6, and 10. */
 #define BEGIN                                                                                      \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values are written as torch.save writes them, byte for byte (FORMAT.md 6). */
-#include "tests/format/pickle_write_support.h"
+#include "tests/support/format/pickle_written.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,17 +92,17 @@ Test(pickle_write, a_nan_keeps_its_payload)
 Test(pickle_write, equal_strings_are_shared_by_node_and_the_empty_one_always)
 {
     berth_value *list = berth_make_list(tree);
-    add(list, text(tree, "weight"));
-    add(list, text(tree, "weight"));
-    add(list, text(tree, ""));
-    add(list, text(tree, ""));
-    add(list, add(list, text(tree, "\xc3\xa9")));
-    add(list, add(list, text(tree, "a")));
-    add(list, text(tree, "\xf0\x9f\x98\x80"));
-    add(list, text(tree, "\xed\xb2\x80")); /* a lone surrogate */
-    add(list, text(tree, "cpu"));
-    add(list, text(tree, "latin1"));
-    add(list, text(tree, "storage"));
+    add(list, make_text(tree, "weight"));
+    add(list, make_text(tree, "weight"));
+    add(list, make_text(tree, ""));
+    add(list, make_text(tree, ""));
+    add(list, add(list, make_text(tree, "\xc3\xa9")));
+    add(list, add(list, make_text(tree, "a")));
+    add(list, make_text(tree, "\xf0\x9f\x98\x80"));
+    add(list, make_text(tree, "\xed\xb2\x80")); /* a lone surrogate */
+    add(list, make_text(tree, "cpu"));
+    add(list, make_text(tree, "latin1"));
+    add(list, make_text(tree, "storage"));
     check_pickle(list, expected_strings);
 }
 
@@ -111,10 +111,10 @@ Test(pickle_write, bytes_are_latin1_text)
     const uint8_t four[] = {0, 127, 128, 255};
     berth_value *list = berth_make_list(tree);
     add(list, add(list, berth_make_bytes(tree, "a", 1)));
-    add(list, text(tree, "a"));
+    add(list, make_text(tree, "a"));
     add(list, berth_make_bytes(tree, four, sizeof four));
     add(list, berth_make_bytes(tree, "xy", 2));
-    add(list, text(tree, "xy"));
+    add(list, make_text(tree, "xy"));
     check_pickle(list, expected_byte_strings);
 }
 
@@ -172,7 +172,7 @@ Test(pickle_write, tuples_of_every_length)
     berth_value *list = berth_make_list(tree);
     for (int n = 0; n <= 4; n++)
         add(list, count_up(n));
-    berth_value *pair[] = {berth_make_int(tree, 1), text(tree, "x")};
+    berth_value *pair[] = {berth_make_int(tree, 1), make_text(tree, "x")};
     add(list, add(list, berth_make_tuple(tree, pair, 2)));
     berth_value *empty = count_up(0);
     add(list, berth_make_tuple(tree, &empty, 1));
@@ -222,7 +222,7 @@ Test(pickle_write, a_state_dict_has_its_metadata_behind)
 
 Test(pickle_write, one_key_node_in_two_dicts_is_written_once)
 {
-    berth_value *key = text(tree, "epoch time");
+    berth_value *key = make_text(tree, "epoch time");
     berth_value *list = berth_make_list(tree);
     for (int i = 1; i <= 2; i++)
         berth_dict_set_value(add(list, berth_make_dict(tree)), key, berth_make_int(tree, i));
@@ -238,7 +238,7 @@ Test(pickle_write, batches_of_lists)
         berth_value *list = berth_make_list(tree);
         for (size_t j = 0; j < list_sums[i].n; j++)
             add(list, berth_make_none(tree));
-        check_sum(list, list_sums[i].n, list_sums[i].nbytes, list_sums[i].crc32);
+        check_pickled_sum(list, list_sums[i].n, list_sums[i].nbytes, list_sums[i].crc32);
     }
 }
 
@@ -252,7 +252,7 @@ static void check_dicts(berth_value *(*make)(berth_tree *), const struct expecte
         for (size_t j = 0; j < sums[i].n; j++)
             berth_dict_set_value(dict, berth_make_int(tree, (int64_t)j),
                                  counts ? berth_make_int(tree, (int64_t)j) : berth_make_none(tree));
-        check_sum(dict, sums[i].n, sums[i].nbytes, sums[i].crc32);
+        check_pickled_sum(dict, sums[i].n, sums[i].nbytes, sums[i].crc32);
     }
 }
 
@@ -279,11 +279,11 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
         for (size_t j = 0; j < n; j++) {
             char string[32];
             snprintf(string, sizeof string, "item %zu", j);
-            add(list, text(tree, string));
+            add(list, make_text(tree, string));
         }
         for (size_t j = 0; j < n; j++)
             add(list, berth_value_item(list, j));
-        check_sum(list, n, memo_sums[i].nbytes, memo_sums[i].crc32);
+        check_pickled_sum(list, n, memo_sums[i].nbytes, memo_sums[i].crc32);
     }
 }
 
@@ -317,7 +317,7 @@ Test(pickle_write, classes_of_one_name_in_many_modules)
                                    module, i + 1, i + 1);
     }
     memcpy(expected + nbytes, "e.", 2);
-    check_bytes(list, expected, nbytes + 2);
+    check_pickled(list, expected, nbytes + 2);
 }
 
 /* ---- refusals ---- */
@@ -327,9 +327,10 @@ Test(pickle_write, a_tuple_that_holds_itself_is_refused)
     berth_value *list = berth_make_list(tree);
     berth_value *tuple = berth_make_tuple(tree, &list, 1);
     add(list, tuple);
-    check_refused(tuple, false, BERTH_E_UNSUPPORTED,
-                  "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read "
-                  "that");
+    check_write_refused(
+        tuple, false, BERTH_E_UNSUPPORTED,
+        "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read "
+        "that");
     /* From the list's side it is built before it is met again. */
     check_pickle(list, "\x80\x02]q\000h\000\x85q\001a.");
 }
@@ -338,9 +339,10 @@ Test(pickle_write, a_counter_that_holds_itself_is_refused)
 {
     berth_value *counter = berth_make_counter(tree);
     berth_dict_set(counter, "self", counter);
-    check_refused(counter, false, BERTH_E_UNSUPPORTED,
-                  "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read "
-                  "that");
+    check_write_refused(
+        counter, false, BERTH_E_UNSUPPORTED,
+        "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read "
+        "that");
 }
 
 Test(pickle_write, no_value_is_refused)
@@ -367,7 +369,7 @@ Test(pickle_write, depth_is_bounded_by_memory_alone_P3)
 
 Test(pickle_write, shared_nodes_are_written_once_P3)
 {
-    berth_value *value = berth_make_tuple(tree, (berth_value *[]){text(tree, "x")}, 1);
+    berth_value *value = berth_make_tuple(tree, (berth_value *[]){make_text(tree, "x")}, 1);
     for (int i = 0; i < 100; i++) /* spelled out: 2^100 */
         value = berth_make_tuple(tree, (berth_value *[]){value, value}, 2);
     bth_pickled pickled = must_write(value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages are written as torch.save writes them, byte for byte (FORMAT.md 6). */
-#include "tests/format/pickle_write_support.h"
+#include "tests/support/format/pickle_written.h"
 
 #include <stdio.h>
 
@@ -75,7 +75,7 @@ Test(pickle_write_tensor, views_share_a_storage)
     transposed.stride = (int64_t[]){1, 3};
     berth_value *first = berth_make_tensor(tree, &base);
     check_pickle(LIST(first, berth_make_tensor(tree, &row), berth_make_tensor(tree, &transposed),
-                      first, text(tree, "0"), text(tree, "cpu")),
+                      first, make_text(tree, "0"), make_text(tree, "cpu")),
                  expected_views);
 }
 
@@ -120,7 +120,7 @@ Test(pickle_write_tensor, twelve_storages_tied_twice)
         berth_tensor tensor = view(storages[i % 12], BERTH_FLOAT32, 1, (int64_t[]){1});
         berth_list_append(list, berth_make_tensor(tree, &tensor));
     }
-    check_sum(list, 12, storage_sums[0].nbytes, storage_sums[0].crc32);
+    check_pickled_sum(list, 12, storage_sums[0].nbytes, storage_sums[0].crc32);
 }
 
 Test(pickle_write_tensor, storages_are_numbered_as_they_are_met)
@@ -206,7 +206,7 @@ Test(pickle_write_tensor, a_parameters_tensor_is_written_detached)
 Test(pickle_write_tensor, a_parameter_with_attributes)
 {
     berth_value *state = berth_make_dict(tree);
-    berth_dict_set(state, "tag", text(tree, "x"));
+    berth_dict_set(state, "tag", make_text(tree, "x"));
     berth_value *parameter = berth_make_parameter(tree, vector(BERTH_FLOAT32, 2), false);
     check_pickle(berth_make_subclass(tree, parameter, state), expected_parameter_with_state);
 }
@@ -289,12 +289,14 @@ Test(pickle_write_tensor, symmetric_quantization_is_refused)
                            .data = zeros,
                            .qscheme = BERTH_PER_TENSOR_SYMMETRIC,
                            .scale = 0.5};
-    check_refused(berth_make_tensor(tree, &tensor), false, BERTH_E_UNSUPPORTED,
-                  "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
-                  "them");
-    check_refused(per_channel(BERTH_PER_CHANNEL_SYMMETRIC), false, BERTH_E_UNSUPPORTED,
-                  "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
-                  "them");
+    check_write_refused(
+        berth_make_tensor(tree, &tensor), false, BERTH_E_UNSUPPORTED,
+        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
+        "them");
+    check_write_refused(
+        per_channel(BERTH_PER_CHANNEL_SYMMETRIC), false, BERTH_E_UNSUPPORTED,
+        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
+        "them");
 }
 
 static const int64_t two_two[] = {2, 2};
@@ -343,19 +345,22 @@ Test(pickle_write_tensor, one_storage_under_two_classes_is_refused_T3)
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 8, NULL);
     berth_tensor floats = view(storage, BERTH_FLOAT32, 1, (int64_t[]){2});
     berth_tensor integers = view(storage, BERTH_INT32, 1, (int64_t[]){2});
-    check_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)), false,
-                  BERTH_E_UNSUPPORTED,
-                  "data.pkl: one storage is seen as FloatStorage and as IntStorage: PyTorch cannot "
-                  "load such a file");
+    check_write_refused(
+        LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)), false,
+        BERTH_E_UNSUPPORTED,
+        "data.pkl: one storage is seen as FloatStorage and as IntStorage: PyTorch cannot "
+        "load such a file");
     berth_tensor shorts = view(storage, BERTH_UINT16, 1, (int64_t[]){4}); /* in an UntypedStorage */
-    check_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)), false,
-                  BERTH_E_UNSUPPORTED,
-                  "data.pkl: one storage is seen as FloatStorage and as UntypedStorage: PyTorch "
-                  "cannot load such a file");
-    check_refused(LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)), false,
-                  BERTH_E_UNSUPPORTED,
-                  "data.pkl: one storage is seen as UntypedStorage and as FloatStorage: PyTorch "
-                  "cannot load such a file");
+    check_write_refused(
+        LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)), false,
+        BERTH_E_UNSUPPORTED,
+        "data.pkl: one storage is seen as FloatStorage and as UntypedStorage: PyTorch "
+        "cannot load such a file");
+    check_write_refused(
+        LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)), false,
+        BERTH_E_UNSUPPORTED,
+        "data.pkl: one storage is seen as UntypedStorage and as FloatStorage: PyTorch "
+        "cannot load such a file");
 }
 
 Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes_T3)
@@ -375,12 +380,13 @@ Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes
 
 Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_byte_order_T5)
 {
-    check_refused(vector(BERTH_UINT32, 2), true, BERTH_E_UNSUPPORTED,
-                  "data.pkl: torch.uint32 cannot be saved in the other byte order: PyTorch would "
-                  "not swap it back");
+    check_write_refused(
+        vector(BERTH_UINT32, 2), true, BERTH_E_UNSUPPORTED,
+        "data.pkl: torch.uint32 cannot be saved in the other byte order: PyTorch would "
+        "not swap it back");
     berth_storage *odd = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 7, NULL);
     berth_tensor tensor = view(odd, BERTH_FLOAT32, 1, (int64_t[]){1});
-    check_refused(
+    check_write_refused(
         berth_make_tensor(tree, &tensor), true, BERTH_E_UNSUPPORTED,
         "data.pkl: a storage of 7 bytes, no multiple of torch.float32, cannot be saved in "
         "the other byte order");

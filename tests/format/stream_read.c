@@ -2,7 +2,7 @@
 /* Streams from before PyTorch 1.6: the five pickles, the key list, where the elements lie. */
 #include "format/pickle/stream_read.h"
 
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 #define MAGIC "PROTO 2 LONG1 0x6cfc9c46f9206aa85019 STOP "
 #define PROTOCOL "PROTO 2 BININT2 1001 STOP "

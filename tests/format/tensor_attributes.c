@@ -5,7 +5,7 @@
  * names of the installed PyTorch.
  */
 #include "format/values/value.h"
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 #define PARAMETER(state)                                                                           \
     "GLOBAL torch._utils _rebuild_parameter_with_state MARK" TENSOR "NEWFALSE" NO_HOOKS state      \

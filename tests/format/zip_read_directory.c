@@ -3,8 +3,9 @@
  * Z3, Z4, Z9: the directory's entries. In the small archive they begin at bytes 402 (data.pkl),
  * 458 (byteorder), 515 (data/0), 569 (data/1, empty) and 623 (version); it ends at 678.
  */
-#include "tests/format/zip_expect.h"
+#include "tests/support/format/zip_builder.h"
 #include "tests/support/support.h"
+#include <criterion/criterion.h>
 
 /* Breaks one field of record i's central entry. */
 static void refuse_field(size_t i, size_t field, uint64_t value, size_t width, int code,

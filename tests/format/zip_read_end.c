@@ -3,7 +3,8 @@
  * Z1, Z2, Z3: the end records. The small archive has its directory at bytes 402 to 678, then the
  * ZIP64 end record, its locator at 734, the end record at 754, and ends at 776.
  */
-#include "tests/format/zip_expect.h"
+#include "tests/support/format/zip_builder.h"
+#include <criterion/criterion.h>
 
 /* ---- Z1: one end record ---- */
 

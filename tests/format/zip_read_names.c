@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z8: names, the top folder, duplicates, and finding by name. */
-#include "format/values/hash.h"
-#include "tests/format/zip_expect.h"
+#include "format/hash.h"
+#include "tests/support/format/zip_builder.h"
+#include <criterion/criterion.h>
 
 /* An archive of data.pkl and of one record of this name, at byte 41; its central entry at 140. */
 static test_zip with_name(const char *name)

@@ -5,7 +5,7 @@
  */
 #include "tests/fuzz/archive.h"
 
-#include "tests/format/zip_builder.h"
+#include "tests/support/format/zip_builder.h"
 
 #define PIECE_NBYTES 7
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Archives by recipe: the sample of tests/load/builder.h as PyTorch writes it, with some facts
- * changed, each by its name. The rest is computed, so that what is wrong is what the recipe says
- * and nothing else. A line a change (tests/hostile/README.md tells all of them):
+ * Archives by recipe: the sample of tests/support/load/archive.h as PyTorch writes it, with some
+ * facts changed, each by its name. The rest is computed, so that what is wrong is what the recipe
+ * says and nothing else. A line a change (tests/hostile/README.md tells all of them):
  *
  *     data/1 local.method 8          a number; +1, -1, ^1: added, taken off, exclusive or
  *     data/1 method 8                in both headers

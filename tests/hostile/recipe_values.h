@@ -5,7 +5,7 @@
 
 #include "format/bytes.h"
 #include "format/zip/zip_fields.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 #define MAX_EDITS 24

@@ -22,7 +22,7 @@ Test(cuda, is_left_out)
     cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_UNAVAILABLE);
     cr_expect_null(device);
     cr_expect_str_eq(error.message,
-                     "cuda:0: this library was built without its part for CUDA devices");
+                     "cuda:0: this library was built without support for CUDA devices");
 }
 
 #else

@@ -6,7 +6,7 @@
 
 Test(cuda_lives, are_left_out)
 {
-    cr_skip_test("this library was built without its part for CUDA devices");
+    cr_skip_test("this library was built without support for CUDA devices");
 }
 
 #else

@@ -370,8 +370,8 @@ Test(names, that_name_no_device_are_refused)
     char sentence[200];
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(sentence, sizeof sentence, "%s: names no device; such do: cuda:0, simulated:0",
-                 names[i]);
+        snprintf(sentence, sizeof sentence,
+                 "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", names[i]);
         expect_sentence(names[i], BERTH_E_ARGUMENT, sentence);
     }
 }
@@ -398,6 +398,6 @@ Test(names, of_cuda_devices_are_refused_where_there_is_no_driver)
                     "shared object file: No such file or directory)");
 #else
     expect_sentence("cuda:3", BERTH_E_UNAVAILABLE,
-                    "cuda:3: this library was built without its part for CUDA devices");
+                    "cuda:3: this library was built without support for CUDA devices");
 #endif
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The simulated devices: that they show what real ones hide, and fail when they are told to. */
-#include "io/simulated.h"
+#include "tests/simulated/simulated.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -13,8 +13,8 @@
 
 #include "config/error.h"
 #include "io/pages.h"
-#include "io/simulated.h"
 #include "io/syscalls.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/support.h"
 
 #define PAGE BTH_LARGE_PAGE_NBYTES

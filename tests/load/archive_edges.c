@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level where something is missing, wrong or elsewhere. */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 static int open_records(const void *bytes, size_t nbytes, const char *options,

@@ -3,7 +3,7 @@
  * A small file cut at every byte: refused with a sentence (One reading), at every level of
  * checking, with memory in proportion to the file (P3). Flipped bits: tests/hostile/flips.c.
  */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* The C library's blocks end where the bytes do: a read beyond is seen by the sanitizer. */

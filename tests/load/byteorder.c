@@ -5,7 +5,7 @@
  */
 #include "format/values/tensor.h"
 #include "format/values/value.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 
 static void expect_text(berth_checkpoint *checkpoint)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
-#include "tests/load/device_scene.h"
+#include "tests/support/load/device_scene.h"
 
 #include "io/file_system.h"
 
-TestSuite(device, .init = set_up, .fini = tear_down);
+TestSuite(device, .init = begin_devices, .fini = end_devices);
 
 Test(device, storages_go_to_where_they_were)
 {
@@ -27,7 +27,7 @@ Test(device, storages_go_to_where_they_were)
 
 static void check_crc32_seconds(const char *options)
 {
-    save_as(options);
+    save_parts(options);
     open_as("load.check=data");
     place_all(&as_they_were);
     berth_stats stats = fetched(NULL);
@@ -231,7 +231,7 @@ Test(device, foreign_bytes_are_swapped_on_the_way)
                                         ""};
 
     for (size_t s = 0; s < 2; s++) {
-        save_as(saves[s]);
+        save_parts(saves[s]);
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
             open_as(loads[i]);
             place_all(&as_they_were);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Loads to devices that fail: each with its sentence, nothing left behind, and nothing half there.
  */
-#include "tests/load/device_scene.h"
+#include "tests/support/load/device_scene.h"
 
 #include <sys/wait.h>
 
-TestSuite(device_failures, .init = set_up, .fini = tear_down);
+TestSuite(device_failures, .init = begin_devices, .fini = end_devices);
 
 /* The message, which names the file, without it. */
 static const char *told(int status)
@@ -49,8 +49,9 @@ Test(device_failures, places_that_there_are_not_change_none)
     cr_expect_str_eq(told(place_at("simulated:7")),
                      "data/1: simulated:7: there is no such device, the driver has 2");
     cr_expect_eq(error.code, BERTH_E_DEVICE);
-    cr_expect_str_eq(told(place_at("mps:0")),
-                     "data/1: mps:0: names no device; such do: cuda:0, simulated:0");
+    cr_expect_str_eq(
+        told(place_at("mps:0")),
+        "data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats_at(0).place, "cpu");
     cr_expect_str_eq(told(berth_choose_places(NULL, NULL, 0, &error)),

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "config/error.h"
-#include "tests/load/device_scene.h"
+#include "tests/support/load/device_scene.h"
 
 #define PATTERN 0xa5
 #define MOST_NBYTES ((size_t)4 * 500000)
@@ -64,7 +64,7 @@ static void wait_for_all(void)
 
 static void set_up_kernels(void)
 {
-    set_up();
+    begin_devices();
     for (size_t i = 0; i < N_KERNELS; i++)
         launch(&kernels[i]);
 }
@@ -78,7 +78,7 @@ static void tear_down_kernels(void)
         bth_device_release(device_named(kernel->device), kernel->address);
         bth_pinned_release(device_named(kernel->device), kernel->pinned);
     }
-    tear_down();
+    end_devices();
 }
 
 TestSuite(device_ready, .init = set_up_kernels, .fini = tear_down_kernels, .timeout = 60);

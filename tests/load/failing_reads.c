@@ -7,7 +7,7 @@
 #include <errno.h>
 
 #include "io/syscalls.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/no_map.h"
 #include "tests/support/support.h"
 

@@ -3,9 +3,9 @@
  * Many storages at once: every method gives the same bytes in aligned memory, and what is read is
  * counted.
  */
-#include "tests/load/fetch_scene.h"
+#include "tests/support/load/fetch_scene.h"
 
-TestSuite(fetch, .init = set_up, .fini = tear_down);
+TestSuite(fetch, .init = begin_fetch, .fini = end_fetch);
 
 Test(fetch, by_every_method_with_any_number_of_workers)
 {
@@ -28,7 +28,7 @@ Test(fetch, by_every_method_with_any_number_of_workers)
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         for (size_t j = 0; j < sizeof saved / sizeof *saved; j++) {
-            save_as(saved[j]);
+            save_tensors(saved[j]);
             open_as(options[i]);
             berth_stats stats = fetched(NULL);
             uint64_t asked = 0;
@@ -116,7 +116,7 @@ Test(fetch, of_a_pattern_that_fits_nothing)
 
 Test(fetch, directly_reads_whole_blocks_once)
 {
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip_test("no direct reads here");
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=128MiB");
     berth_stats stats = fetched(NULL);
@@ -150,7 +150,7 @@ Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
     /* An alignment that the device does not take; memory that it cannot reach; no such thing. */
     static const int refusals[] = {EINVAL, EFAULT, EOPNOTSUPP};
 
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip_test("no direct reads here");
     for (size_t i = 0; i < 3; i++) {
         refusal = refusals[i];
@@ -175,7 +175,7 @@ Test(fetch, goes_on_through_the_page_cache_when_a_direct_read_is_refused)
 /* A disk that fails is no reason to ask again in another way. */
 Test(fetch, directly_fails_where_the_disk_does)
 {
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip_test("no direct reads here");
     refusal = EIO;
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=1MiB");
@@ -201,7 +201,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
     cr_expect_str_eq(stats_at(0).method, "read");
     cr_expect_str_eq(stats_at(0).reason, "a rule asks for it");
     cr_expect_str_eq(stats_at(3).method, "map");
-    if (direct_works())
+    if (direct_reads_work())
         cr_expect_str_eq(stats_at(7).method, "direct");
     expect_elements();
     cr_expect_eq(berth_choose_methods(checkpoint, rules, 3, &error), 0);
@@ -306,7 +306,7 @@ Test(fetch, of_memory)
 
     for (size_t i = 0; i < 3; i++) {
         size_t nbytes;
-        save_as(saved[i]);
+        save_tensors(saved[i]);
         uint8_t *bytes = test_read_file(path, &nbytes);
         bytes = realloc(bytes, nbytes + 1);
         memmove(bytes + (i == 2), bytes, nbytes);

@@ -4,9 +4,9 @@
  */
 #include <pthread.h>
 
-#include "tests/load/fetch_scene.h"
+#include "tests/support/load/fetch_scene.h"
 
-TestSuite(fetch_failures, .init = set_up, .fini = tear_down);
+TestSuite(fetch_failures, .init = begin_fetch, .fini = end_fetch);
 
 static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
@@ -76,7 +76,7 @@ Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
         "load.method=map io.threads=1", "io.threads=1", "load.mmap=off io.threads=1"};
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        save_as("save.storage_alignment=64");
+        save_tensors("save.storage_alignment=64");
         open_as(options[i]);
         cr_assert_eq(truncate(path, 2000000), 0);
         cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_TRUNCATED, "%s: %s",
@@ -147,7 +147,7 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
 
 Test(fetch_failures, without_crcs_in_the_file_says_so)
 {
-    save_as("save.compute_crc32=off");
+    save_tensors("save.compute_crc32=off");
     open_as("load.check=data load.method=read");
     fetched(NULL);
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_ABSENT);

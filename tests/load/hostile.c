@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Files made to be misread: each was, once. Found by tests/fuzz and by hand. */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 
 /* ---- small records (Z11, one reading) ---- */
 

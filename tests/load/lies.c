@@ -3,7 +3,7 @@
  * Files that are whole but not what the layout says, or that tell two stories (One reading). Each
  * check level finds its share; debug mode finds all of them, with the exact sentence.
  */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 
 #define DEBUG "debug=on"
 #define OFF "load.calculate_storage_offsets=off"

@@ -8,7 +8,7 @@
 
 #include "format/bytes.h"
 #include "load/checkpoint.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* ---- both ways ---- */

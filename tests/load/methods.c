@@ -10,7 +10,7 @@
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "load/transfer/choice.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 static const char *const names[] = {"auto", "map", "read", "direct"};

@@ -3,7 +3,7 @@
  * When an open calculates and when it asks the directory; what it says of files that are no
  * checkpoints. With PyTorch's own files of tests/data.
  */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* ---- calculated or not ---- */

@@ -3,12 +3,12 @@
  * Prefetches: what is brought, how often, by whom, and what is told of it. How far ahead:
  * prefetch_passes.c.
  */
-#include "tests/load/prefetch_scene.h"
+#include "tests/support/load/prefetch_scene.h"
 
 #include <stdatomic.h>
 #include <sys/resource.h>
 
-TestSuite(prefetch, .init = make_file, .fini = tear_down);
+TestSuite(prefetch, .init = begin_prefetches, .fini = end_prefetches);
 
 /* ---- what is brought ---- */
 
@@ -18,10 +18,10 @@ Test(prefetch, brings_every_storage_by_each_method)
     char options[40];
 
     for (size_t i = 0; i < 3; i++) {
-        evict();
+        evict_file();
         open_file("");
         (void)snprintf(options, sizeof options, "load.prefetch=%s", methods[i]);
-        begin(options);
+        begin_prefetch(options);
         wait_for_all();
         cr_expect_str_eq(stats.method, methods[i]);
         cr_expect_str_eq(stats.reason, "load.prefetch says so");
@@ -32,9 +32,9 @@ Test(prefetch, brings_every_storage_by_each_method)
         cr_expect_leq(stats.resident_nbytes, 300000);
         cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, all);
         cr_expect_eq(stats.shared_nbytes, 0);
-        for (int k = 0; k < 2000 && cached(0, all) < all; k++)
+        for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
             (void)usleep(10000); /* advice does not wait */
-        cr_expect_eq(cached(0, all), all);
+        cr_expect_eq(cached_nbytes(0, all), all);
         berth_prefetch_free(prefetch);
         berth_close(checkpoint);
     }
@@ -45,7 +45,7 @@ Test(prefetch, brings_every_storage_by_each_method)
 Test(prefetch, populates_where_load_prefetch_says_nothing)
 {
     open_file("");
-    begin("");
+    begin_prefetch("");
     wait_for_all();
     cr_expect_str_eq(stats.method, "populate");
     cr_expect_str_eq(stats.reason, "load.prefetch does not say");
@@ -54,10 +54,10 @@ Test(prefetch, populates_where_load_prefetch_says_nothing)
 Test(prefetch, of_what_is_there_brings_nothing)
 {
     open_file("");
-    begin("load.prefetch=read");
+    begin_prefetch("load.prefetch=read");
     wait_for_all();
     berth_prefetch_free(prefetch);
-    begin("load.prefetch=read");
+    begin_prefetch("load.prefetch=read");
     wait_for_all();
     cr_expect_eq(stats.brought_nbytes, 0);
     cr_expect_eq(stats.resident_nbytes, stats.asked_nbytes);
@@ -68,7 +68,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
 {
     berth_selection what = {.pattern = "t1?"};
 
-    evict();
+    evict_file();
     open_file("");
     const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
@@ -77,13 +77,13 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
     berth_prefetch_free(prefetch);
     what = (berth_selection){.tensors = listed, .n_tensors = 2};
-    evict();
+    evict_file();
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     wait_for_all();
     cr_expect_eq(stats.asked_nbytes, TENSOR_NBYTES + 4096);
-    for (int k = 0; k < 2000 && cached(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
+    for (int k = 0; k < 2000 && cached_nbytes(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
         (void)usleep(10000);
-    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
+    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
     /* Tensors that are not in it are passed by. */
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), &error), 0);
 }
@@ -147,12 +147,12 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     berth_prefetch *second;
     berth_prefetch_stats others;
 
-    evict();
+    evict_file();
     open_file("");
     uint64_t before_nbytes = device_nbytes();
     bth_system.posix_fadvise = slow_fadvise;
     bth_system.madvise = slow_madvise;
-    begin("load.prefetch=populate io.threads=2");
+    begin_prefetch("load.prefetch=populate io.threads=2");
     cr_assert_eq(try_to_begin(NULL, 0, "load.prefetch=populate io.threads=3", &second), 0);
     wait_for_all();
     cr_assert_eq(berth_prefetch_wait(second, &error), 0);
@@ -170,9 +170,9 @@ Test(prefetch, can_be_cancelled_in_the_middle)
 {
     char expected[300];
 
-    evict();
+    evict_file();
     open_file("");
-    begin("load.prefetch_passes=6");
+    begin_prefetch("load.prefetch_passes=6");
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(3), &error), 0);
     berth_prefetch_cancel(prefetch);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
@@ -192,7 +192,7 @@ Test(prefetch, can_be_freed_at_once)
 {
     open_file("");
     for (int i = 0; i < 20; i++) {
-        begin("load.prefetch_window_nbytes=4096 load.prefetch_passes=3");
+        begin_prefetch("load.prefetch_window_nbytes=4096 load.prefetch_passes=3");
         berth_prefetch_free(prefetch);
     }
     prefetch = NULL;
@@ -273,7 +273,7 @@ Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
 {
     open_file("");
     bth_system.madvise = noting_madvise;
-    begin("");
+    begin_prefetch("");
     wait_for_all();
     berth_prefetch_free(prefetch);
     cr_expect_eq(n_sequential + n_normal, 0);
@@ -288,13 +288,13 @@ Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
 
 Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
 {
-    evict();
+    evict_file();
     open_file("load.mmap=off");
-    begin("load.prefetch=populate");
-    sweep();
+    begin_prefetch("load.prefetch=populate");
+    advance_through_all();
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.mmap=off");
-    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
 }
 
 Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
@@ -305,7 +305,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     open_file("");
     if (berth_choose_methods(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
-    begin("");
+    begin_prefetch("");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     berth_prefetch_free(prefetch);
     uint64_t nbytes = stats.asked_nbytes;
@@ -316,7 +316,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
         cr_skip_test("no direct reads here");
     cr_expect_leq(nbytes, 14 * TENSOR_NBYTES + 3 * 8192);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(20), &error));
-    begin("");
+    begin_prefetch("");
     wait_for_all();
     cr_expect_leq(stats.asked_nbytes, nbytes - TENSOR_NBYTES + 8192);
     cr_expect_str_eq(stats.method, "populate");
@@ -324,8 +324,8 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
 
 static void expect_none(const char *reason)
 {
-    begin("load.prefetch=populate");
-    sweep();
+    begin_prefetch("load.prefetch=populate");
+    advance_through_all();
     wait_for_all();
     cr_expect_str_eq(stats.method, "none");
     cr_expect_str_eq(stats.reason, reason);
@@ -346,14 +346,14 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
     cr_assert_eq(berth_choose_methods(checkpoint, &read, 1, &error), 0, "%s", error.message);
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0, "%s", error.message);
-    evict();
+    evict_file();
     expect_none("it is memory of its own already");
-    cr_expect_eq(cached(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
+    cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_file("load.method=map");
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose_methods(checkpoint, &direct, 1, &error), 0, "%s", error.message);
-    begin("");
+    begin_prefetch("");
     wait_for_all();
     cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);
 }
@@ -384,7 +384,7 @@ Test(prefetch, of_nothing_is_done_at_once)
     cr_assert_eq(berth_save(path, berth_make_dict(tree), NULL, &error), 0);
     berth_tree_free(tree);
     open_file("load.prefetch=populate");
-    begin("io.memory_nbytes=1");
+    begin_prefetch("io.memory_nbytes=1");
     wait_for_all();
     cr_expect_eq(stats.asked_nbytes + stats.n_passes, 0);
 }
@@ -408,7 +408,7 @@ Test(prefetch, refuses_what_makes_no_sense)
     cr_expect_eq(berth_prefetch_get_stats(NULL, &stats, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "there is no prefetch, or no place for its statistics");
     open_file("");
-    begin("");
+    begin_prefetch("");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_prefetch_advance(prefetch, NULL, &error), BERTH_E_ARGUMENT);
     berth_close(first);
@@ -420,27 +420,27 @@ Test(prefetch, goes_on_behind_an_open_that_asks_for_it)
 {
     uint64_t all = N_TENSORS * TENSOR_NBYTES;
 
-    evict();
+    evict_file();
     open_file("load.prefetch=advise");
-    for (int k = 0; k < 2000 && cached(0, all) < all; k++)
+    for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
         (void)usleep(10000);
-    cr_expect_eq(cached(0, all), all);
+    cr_expect_eq(cached_nbytes(0, all), all);
 }
 
 Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
 {
     uint64_t all = N_TENSORS * TENSOR_NBYTES;
 
-    evict();
+    evict_file();
     open_file("load.prefetch=advise load.prefetch_passes=12");
     (void)usleep(100000);
-    cr_expect_leq(cached(0, all), all / 12 + 131072);
+    cr_expect_leq(cached_nbytes(0, all), all / 12 + 131072);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(11), &error));
-    for (int k = 0; k < 2000 && cached(0, all / 2) < all / 2; k++)
+    for (int k = 0; k < 2000 && cached_nbytes(0, all / 2) < all / 2; k++)
         (void)usleep(10000);
-    cr_expect_eq(cached(0, all / 2), all / 2);
+    cr_expect_eq(cached_nbytes(0, all / 2), all / 2);
     (void)usleep(50000);
-    cr_expect_leq(cached(0, all), all / 2 + all / 12 + 131072);
+    cr_expect_leq(cached_nbytes(0, all), all / 2 + all / 12 + 131072);
 }
 
 static _Atomic uintptr_t furthest;
@@ -461,7 +461,7 @@ Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
     const uint64_t pass = (uint64_t)N_TENSORS * TENSOR_NBYTES / 12;
     float element;
 
-    evict();
+    evict_file();
     bth_system.madvise = following_madvise;
     open_file("load.prefetch=advise load.prefetch_passes=12");
     uintptr_t begin = (uintptr_t)berth_tensor_data(checkpoint, tensor_at(0), &error);

@@ -3,11 +3,11 @@
  * Prefetches when the system refuses (W6), does not know what it is asked for, or the file changes
  * meanwhile (F1, F2, W9): a clean error, or the way back, and what became of it is told.
  */
-#include "tests/load/prefetch_scene.h"
+#include "tests/support/load/prefetch_scene.h"
 
 #define POPULATE 22 /* MADV_POPULATE_READ */
 
-TestSuite(prefetch_faults, .init = make_file, .fini = tear_down);
+TestSuite(prefetch_faults, .init = begin_prefetches, .fini = end_prefetches);
 
 /* ---- advices that fail ---- */
 
@@ -32,16 +32,16 @@ static void refuse(int advice, int with)
 
 static void expect_way_back(const char *options, int advice, int with, const char *method)
 {
-    evict();
+    evict_file();
     open_file("");
     refuse(advice, with);
-    begin(options);
-    sweep();
+    begin_prefetch(options);
+    advance_through_all();
     wait_for_all();
     cr_expect_str_eq(stats.method, method);
     cr_expect_str_eq(stats.reason, "the system refused an advice");
     cr_expect_gt(n_refused, 0);
-    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
     cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
 }
 
@@ -76,15 +76,15 @@ Test(prefetch_faults, interrupted_advice_is_repeated_w3)
 {
     open_file("");
     bth_system.madvise = interrupted_madvise;
-    begin("load.prefetch=populate");
-    sweep();
+    begin_prefetch("load.prefetch=populate");
+    advance_through_all();
     cr_expect_str_eq(stats.method, "populate");
 }
 
 /* The error is told by whoever waits, once and again; the tensors are still there to be used. */
 static void expect_error(const char *options, int code, const char *sentence)
 {
-    begin(options);
+    begin_prefetch(options);
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), code, "%s", error.message);
     cr_expect(strncmp(error.message, path, strlen(path)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, sentence), "%s", error.message);
@@ -122,10 +122,10 @@ static ssize_t broken_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 
 Test(prefetch_faults, what_cannot_be_read_is_an_error_from_there_on)
 {
-    evict();
+    evict_file();
     open_file("");
     bth_system.pread = broken_pread;
-    begin("load.prefetch=read load.prefetch_passes=12");
+    begin_prefetch("load.prefetch=read load.prefetch_passes=12");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS / 2 - 4), &error), 0);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
                  BERTH_E_SYSTEM);
@@ -145,12 +145,12 @@ static ssize_t halting_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 
 Test(prefetch_faults, short_and_interrupted_reads_go_on_w3)
 {
-    evict();
+    evict_file();
     open_file("");
     bth_system.pread = halting_pread;
-    begin("load.prefetch=read");
+    begin_prefetch("load.prefetch=read");
     wait_for_all();
-    cr_expect_eq(cached(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
 }
 
 /* ---- the file changes ---- */
@@ -165,7 +165,7 @@ static void expect_truncation(const char *options)
     open_file("load.check=directory");
     cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
     size = info.nbytes;
-    begin(options);
+    begin_prefetch(options);
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(1), &error), 0);
     wait_until_idle();
     cr_assert_eq(truncate(path, nbytes), 0);
@@ -203,7 +203,7 @@ Test(prefetch_faults, a_file_that_shrinks_under_the_pages_is_told_f2)
 {
     open_file("");
     bth_system.madvise = truncating_madvise;
-    begin("load.prefetch=populate");
+    begin_prefetch("load.prefetch=populate");
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "%s", error.message);
     cr_expect(strstr(error.message, "and now has 4096"), "%s", error.message);
 }
@@ -229,8 +229,8 @@ Test(prefetch_faults, what_is_in_memory_need_not_be_known)
     open_file("");
     bth_system.cachestat = unknown_cachestat;
     bth_system.mincore = unknown_mincore;
-    begin("load.prefetch=populate");
-    sweep();
+    begin_prefetch("load.prefetch=populate");
+    advance_through_all();
     wait_for_all();
     cr_expect_eq(stats.resident_nbytes, 0);
     cr_expect_eq(stats.brought_nbytes, stats.asked_nbytes);
@@ -311,7 +311,7 @@ Test(prefetch_faults, an_error_that_nobody_is_told_goes_to_the_log)
     open_file("");
     berth_set_log(keep_line, NULL);
     refuse(POPULATE, EFAULT);
-    begin("load.prefetch=populate");
+    begin_prefetch("load.prefetch=populate");
     wait_until_idle();
     berth_prefetch_free(prefetch);
     prefetch = NULL;

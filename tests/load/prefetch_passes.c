@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Prefetches: how far ahead of the consumer they go, in which steps, on which devices. */
-#include "tests/load/prefetch_scene.h"
+#include "tests/support/load/prefetch_scene.h"
 
-TestSuite(prefetch_passes, .init = make_file, .fini = tear_down);
+TestSuite(prefetch_passes, .init = begin_prefetches, .fini = end_prefetches);
 
 /* ---- how far ahead ---- */
 
@@ -16,7 +16,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         uint64_t n = all_passes[i];
         (void)snprintf(options, sizeof options, "load.prefetch_passes=%d load.prefetch=%s", (int)n,
                        i % 2 ? "populate" : "read");
-        begin(options);
+        begin_prefetch(options);
         wait_until_idle();
         uint64_t pass = (stats.asked_nbytes + n - 1) / n;
         cr_expect_eq(stats.n_passes, n);
@@ -26,7 +26,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
         cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes - stats.window_nbytes);
         cr_expect_leq(stats.n_passes_begun, 1);
-        for (int k = 0; k < N_TENSORS; k++) {
+        for (size_t k = 0; k < N_TENSORS; k++) {
             cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(k), &error), 0);
             if (k % 7 == 0)
                 wait_until_idle(); /* as far as they may go */
@@ -44,31 +44,31 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
 
 Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)
 {
-    evict();
+    evict_file();
     open_file("");
-    begin("load.prefetch=advise load.prefetch_passes=12");
-    uint64_t begin_nbytes = cached(0, N_TENSORS * TENSOR_NBYTES);
+    begin_prefetch("load.prefetch=advise load.prefetch_passes=12");
+    uint64_t begin_nbytes = cached_nbytes(0, N_TENSORS * TENSOR_NBYTES);
     wait_until_idle();
     (void)usleep(50000);
-    cr_expect_leq(cached(0, N_TENSORS * TENSOR_NBYTES), begin_nbytes + stats.pass_nbytes);
+    cr_expect_leq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), begin_nbytes + stats.pass_nbytes);
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(5), &error), 0);
     wait_until_idle();
     (void)usleep(50000);
     uint64_t consumed = 6 * TENSOR_NBYTES + 65536;
-    cr_expect_leq(cached(consumed, N_TENSORS * TENSOR_NBYTES - consumed), stats.pass_nbytes);
+    cr_expect_leq(cached_nbytes(consumed, N_TENSORS * TENSOR_NBYTES - consumed), stats.pass_nbytes);
 }
 
 Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
 {
-    evict();
+    evict_file();
     open_file("");
-    begin("load.prefetch_passes=12");
-    for (int i = 0; i < N_TENSORS; i++) {
+    begin_prefetch("load.prefetch_passes=12");
+    for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
-        cr_assert_eq(berth_tensor_at(checkpoint, (size_t)i, &named, &error), 0);
+        cr_assert_eq(berth_tensor_at(checkpoint, i, &named, &error), 0);
         uint64_t page = named.offset - named.offset % 4096;
-        cr_expect_eq(cached(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
+        cr_expect_eq(cached_nbytes(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
     }
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
@@ -96,7 +96,7 @@ Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
 Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 {
     open_file("");
-    begin("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
+    begin_prefetch("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.pass_nbytes, 2 << 20);
     cr_expect_eq(stats.n_passes, 4);
@@ -105,13 +105,13 @@ Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 Test(prefetch_passes, keeps_to_the_budget_and_its_window)
 {
     open_file("");
-    begin("io.memory_nbytes=1MiB load.prefetch_window_nbytes=64KiB");
+    begin_prefetch("io.memory_nbytes=1MiB load.prefetch_window_nbytes=64KiB");
     wait_until_idle();
     cr_expect_eq(stats.window_nbytes, 65536);
     cr_expect_leq(stats.pass_nbytes, 1 << 20);
     cr_expect_leq(stats.peak_ahead_nbytes, 1 << 20);
     cr_expect_eq(stats.n_passes, 7);
-    sweep();
+    advance_through_all();
     cr_expect_leq(stats.peak_ahead_nbytes, 1 << 20);
 }
 
@@ -156,10 +156,10 @@ static void bring_on_device(const char *readahead_kib, const char *options)
     test_write_file(readahead_path, readahead_kib, strlen(readahead_kib));
     bth_system.open = open_readahead;
     bth_system.posix_fadvise = counted_fadvise;
-    evict();
+    evict_file();
     open_file("");
-    begin(options);
-    for (int i = 0; i < N_TENSORS; i++) {
+    begin_prefetch(options);
+    for (size_t i = 0; i < N_TENSORS; i++) {
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
         if (i % 8 == 0)
             wait_until_idle();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Long ranges into the caller's memory: by several workers, as load.method says, never a signal. */
-#include "tests/load/fetch_scene.h"
+#include "tests/support/load/fetch_scene.h"
 
-TestSuite(range, .init = set_up, .fini = tear_down, .timeout = 100);
+TestSuite(range, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
 
 /* Of the long tensor "t3": nothing in it begins or ends where a chunk, a block or a unit does. */
 enum { LONG = 3, FIRST = 3, N = 499990 };
@@ -80,7 +80,7 @@ Test(range, that_is_short_is_one_request)
 Test(range, of_direct_reads_goes_past_the_page_cache_through_buffers)
 {
     open_as("debug=off load.method=direct io.threads=4 io.chunk_nbytes=65536");
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip("no direct reads here");
     expect_long("direct");
     cr_expect_geq(n_reads, LONG_NBYTES / 65536);
@@ -93,7 +93,7 @@ Test(range, goes_by_the_method_that_was_chosen_for_its_storage)
     const berth_method_rule rule = {.pattern = "t3", .method = BERTH_LOAD_DIRECT};
 
     open_as("debug=off load.method=read io.threads=4 io.chunk_nbytes=65536");
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip("no direct reads here");
     cr_assert_eq(berth_choose_methods(checkpoint, &rule, 1, &error), 0);
     expect_long("by a rule");
@@ -105,7 +105,7 @@ Test(range, takes_no_more_memory_than_it_may)
 {
     open_as("debug=off load.method=direct io.threads=4 io.chunk_nbytes=65536 "
             "io.memory_nbytes=65536");
-    if (!direct_works())
+    if (!direct_reads_work())
         cr_skip("no direct reads here");
     expect_long("little memory");
     cr_expect_eq(n_threads, 1);
@@ -143,8 +143,8 @@ Test(range, in_the_other_byte_order_is_swapped)
     static const char *const ways[] = {"load.method=read", "load.method=direct", "load.method=map"};
     bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 
-    save_as(is_big ? "save.byteorder=little save.storage_alignment=1"
-                   : "save.byteorder=big save.storage_alignment=1");
+    save_tensors(is_big ? "save.byteorder=little save.storage_alignment=1"
+                        : "save.byteorder=big save.storage_alignment=1");
     for (size_t i = 0; i < 3; i++) {
         char options[200];
         (void)snprintf(options, sizeof options, "%s io.threads=3 io.chunk_nbytes=65536", ways[i]);
@@ -202,7 +202,7 @@ Test(range, of_a_record_is_read_in_the_same_way)
         bth_system_restore();
         cr_expect_eq(memcmp(buffer, (uint8_t *)elements[LONG] + FIRST * 8, LONG_NBYTES), 0);
         cr_expect_geq(n_threads, 2, "%s", options);
-        cr_expect(n_odd == 0 || i != 1 || !direct_works());
+        cr_expect(n_odd == 0 || i != 1 || !direct_reads_work());
         berth_archive_close(archive);
     }
     free(buffer);
@@ -274,7 +274,7 @@ Test(range, of_a_file_that_got_shorter_is_an_error_and_no_signal)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char options[200];
         (void)snprintf(options, sizeof options, "%s io.threads=4 io.chunk_nbytes=65536", ways[i]);
-        save_as("save.storage_alignment=64");
+        save_tensors("save.storage_alignment=64");
         open_as(options);
         (void)berth_tensor_read(checkpoint, tensor_at(0), 0, 1, buffer, &error);
         (void)berth_find_tensor(checkpoint, "t0");

@@ -5,7 +5,7 @@
  */
 #include <time.h>
 
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 /* ---- a source that counts ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rows that do not come: ids, tickets, reads and limits that are wrong, each with its sentence. */
-#include "tests/load/rows_scene.h"
+#include "tests/support/load/rows_scene.h"
 
 /* ---- errors ---- */
 
@@ -21,7 +21,7 @@ Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
          "counted: id 9223372036854775807, number 0 of the request, is no row of table, which "
          "has 1000"},
     };
-    struct scene *scene = begin(4, 2, "io.threads=1");
+    struct scene *scene = begin_rows(4, 2, "io.threads=1");
 
     for (size_t k = 0; k < 4; k++) {
         berth_ticket ticket = 99;
@@ -32,27 +32,27 @@ Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
         cr_expect_str_eq(error.message, cases[k].message);
         cr_expect_eq(ticket, 0);
     }
-    cr_expect_eq(stats_of(scene).n_tickets, 0);
-    cr_expect_eq(stats_of(scene).n_misses, 0);
-    end(scene);
+    cr_expect_eq(rows_stats_of(scene).n_tickets, 0);
+    cr_expect_eq(rows_stats_of(scene).n_misses, 0);
+    end_rows(scene);
 }
 
 Test(rows_refused, a_ticket_ends_once)
 {
     static const int64_t ids[] = {1, 2};
-    struct scene *scene = begin(4, 2, "io.threads=1");
-    berth_ticket old = prefetch(scene, ids, 2);
+    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    berth_ticket old = prefetch_rows(scene, ids, 2);
     const void *pointers[2];
     berth_error error;
     char expected[100];
 
-    release(scene, old);
+    release_rows(scene, old);
     (void)snprintf(expected, sizeof expected,
                    "ticket %llu is none of the live ones: unknown, or released",
                    (unsigned long long)old);
     cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, expected);
-    berth_ticket new = prefetch(scene, ids, 2); /* in the place of the old one */
+    berth_ticket new = prefetch_rows(scene, ids, 2); /* in the place of the old one */
     cr_expect_neq(new, old);
     cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_wait(scene->rows, old, &error), BERTH_E_ARGUMENT);
@@ -61,8 +61,8 @@ Test(rows_refused, a_ticket_ends_once)
     cr_expect_eq(berth_rows_release(scene->rows, 0, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_release(scene->rows, UINT64_MAX, NULL), BERTH_E_ARGUMENT);
     expect_rows(scene, new, ids, 2);
-    release(scene, new);
-    end(scene);
+    release_rows(scene, new);
+    end_rows(scene);
 }
 
 Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
@@ -72,12 +72,12 @@ Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
 
     for (size_t k = 0; k < 2; k++) {
         test_memory_watch();
-        struct scene *scene = begin(16, 2, options[k]);
-        prefetch(scene, ids, 6);
-        prefetch(scene, ids, 3);
+        struct scene *scene = begin_rows(16, 2, options[k]);
+        prefetch_rows(scene, ids, 6);
+        prefetch_rows(scene, ids, 3);
         for (int64_t id = 600; id < 620; id++) /* more than one lot of places */
-            prefetch(scene, &id, 0);
-        end(scene);
+            prefetch_rows(scene, &id, 0);
+        end_rows(scene);
         cr_expect_eq(test_memory_seen().live_nbytes, 0);
         test_memory_unwatch();
     }
@@ -86,12 +86,12 @@ Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
 Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
 {
     static const int64_t ids[] = {1, 500};
-    struct scene *scene = begin(8, 4, "io.threads=1");
+    struct scene *scene = begin_rows(8, 4, "io.threads=1");
     const void *pointers[2];
     berth_error error;
 
     scene->source.is_broken = true;
-    berth_ticket ticket = prefetch(scene, ids, 2);
+    berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_wait(scene->rows, ticket, &error), BERTH_E_CALLBACK);
     char expected[200];
     uint64_t offset = berth_find_tensor(scene->checkpoint, "table")->storage->offset + 64;
@@ -104,33 +104,33 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     cr_expect_str_eq(error.record, "data/0");
     cr_expect_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), BERTH_E_CALLBACK);
     cr_expect_str_eq(error.message, expected, "as often as it is asked");
-    release(scene, ticket);
+    release_rows(scene, ticket);
     scene->source.is_broken = false;
-    use(scene, ids, 2);
-    end(scene);
+    use_rows(scene, ids, 2);
+    end_rows(scene);
 }
 
 /* W8: the others have their rows all the same. */
 Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
 {
     static const int64_t good[] = {7}, first[] = {1, 500}, second[] = {500, 900}, third[] = {7, 8};
-    struct scene *scene = begin(8, 4, "io.threads=1");
+    struct scene *scene = begin_rows(8, 4, "io.threads=1");
     berth_error error;
 
-    use(scene, good, 1);
+    use_rows(scene, good, 1);
     scene->source.is_broken = true;
-    berth_ticket one = prefetch(scene, first, 2), two = prefetch(scene, second, 2);
-    berth_ticket three = prefetch(scene, good, 1);
+    berth_ticket one = prefetch_rows(scene, first, 2), two = prefetch_rows(scene, second, 2);
+    berth_ticket three = prefetch_rows(scene, good, 1);
     cr_expect_eq(berth_rows_wait(scene->rows, one, &error), BERTH_E_CALLBACK);
     scene->source.is_broken = false;
     cr_expect_eq(berth_rows_wait(scene->rows, two, &error), BERTH_E_CALLBACK);
     expect_rows(scene, three, good, 1);
-    use(scene, third, 2);
+    use_rows(scene, third, 2);
     /* While the lost rows are still held. */
-    use(scene, first, 2);
-    release(scene, one), release(scene, two), release(scene, three);
-    use(scene, second, 2);
-    end(scene);
+    use_rows(scene, first, 2);
+    release_rows(scene, one), release_rows(scene, two), release_rows(scene, three);
+    use_rows(scene, second, 2);
+    end_rows(scene);
 }
 
 /* W9: rows that the cache has stay, of the others none is made up. */
@@ -139,10 +139,10 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
     static const int64_t kept[] = {1}, lost[] = {1, 999};
     const berth_rows_limits limits = {.cache_nbytes = 20000};
     struct scene scene = {.n_columns = 16};
-    char *folder = test_folder_new(), *path = test_path(folder, "rows.pt");
     char expected[300];
     berth_error error;
 
+    begin_scene("rows.pt");
     make_source(&scene.source, 1000, 16, "");
     test_write_file(path, scene.source.bytes, scene.source.nbytes);
     cr_assert_eq(berth_open(path, NULL, &scene.checkpoint, NULL), 0);
@@ -150,21 +150,20 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
     uint64_t last_at = tensor->storage->offset + 999 * 64;
     cr_assert_eq(berth_rows_new(&limits, NULL, &scene.rows, NULL), 0);
     cr_assert_eq(berth_rows_add(scene.rows, scene.checkpoint, tensor, &scene.table, NULL), 0);
-    use(&scene, kept, 1);
+    use_rows(&scene, kept, 1);
     cr_assert_eq(truncate(path, (off_t)last_at + 63), 0);
-    berth_ticket ticket = prefetch(&scene, lost, 2);
+    berth_ticket ticket = prefetch_rows(&scene, lost, 2);
     cr_expect_eq(berth_rows_wait(scene.rows, ticket, &error), BERTH_E_TRUNCATED);
     (void)snprintf(expected, sizeof expected,
                    "%s: data/0 at byte %llu: the file ends here, 1 bytes too early", path,
                    (unsigned long long)last_at + 63);
     cr_expect_str_eq(error.message, expected);
-    release(&scene, ticket);
-    use(&scene, kept, 1);
+    release_rows(&scene, ticket);
+    use_rows(&scene, kept, 1);
     berth_rows_free(scene.rows);
     berth_close(scene.checkpoint);
     free(scene.source.bytes);
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 
 /* ---- limits ---- */
@@ -222,7 +221,7 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
          "missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
     };
-    struct scene *scene = begin(4, 2, "io.threads=1");
+    struct scene *scene = begin_rows(4, 2, "io.threads=1");
     const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table");
 
     for (size_t k = 0; k < 4; k++) {
@@ -235,31 +234,31 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
         cr_expect_str_eq(error.message, cases[k].message ? cases[k].message : "");
         berth_rows_free(rows);
     }
-    end(scene);
+    end_rows(scene);
 }
 
 Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
 {
     static const int64_t ids[] = {1, 2};
     const berth_rows_limits limits = {.cache_nbytes = 20000, .scratch_nbytes = 4000};
-    struct scene *scene = begin_with(&limits, 10, 16, "", "io.threads=1");
+    struct scene *scene = begin_rows_with(&limits, 10, 16, "", "io.threads=1");
     struct scene other = {.rows = scene->rows, .n_columns = 17};
     berth_error error;
 
     make_source(&other.source, 10, 17, "");
     other.checkpoint = open_source(&other.source);
     const berth_tensor *tensor = berth_find_tensor(other.checkpoint, "table");
-    berth_ticket ticket = prefetch(scene, ids, 2);
+    berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
                  BERTH_E_BUSY);
     cr_expect_str_eq(error.message, "counted: 1 live tickets hold rows, and a table with longer "
                                     "ones needs other lines");
     expect_rows(scene, ticket, ids, 2);
-    release(scene, ticket);
+    release_rows(scene, ticket);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
-    use(&other, ids, 2);
-    use(scene, ids, 2);
-    end(scene);
+    use_rows(&other, ids, 2);
+    use_rows(scene, ids, 2);
+    end_rows(scene);
     berth_close(other.checkpoint);
     free(other.source.bytes);
 }
@@ -267,7 +266,7 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
 Test(rows_refused, of_what_has_none_are_refused)
 {
     static const int64_t flat[] = {160}, two[] = {10, 16}, transposed[] = {1, 10}, none[] = {10, 0};
-    struct scene *scene = begin(4, 2, "io.threads=1");
+    struct scene *scene = begin_rows(4, 2, "io.threads=1");
     const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table");
     berth_tree *tree = berth_tree_new(NULL);
     berth_error error;
@@ -302,15 +301,15 @@ Test(rows_refused, of_what_has_none_are_refused)
     cr_expect_eq(berth_rows_add(scene->rows, NULL, table, &number, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_add(NULL, scene->checkpoint, table, &number, &error), BERTH_E_ARGUMENT);
     berth_tree_free(tree);
-    end(scene);
+    end_rows(scene);
 }
 
 Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
 {
     static const int64_t shape[] = {10, 32}, ids[] = {0, 9};
     struct scene *scene =
-        begin_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100, 16, "",
-                   "io.threads=1");
+        begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100,
+                        16, "", "io.threads=1");
     berth_tensor part = *berth_find_tensor(scene->checkpoint, "table");
     static const int64_t stride[] = {32, 1};
     const void *pointers[2];
@@ -321,42 +320,43 @@ Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
     cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, NULL), 0);
     cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 2, &ticket, NULL), 0);
     cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, NULL), 0);
-    cr_expect_eq(((const float *)pointers[0])[0], element(50, 0));
-    cr_expect_eq(((const float *)pointers[1])[31], element(69, 15));
+    cr_expect_eq(((const float *)pointers[0])[0], table_element(50, 0));
+    cr_expect_eq(((const float *)pointers[1])[31], table_element(69, 15));
     part.storage_offset += 50 * 16; /* T2: past the end */
     berth_error error;
     cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, &error),
                  BERTH_E_TENSOR);
-    end(scene);
+    end_rows(scene);
 }
 
 Test(rows_refused, pointers_need_a_place)
 {
     static const int64_t ids[] = {3, 4};
-    struct scene *scene = begin(10, 4, "io.threads=1");
-    berth_ticket ticket = prefetch(scene, ids, 2);
+    struct scene *scene = begin_rows(10, 4, "io.threads=1");
+    berth_ticket ticket = prefetch_rows(scene, ids, 2);
     berth_error error;
 
     cr_expect_eq(berth_rows_lookup(scene->rows, ticket, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the place for the pointers is NULL");
-    release(scene, ticket);
-    end(scene);
+    release_rows(scene, ticket);
+    end_rows(scene);
 }
 
 Test(rows_refused, of_an_empty_table_there_are_none)
 {
     static const int64_t id = 0;
-    struct scene *scene = begin_with(&(berth_rows_limits){.cache_nbytes = 10000}, 0, 16, "", "");
+    struct scene *scene =
+        begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000}, 0, 16, "", "");
     berth_ticket ticket;
     berth_error error;
 
     cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, &id, 1, &ticket, &error),
                  BERTH_E_ARGUMENT);
-    release(scene, prefetch(scene, NULL, 0));
+    release_rows(scene, prefetch_rows(scene, NULL, 0));
     cr_expect_eq(berth_rows_prefetch(scene->rows, 1, &id, 1, &ticket, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "there is no table 1, the cache has 1");
     cr_expect_eq(berth_rows_prefetch(scene->rows, 0, NULL, 1, &ticket, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_prefetch(scene->rows, 0, &id, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_prefetch(NULL, 0, &id, 1, &ticket, &error), BERTH_E_ARGUMENT);
-    end(scene);
+    end_rows(scene);
 }

@@ -4,7 +4,7 @@
 
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 
 static berth_checkpoint *checkpoint;
 static uint8_t *bytes;

@@ -10,7 +10,7 @@
 #include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/no_map.h"
 #include "tests/support/support.h"
 

@@ -4,7 +4,7 @@
  * (Z5, Z7, T1), or the directory is asked; each lie is told by its sentence.
  */
 #include "format/bytes.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 #define OFF "load.calculate_storage_offsets=off"

@@ -2,7 +2,7 @@
 /* Streams from before PyTorch 1.6, as PyTorch 1.13 wrote them (tests/data/make_old.py). */
 #include "format/values/value.h"
 #include "load/checkpoint.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 static uint8_t *stream(const char *name, size_t *nbytes)

@@ -3,7 +3,7 @@
  * load.check=data: where storages lie in memory or are mapped, open sums them; where they are read,
  * each is summed as it comes, and no byte of it is read twice (Z10).
  */
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 enum { N_TENSORS = 6, N_BYTES = 300000 };

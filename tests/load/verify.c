@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "io/syscalls.h"
-#include "tests/load/builder.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 static char *folder, *path;

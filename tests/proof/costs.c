@@ -13,7 +13,7 @@
 #include "format/names/names.h"
 #include "format/zip/zip_read.h"
 #include "format/zip/zip_write.h"
-#include "tests/format/pickle_assembler.h"
+#include "tests/support/format/pickle_assembler.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define IS_SANITIZED true

@@ -13,8 +13,8 @@
 
 #include "config/error.h"
 #include "io/pool.h"
-#include "io/simulated.h"
 #include "io/staging.h"
+#include "tests/simulated/simulated.h"
 
 #define N_WORKERS 4
 #define N_TASKS 200

@@ -14,7 +14,7 @@
 
 #include "config/error.h"
 #include "io/staging.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/save/device_storages.h"
 
 static const bth_simulated_machine late = {.n_devices = 2,
                                            .memory_nbytes = UINT64_MAX,

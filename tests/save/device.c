@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/staging.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/save/device_storages.h"
 
 static device_scene scene;
 static char *folder, *path;
@@ -275,7 +275,7 @@ DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
     check_refused(0, 4, "simulated:7", BERTH_E_DEVICE,
                   "simulated:7: there is no such device, the driver has 2");
     check_refused(0, 4, "cpu", BERTH_E_ARGUMENT,
-                  "cpu: names no device; such do: cuda:0, simulated:0");
+                  "cpu: not the name of a device; devices are cuda:0, cuda:1 and so on");
     check_refused(0, 4, NULL, BERTH_E_ARGUMENT, "a storage on a device without the device's name");
     snprintf(message, sizeof message,
              "simulated:0: 4 bytes at 0x%zx are not this device's memory, "

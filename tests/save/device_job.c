@@ -9,7 +9,7 @@
 
 #include "config/error.h"
 #include "io/staging.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/save/device_storages.h"
 
 static device_scene scene;
 static char *folder, *path;

@@ -7,7 +7,7 @@
 
 #include "config/error.h"
 #include "io/staging.h"
-#include "tests/save/device_scene.h"
+#include "tests/support/save/device_storages.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -20,8 +20,8 @@ MAY_INCLUDE = {
     "tests/api": ["tests/support", "tests/api"],
     "tests/peers": ["tests/support", "tests/peers"],
 }
-# The other folders of tests look into every room, and at what helps the tests of a room.
-TESTS_MAY_INCLUDE = ROOMS + ["tests/support"] + [f"tests/{room}" for room in ROOMS]
+# The other folders of tests look into every room, and at the whole test library.
+TESTS_MAY_INCLUDE = ROOMS + ["tests/support", "tests/support/*", "tests/simulated"]
 
 # System headers that belong to one place: pattern, the folders that may, why.
 KEPT = [
@@ -40,15 +40,19 @@ SOURCE = (".c", ".h", ".def", ".inc")
 
 
 def folder_of(path):
+    """The room; of tests/ the folder in it, and tests/support/* for those in tests/support/."""
     parts = os.path.dirname(path).split("/")
-    return "/".join(parts[:2]) if parts[0] == "tests" else parts[0]
+    if parts[0] != "tests":
+        return parts[0]
+    return "/".join(parts[:2]) + ("/*" if parts[1:2] == ["support"] and len(parts) > 2 else "")
 
 
 def allowed(folder):
     if folder in MAY_INCLUDE:
         return MAY_INCLUDE[folder]
     if folder.startswith("tests/"):
-        more = {"tests/fuzz": ["tools"]}.get(folder, [])  # what the command reads itself
+        # What the command reads itself is fuzzed, too.
+        more = ["tools"] if folder in ("tests/fuzz", "tests/support/*") else []
         return TESTS_MAY_INCLUDE + more + [folder] * (folder not in TESTS_MAY_INCLUDE)
     return []
 

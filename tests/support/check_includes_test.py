@@ -10,7 +10,7 @@ from check_includes import check
 
 HOUSE = [
     "berth.h", "config/error.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
-    "tools/common.h", "tests/support/support.h", "tests/save/common.h", "tests/data/made.inc",
+    "tools/common.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
 PURE = "format/ is pure: no file, no thread, no clock, no environment"
@@ -52,6 +52,10 @@ class IncludeCheck(unittest.TestCase):
                      "tests/api/ may include berth.h, tests/support/, tests/api/")
         self.refused("tests/support/x.c", '#include "io/file.h"',
                      "tests/support/ may include berth.h, tests/support/")
+        self.refused("tests/api/x.c", '#include "tests/support/save/records.h"',
+                     "tests/api/ may include berth.h, tests/support/, tests/api/")
+        self.refused("tests/support/x.c", '#include "tests/support/save/records.h"',
+                     "tests/support/ may include berth.h, tests/support/")
 
     def test_no_way_around_by_relative_paths(self):
         self.refused("tools/x.c", '#include "../config/error.h"', FROM_THE_ROOT)
@@ -83,6 +87,9 @@ class IncludeCheck(unittest.TestCase):
             ("tests/save/x.c", '#include "load/open.h"'),
             ("tests/save/x.c", '#include "tests/save/common.h"'),
             ("tests/api/x.c", '#include "tests/support/support.h"'),
+            ("tests/save/x.c", '#include "tests/support/save/records.h"'),
+            ("tests/support/load/x.c", '#include "tests/support/save/records.h"'),
+            ("tests/support/load/x.c", '#include "load/open.h"'),
             ("format/x.c", "#include <string.h>"),
             ("format/x.c", '/* #include "save/plan.h" */'),
         ):

@@ -20,6 +20,13 @@ void test_give_up(const char *format, ...)
     abort();
 }
 
+bool test_is_long(void)
+{
+    const char *asked = getenv("BERTH_LONG");
+
+    return asked && *asked && strcmp(asked, "0") != 0;
+}
+
 char *test_path(const char *folder, const char *name)
 {
     char *path;

@@ -41,38 +41,78 @@ house_header() {
     done
 }
 
-# The shared library shows only berth_ names, and every function that the header declares.
+# The shared library shows every function that the header declares, in its version's node, and the
+# static library's only global names are the same.
 house_exports() {
-    local shown declared
-    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    local declared node shown
     declared=$(gcc -E -P -x c berth.h | tr '\n' ' ' | tr ';' '\n' |
         grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
     [ -n "$declared" ] || { echo "no function found in berth.h"; return 1; }
-    diff <(printf '%s\n' "$declared") <(printf '%s\n' "$shown") ||
+    node=BERTH_$(sed -nE 's/.*BERTH_VERSION_STRING "([0-9]+\.[0-9]+).*/\1/p' berth.h)
+    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    diff <({ echo "$node"; sed "s/\$/@@$node/" <<<"$declared"; } | sort) <(echo "$shown") ||
         { echo "< declared in berth.h   > exported by libberth.so"; return 1; }
+    shown=$(nm -g --defined-only "$BUILD/release/libberth.a" | awk 'NF == 3 {print $3}' | sort)
+    diff <(echo "$declared") <(echo "$shown") ||
+        { echo "< declared in berth.h   > global in libberth.a"; return 1; }
 }
 
-# Installed somewhere else, a program finds it through pkg-config, static and shared, and runs.
+# Installed somewhere else, a program finds it through pkg-config, static and shared, and runs. It has
+# no simulated devices: those are of tests and the command.
 house_install() {
     local there program flags said
     there=$(mktemp -d) || return 1
     program='#include <berth.h>
 #include <stdio.h>
-int main(void) { return puts(berth_version()) < 0; }'
+int main(void)
+{
+    size_t address;
+    berth_error error;
+    if (berth_device_memory_new("simulated:0", 1, &address, &error) != BERTH_E_ARGUMENT)
+        return 1;
+    return printf("%s %s\n", berth_version(), error.message) < 0;
+}'
     build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
-    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
-    for flags in "" "--static"; do
-        # shellcheck disable=SC2046,SC2086
-        printf '%s\n' "$program" |
-            gcc ${flags:+-static} -xc - -o "$there/program" \
-                $(pkg-config $flags --cflags --libs berth) || return 1
-        said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
-        [ "$said" = "$(pkg-config --modversion berth)" ] || { echo "version: $said"; return 1; }
-    done
     for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h bin/berth; do
         [ -e "$there/opt/berth/$file" ] || { echo "not installed: $file"; return 1; }
     done
+    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
+    printf '%s\n' "$program" >"$there/program.c"
+    for flags in "" "--static"; do
+        # shellcheck disable=SC2046,SC2086
+        gcc ${flags:+-static} "$there/program.c" -o "$there/program" \
+            $(pkg-config $flags --cflags --libs berth) || return 1
+        said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
+        [ "$said" = "$(pkg-config --modversion berth) simulated:0: not the name of a device; \
+devices are cuda:0, cuda:1 and so on" ] || { echo "the program prints: $said"; return 1; }
+    done
     "$there/opt/berth/bin/berth" --version || return 1
+    rm -rf "$there"
+}
+
+# As before, through CMake's find_package; another minor version is not found.
+house_cmake() {
+    local there target
+    command -v cmake >/dev/null || { echo "no cmake: apt-get install cmake"; return 1; }
+    there=$(mktemp -d) || return 1
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    printf '%s\n' '#include <berth.h>
+int main(void) { return *berth_version() == 0; }' >"$there/program.c"
+    for target in berth static; do
+        cat >"$there/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.10)
+project(program C)
+find_package(berth 0.1 QUIET)
+if(berth_FOUND)
+  message(FATAL_ERROR "0.1 was found")
+endif()
+find_package(berth 0.2 REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program berth::$target)
+END
+        cmake -S "$there" -B "$there/$target" "-DCMAKE_PREFIX_PATH=$there/opt/berth" || return 1
+        cmake --build "$there/$target" && "$there/$target/program" || return 1
+    done
     rm -rf "$there"
 }
 

@@ -19,29 +19,35 @@ foreign_sources() {
     done
 }
 
-# foreign_build MACHINE ROOMS TESTS COMPILER...: static programs, in $BUILD/MACHINE as here. With
-# tools among the rooms the command, too.
+# foreign_build MACHINE ROOMS SUPPORT TESTS COMPILER...: static programs, in $BUILD/MACHINE as here.
+# SUPPORT: what of the test library they need. With tools among the rooms the command, too.
 foreign_build() {
-    local out=$BUILD/$1 rooms tests objects libraries
-    read -ra rooms <<<"$2 tests/support"
-    read -ra tests <<<"$3"
-    shift 3
+    local out=$BUILD/$1 rooms support tests objects libraries
+    read -ra rooms <<<"$2"
+    read -ra support <<<"$3"
+    read -ra tests <<<"$4"
+    shift 4
     local compile=("$@" -std=c11 -O1 -g -pthread -D_GNU_SOURCE -static -Wl,-w
         -Wall -Wextra -Wconversion -Wshadow -Werror -I. -Itests/support
         -isystem "$out/root/usr/include")
+    # In tests numbers are small, and written as 64 bits have them.
+    local compile_test=("${compile[@]}" -Wno-conversion -Wno-sign-compare -Wno-format)
     libraries=("$out"/root/usr/lib/*/lib{deflate,z,jansson}.a)
-    foreign_sources "${rooms[@]}" "${tests[@]}" | sed "s|^|$out/|; s|/[^/]*$||" | sort -u |
-        xargs mkdir -p
+    foreign_sources "${rooms[@]}" "${support[@]}" "${tests[@]}" |
+        sed "s|^|$out/|; s|/[^/]*$||" | sort -u | xargs mkdir -p
     foreign_sources "${rooms[@]}" |
         xargs -P "$jobs" -I{} "${compile[@]}" -c {}.c -o "$out/{}.o" || return 1
+    foreign_sources "${support[@]}" |
+        xargs -P "$jobs" -I{} "${compile_test[@]}" -c {}.c -o "$out/{}.o" || return 1
+    rm -f "$out/libsupport.a"
+    foreign_sources "${support[@]}" | sed "s|.*|$out/&.o|" | xargs "${1/%gcc/ar}" qcs "$out/libsupport.a"
     mapfile -t objects < <(foreign_sources "${rooms[@]}" | grep -v '^tools/')
     objects=("${objects[@]/#/$out/}")
-    # In tests numbers are small, and written as 64 bits have them.
+    objects=("${objects[@]/%/.o}" "${libraries[@]}")
     foreign_sources "${tests[@]}" |
-        xargs -P "$jobs" -I{} "${compile[@]}" -Wno-conversion -Wno-sign-compare -Wno-format \
-            {}.c "${objects[@]/%/.o}" "${libraries[@]}" -o "$out/{}" || return 1
-    [ ! -d "$out/tools" ] ||
-        "${compile[@]}" "$out"/tools/*.o "${objects[@]/%/.o}" "${libraries[@]}" -o "$out/berth"
+        xargs -P "$jobs" -I{} "${compile_test[@]}" \
+            {}.c "$out/libsupport.a" "${objects[@]}" -o "$out/{}" || return 1
+    [ ! -d "$out/tools" ] || "${compile[@]}" "$out"/tools/*.o "${objects[@]}" -o "$out/berth"
 }
 
 # foreign_tests MACHINE TESTS [RUNNER...]
@@ -57,9 +63,10 @@ foreign_tests() {
 # format/ alone must hold in 32 bits; Berth as a whole wants 64. Without SSE constants in tests are
 # not the doubles that they are elsewhere.
 portable_i386() {
-    local tests="tests/config tests/format"
+    local tests="tests/config tests/format" support
+    support=$(echo tests/support/*.c tests/support/{format,criterion})
     may "i386 compiler, libraries" foreign_needs i386 "${i386_packages[@]}" || return
-    one "build i386" foreign_build i386 "config format" "$tests" gcc -m32 \
+    one "build i386" foreign_build i386 "config format" "$support" "$tests" gcc -m32 \
         -msse2 -mfpmath=sse -idirafter "/usr/include/$(gcc -print-multiarch)" || return
     foreign_tests i386 "$tests"
 }
@@ -80,8 +87,8 @@ portable_s390x() {
     local tests
     tests=$(s390x_tests | tr '\n' ' ')
     may "s390x compiler, libraries, emulator" foreign_needs s390x "${s390x_packages[@]}" || return
-    one "build s390x" foreign_build s390x "config format io save load tools" "$tests" \
-        s390x-linux-gnu-gcc || return
+    one "build s390x" foreign_build s390x "config format io save load tests/simulated tools" \
+        tests/support "$tests" s390x-linux-gnu-gcc || return
     foreign_tests s390x "$tests" qemu-s390x
     one "build debug for s390x" build debug "$BUILD" command || return
     script "s390x files" tests/support/same_files.py "$BUILD/debug/berth" qemu-s390x \

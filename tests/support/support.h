@@ -43,6 +43,8 @@ size_t test_folder_count(const char *folder);
 uint8_t *test_read_file(const char *path, size_t *nbytes);
 void test_write_file(const char *path, const void *bytes, size_t nbytes);
 
+/* Whether the long form of the tests is wanted (BERTH_LONG). */
+bool test_is_long(void);
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -96,9 +96,9 @@ class Save(save.Bench):
 
     def room(self):
         """The device holds it twice; memory has it in the page cache, and a peer's copy; the disk as
-        two files."""
+        three files."""
         return min(self.device.room() / 2.2 - 512 * MIB, machine.available_nbytes() / 2.3 - 512 * MIB,
-                   machine.free_nbytes(self.folder) / 2.2 - 64 * MIB)
+                   machine.free_nbytes(self.folder) / 3.3 - 64 * MIB)
 
     def make(self):
         return self.device.make(self.shape, self.asked)
@@ -148,7 +148,7 @@ class Save(save.Bench):
         self.tree.free()
         self.state.clear()
         self.device.settle()
-        told = self.command(n_tensors)
+        told = self.command(kept[0], n_tensors)
         self.remark(f"method {told['method']} ({told['reason']}){self.what_limits(told)}")
         figures = {name: reports.figure([each[name] for each in rounds], self.nbytes)
                    for name in sorted(rounds[0])}

@@ -64,6 +64,10 @@ class Checkpoint:
             if named.tensor and named.tensor.contents.storage:
                 yield named
 
+    def first_offset(self):
+        """Where the first tensor's bytes begin in the file."""
+        return next(self.named()).offset
+
     def storages(self):
         """Each storage's (address, bytes), in the file's order; asked for one by one."""
         found = {named.tensor.contents.storage: named.offset for named in self.named()}

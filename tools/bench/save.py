@@ -14,10 +14,8 @@ Run it on a machine that does nothing else.
 """
 
 import contextlib
-import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 
@@ -68,9 +66,10 @@ class Bench:
         return size if size and (self.shape in ("uniform", "one") or size < natural) else natural
 
     def room(self):
-        """For the tensors, so that their copy in the page cache and the file have some, too."""
+        """Bytes of tensors for which there is room: in memory beside their copy in the page cache,
+        and on disk as two files."""
         return min(machine.available_nbytes() / 2.3 - 512 * MIB,
-                   machine.free_nbytes(self.folder) / 1.1 - 64 * MIB)
+                   machine.free_nbytes(self.folder) / 2.2 - 64 * MIB)
 
     def make(self):
         state = shapes.make(self.shape, self.asked)
@@ -181,19 +180,14 @@ class Bench:
                              for name, seconds in figures.items()})
         return made
 
-    def command(self, n_tensors):
+    def command(self, path, n_tensors):
         """What only a process of its own can tell: `berth bench save` with the same tensors."""
-        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "save", "--json", "--quiet",
-                   "--shape", self.shape, "--size", str(self.asked), "--rounds", "2",
-                   *self.command_words]
+        words = ["save", path, *self.command_words]
         for each in self.options.set:
-            command += ["--set", each]
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
-        if done.returncode:
-            raise OSError(f"{' '.join(command)} ended with {done.returncode}")
-        told = json.loads(done.stdout)
+            words += ["--set", each]
+        told = tool.berth_bench(self.folder, *words)
         if (told["tensors"], told["nbytes"]) != (n_tensors, self.nbytes):
-            raise AssertionError(f"{self.shape}: bench_shapes.c and shapes.py differ: {told}")
+            raise AssertionError(f"`berth bench save` saved other tensors: {told}")
         return told
 
     def measure(self):
@@ -205,9 +199,12 @@ class Bench:
                 extra = self.rounds(self.in_memory(), self.tmpfs, "tmpfs")
                 rounds = [{**a, **b} for a, b in zip(rounds, extra)]
         n_tensors = len(self.state)
+        path = os.path.join(self.folder, "kept.pt")
+        self.who.berth_save("", self.tree, "save.durability=none")(path)
         self.tree.free()
         self.state.clear()  # room for the command's own
-        told = self.command(n_tensors)
+        told = self.command(path, n_tensors)
+        os.unlink(path)
         self.remark(f"method {told['method']} ({told['reason']}); making the tree of values, in C: "
                     f"{told['build_seconds']:.4f} s, not counted")
         for each in rounds if self.shape == "small" else []:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state_dicts that are saved: the same tensors as `berth bench save --shape` makes."""
+"""The shapes of checkpoints that are measured, and how they are made."""
 
 import collections
 

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -83,6 +84,15 @@ def head(options, folder):
     if whole["load_before"][0] > 0.5 * facts["processors"]:
         tell(f"others are at work here (load {whole['load_before'][0]:.1f}): the figures are noisy")
     return whole
+
+
+def berth_bench(folder, *words, enter=None):
+    """The report of one `berth bench` in a process of its own, which calls enter() first."""
+    command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", *words, "--json", "--quiet"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, preexec_fn=enter)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout)
 
 
 def run(options, measure):

@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * As much of Criterion as our tests use, for machines that Debian has no Criterion for: found in
- * its place where tests/support/ is searched for <criterion/criterion.h> (portable.sh). A program
- * is one source, so all is here, main included. Each test runs in a process of its own; the last
- * line counts as Criterion's does.
+ * its place where tests/support/ is searched for <criterion/criterion.h> (portable.sh). Each test
+ * runs in a process of its own; the last line counts as Criterion's does.
  */
 #ifndef TESTS_CRITERION_H
 #define TESTS_CRITERION_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- what tests declare ---- */
@@ -34,13 +31,7 @@ struct criterion_test {
     struct criterion_test *next;
 };
 
-static struct criterion_test *criterion_tests, **criterion_end = &criterion_tests;
-
-static inline void criterion_add(struct criterion_test *test)
-{
-    *criterion_end = test;
-    criterion_end = &test->next;
-}
+void criterion_add(struct criterion_test *test);
 
 #define CRITERION_ADD(identifier, suite_text, name_text, function, ...)                            \
     static struct criterion_test criterion_##identifier = {                                        \
@@ -63,26 +54,11 @@ static inline void criterion_add(struct criterion_test *test)
 
 enum { CRITERION_FAILED = 1, CRITERION_SKIPPED = 77 };
 
-static bool criterion_failed; /* in the process of a test: some expectation */
-
-__attribute__((format(printf, 4, 5))) static inline void
-criterion_report(const char *file, int line, const char *what, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)fprintf(stderr, "%s:%d: %s:", file, line, what);
-    (void)vfprintf(stderr, format, arguments);
-    (void)fputc('\n', stderr);
-    va_end(arguments);
-    criterion_failed = true;
-}
-
-_Noreturn static inline void criterion_leave(int code)
-{
-    (void)fflush(NULL);
-    _exit(code);
-}
+__attribute__((format(printf, 4, 5))) void
+criterion_report(const char *file, int line, const char *what, const char *format, ...);
+_Noreturn void criterion_leave(int code);
+/* Shows both where they differ: what a test compares most, and what tells most. */
+bool criterion_equal(const char *a, const char *b);
 
 #define CRITERION_EXPECT(condition, what, ...)                                                     \
     ((condition) ? (void)0 : criterion_report(__FILE__, __LINE__, what, " " __VA_ARGS__))
@@ -128,75 +104,5 @@ _Noreturn static inline void criterion_leave(int code)
 #define cr_log_info(...) (void)(fprintf(stderr, " " __VA_ARGS__), fputc('\n', stderr))
 #define cr_skip_test(...)                                                                          \
     (fprintf(stderr, " " __VA_ARGS__), fputc('\n', stderr), criterion_leave(CRITERION_SKIPPED))
-
-/* Shows both where they differ: what a test compares most, and what tells most. */
-static inline bool criterion_equal(const char *a, const char *b)
-{
-    if (strcmp(a, b) == 0)
-        return true;
-    (void)fprintf(stderr, "  \"%s\"\n  \"%s\"\n", a, b);
-    return false;
-}
-
-/* ---- running them ---- */
-
-static inline const struct criterion_options *criterion_suite(const char *suite)
-{
-    static const struct criterion_options none;
-
-    for (const struct criterion_test *test = criterion_tests; test; test = test->next)
-        if (!test->name && strcmp(test->suite, suite) == 0)
-            return &test->options;
-    return &none;
-}
-
-_Noreturn static inline void criterion_run(const struct criterion_test *test)
-{
-    const struct criterion_options *suite = criterion_suite(test->suite);
-    double seconds = test->options.timeout > 0 ? test->options.timeout : suite->timeout;
-
-    (void)alarm((unsigned)(seconds > 0 ? seconds : 300));
-    if (suite->init)
-        suite->init();
-    if (test->options.init)
-        test->options.init();
-    test->run();
-    if (test->options.fini)
-        test->options.fini();
-    if (suite->fini)
-        suite->fini();
-    criterion_leave(criterion_failed ? CRITERION_FAILED : 0);
-}
-
-int main(void)
-{
-    unsigned n_tested = 0, n_good = 0, n_crashed = 0;
-
-    for (const struct criterion_test *test = criterion_tests; test; test = test->next) {
-        int status = -1;
-        if (!test->name)
-            continue;
-        (void)fflush(NULL);
-        pid_t child = fork();
-        if (child == 0)
-            criterion_run(test);
-        if (child < 0 || waitpid(child, &status, 0) != child)
-            abort();
-        if (WIFEXITED(status) && WEXITSTATUS(status) == CRITERION_SKIPPED) {
-            (void)fprintf(stderr, "[SKIP] %s::%s\n", test->suite, test->name);
-            continue;
-        }
-        n_tested++;
-        n_good += status == 0;
-        n_crashed += !WIFEXITED(status);
-        if (status != 0)
-            (void)fprintf(stderr, "[FAIL] %s::%s (%s %d)\n", test->suite, test->name,
-                          WIFSIGNALED(status) ? "signal" : "exit code",
-                          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    }
-    (void)fprintf(stderr, "Synthesis: Tested: %u | Passing: %u | Failing: %u | Crashing: %u \n",
-                  n_tested, n_good, n_tested - n_good - n_crashed, n_crashed);
-    return n_good == n_tested ? 0 : 1;
-}
 
 #endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the file of a scene must become. */
+#ifndef TESTS_SUPPORT_EXPECTED_H
+#define TESTS_SUPPORT_EXPECTED_H
+
+#include "tests/support/scene.h"
+
+extern uint8_t *expected; /* malloc's; end_scene frees it */
+extern size_t expected_nbytes;
+
+/* Whether the file at this path has just these bytes. */
+bool file_holds(const char *at, const void *bytes, size_t nbytes);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "tests/support/load/fetch_scene.h"
+
+uint32_t *elements[N_TENSORS];
+size_t file_nbytes;
+
+void save_tensors(const char *options)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree);
+    char name[16];
+
+    patch(options);
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        const int64_t shape[] = {(int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtypes[i % 4]))};
+        (void)snprintf(name, sizeof name, "t%zu", i);
+        berth_dict_set(root, name,
+                       berth_make_tensor(tree, &(berth_tensor){.dtype = dtypes[i % 4],
+                                                               .rank = 1,
+                                                               .shape = shape,
+                                                               .data = elements[i]}));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    berth_tree_free(tree);
+    free(test_read_file(path, &file_nbytes));
+}
+
+void begin_fetch(void)
+{
+    begin_model_scene();
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        elements[i] = malloc((lengths[i] + 1) * 4);
+        for (size_t k = 0; k < lengths[i]; k++)
+            elements[i][k] = (uint32_t)(k * 2654435761u + i);
+    }
+    save_tensors("save.storage_alignment=64");
+}
+
+void end_fetch(void)
+{
+    bth_system_restore();
+    for (size_t i = 0; i < N_TENSORS; i++)
+        free(elements[i]);
+    close_opened();
+    end_scene();
+}
+
+bool is_memory(size_t i)
+{
+    return atomic_load(&checkpoint->storages.stored[tensor_at(i)->storage->index].memory) != NULL;
+}
+
+void expect_elements(void)
+{
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        const void *data = berth_tensor_data(checkpoint, tensor_at(i), &error);
+        cr_assert_not_null(data, "%s", error.message);
+        cr_assert_eq((uintptr_t)data % berth_dtype_nbytes(dtypes[i % 4]), 0); /* T5 */
+        cr_assert_eq(memcmp(data, elements[i], lengths[i] * 4), 0, "t%zu", i);
+    }
+}
+
+bool direct_reads_work(void)
+{
+    bth_direct direct;
+    const char *reason;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool works =
+        bth_file_system_of(fd) != BTH_IN_MEMORY && bth_direct_open_reading(fd, &direct, &reason);
+
+    if (works)
+        bth_direct_close(&direct);
+    (void)close(fd);
+    return works;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "tests/support/load/prefetch_scene.h"
+
+berth_prefetch *prefetch;
+berth_prefetch_stats stats;
+
+void begin_prefetches(void)
+{
+    static const int64_t shape[] = {TENSOR_NBYTES / 4};
+    uint32_t *elements = malloc(TENSOR_NBYTES);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree);
+    char name[16];
+
+    begin_model_scene();
+    for (size_t i = 0; i < TENSOR_NBYTES / 4; i++)
+        elements[i] = (uint32_t)i;
+    for (int i = 0; i < N_TENSORS; i++) {
+        (void)snprintf(name, sizeof name, "t%d", i);
+        berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
+        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
+    }
+    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    berth_tree_free(tree);
+    free(elements);
+}
+
+void end_prefetches(void)
+{
+    bth_system_restore();
+    berth_prefetch_free(prefetch);
+    close_opened();
+    end_scene();
+}
+
+void evict_file(void)
+{
+    uint64_t nbytes = 1, all = (uint64_t)N_TENSORS * TENSOR_NBYTES;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    (void)fdatasync(fd);
+    for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        if (!bth_cached_nbytes(fd, NULL, 0, all, &nbytes))
+            break;
+        (void)usleep(nbytes > 0 ? 10000 : 0);
+    }
+    (void)close(fd);
+    if (nbytes > 0)
+        cr_skip_test("this file stays in memory");
+}
+
+uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
+{
+    uint64_t n = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    cr_assert(bth_cached_nbytes(fd, NULL, offset, nbytes, &n));
+    (void)close(fd);
+    return n;
+}
+
+berth_config *prefetch_config(const char *options)
+{
+    berth_config *config = berth_config_new(NULL);
+
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    return config;
+}
+
+int try_to_open(const char *options)
+{
+    berth_config *config = prefetch_config("load.head_nbytes=16384 load.check=none");
+    berth_params call = {.config = config};
+
+    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    int result = berth_open(path, &call, &checkpoint, &error);
+    berth_config_free(config);
+    return result;
+}
+
+void open_file(const char *options)
+{
+    cr_assert_eq(try_to_open(options), 0, "%s", error.message);
+}
+
+int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
+                 berth_prefetch **begun)
+{
+    berth_config *config = prefetch_config(options);
+    berth_params call = {.config = config};
+    int result = berth_prefetch_begin(checkpoint, what, flags, &call, begun, &error);
+
+    berth_config_free(config);
+    return result;
+}
+
+void begin_prefetch(const char *options)
+{
+    cr_assert_eq(try_to_begin(NULL, 0, options, &prefetch), 0, "%s", error.message);
+}
+
+void advance_through_all(void)
+{
+    for (size_t i = 0; i < N_TENSORS; i++)
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0, "%s",
+                     error.message);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
+}
+
+void wait_until_idle(void)
+{
+    uint64_t n_requests = UINT64_MAX;
+
+    for (int quiet = 0; quiet < 5; quiet++) {
+        (void)usleep(10000);
+        berth_prefetch_get_stats(prefetch, &stats, NULL);
+        if (stats.n_requests != n_requests)
+            quiet = 0;
+        n_requests = stats.n_requests;
+    }
+}
+
+void wait_for_all(void)
+{
+    cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "tests/support/load/rows_scene.h"
+#include "tests/support/support.h"
+
+float table_element(int64_t row, int64_t column)
+{
+    return (float)row + (float)column / 256;
+}
+
+static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    struct source *source = context;
+
+    pthread_mutex_lock(&source->lock);
+    source->n_reads++;
+    source->read_nbytes += nbytes;
+    while (source->is_shut)
+        pthread_cond_wait(&source->changed, &source->lock);
+    bool fails = source->is_broken;
+    if (++source->n_at_once > source->most_at_once)
+        source->most_at_once = source->n_at_once;
+    pthread_mutex_unlock(&source->lock);
+    if (source->is_slow)
+        usleep(1000);
+    if (!fails)
+        memcpy(buffer, source->bytes + offset, nbytes);
+    pthread_mutex_lock(&source->lock);
+    source->n_at_once--;
+    pthread_mutex_unlock(&source->lock);
+    return fails ? EIO : 0;
+}
+
+void set_shut(struct source *source, bool is_shut)
+{
+    pthread_mutex_lock(&source->lock);
+    source->is_shut = is_shut;
+    pthread_cond_broadcast(&source->changed);
+    pthread_mutex_unlock(&source->lock);
+}
+
+void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const char *options)
+{
+    const int64_t shape[] = {n_rows, n_columns};
+    float *elements = malloc((size_t)(n_rows * n_columns) * sizeof *elements + 1);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree);
+    void *saved;
+    berth_error error;
+
+    for (int64_t i = 0; i < n_rows * n_columns; i++)
+        elements[i] = table_element(i / n_columns, i % n_columns);
+    berth_dict_set(root, "other", berth_make_str(tree, "x", 1));
+    berth_dict_set(
+        root, "table",
+        berth_make_tensor(
+            tree,
+            &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
+    patch(options);
+    cr_assert_eq(berth_save_memory(&saved, &source->nbytes, NULL, root, NULL, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    source->bytes = malloc(source->nbytes);
+    memcpy(source->bytes, saved, source->nbytes);
+    berth_free(saved);
+    berth_tree_free(tree);
+    free(elements);
+    pthread_mutex_init(&source->lock, NULL);
+    pthread_cond_init(&source->changed, NULL);
+}
+
+berth_checkpoint *open_source(struct source *source)
+{
+    const berth_source from = {
+        .nbytes = source->nbytes, .name = "counted", .read = source_read, .context = source};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_open_source(&from, NULL, &checkpoint, &error), 0, "%s", error.message);
+    return checkpoint;
+}
+
+/* A cache of one set of `ways` lines and `n_slots` slots, for rows of 16 columns: 64 bytes. */
+static berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
+{
+    return (berth_rows_limits){.cache_nbytes = ways * (64 + BTH_ROWS_LINE_NOTES),
+                               .scratch_nbytes = n_slots * (64 + BTH_ROWS_SLOT_NOTES),
+                               .ways = ways};
+}
+
+struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
+                              const char *saved_with, const char *options)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    berth_error error;
+
+    scene->n_columns = n_columns;
+    make_source(&scene->source, n_rows, n_columns, saved_with);
+    scene->checkpoint = open_source(&scene->source);
+    patch(options);
+    cr_assert_eq(berth_rows_new(limits, NULL, &scene->rows, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint,
+                                berth_find_tensor(scene->checkpoint, "table"), &scene->table,
+                                &error),
+                 0, "%s", error.message);
+    scene->source.n_reads = 0;
+    scene->source.read_nbytes = 0;
+    return scene;
+}
+
+struct scene *begin_rows(unsigned ways, unsigned n_slots, const char *options)
+{
+    const berth_rows_limits limits = limits_of(ways, n_slots);
+    char all[100];
+
+    /* A scratch of nothing but slots. */
+    (void)snprintf(all, sizeof all, "%s io.chunk_nbytes=1", options);
+    return begin_rows_with(&limits, 1000, 16, "", all);
+}
+
+void end_rows(struct scene *scene)
+{
+    berth_rows_free(scene->rows);
+    berth_close(scene->checkpoint);
+    free(scene->source.bytes);
+    free(scene);
+}
+
+berth_ticket prefetch_rows(struct scene *scene, const int64_t *ids, size_t n)
+{
+    berth_ticket ticket;
+    berth_error error;
+
+    cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, n, &ticket, &error), 0, "%s",
+                 error.message);
+    cr_assert_neq(ticket, 0);
+    return ticket;
+}
+
+void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids, size_t n)
+{
+    const void **pointers = malloc((n + 1) * sizeof *pointers);
+    berth_error error;
+
+    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), 0, "%s", error.message);
+    for (size_t i = 0; i < n; i++) {
+        const float *row = pointers[i];
+        cr_assert_eq((uintptr_t)row % 4, 0);
+        for (int64_t k = 0; k < scene->n_columns; k++)
+            cr_assert_eq(row[k], table_element(ids[i], k), "id %d, column %d: %g", (int)ids[i],
+                         (int)k, (double)row[k]);
+    }
+    free(pointers);
+}
+
+void release_rows(struct scene *scene, berth_ticket ticket)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_rows_release(scene->rows, ticket, &error), 0, "%s", error.message);
+}
+
+void use_rows(struct scene *scene, const int64_t *ids, size_t n)
+{
+    berth_ticket ticket = prefetch_rows(scene, ids, n);
+
+    expect_rows(scene, ticket, ids, n);
+    release_rows(scene, ticket);
+}
+
+berth_rows_stats rows_stats_of(struct scene *scene)
+{
+    berth_rows_stats stats;
+
+    cr_assert_eq(berth_rows_get_stats(scene->rows, &stats, NULL), 0);
+    return stats;
+}

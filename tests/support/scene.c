@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "tests/support/scene.h"
+#include "tests/support/expected.h"
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *folder, *path;
+uint8_t *expected;
+size_t expected_nbytes;
+
+void begin_scene(const char *name)
+{
+    folder = test_folder_new();
+    path = test_path(folder, name);
+}
+
+void begin_model_scene(void)
+{
+    begin_scene("model.pt");
+}
+
+void end_scene(void)
+{
+    free(expected);
+    expected = NULL;
+    free(path);
+    test_folder_remove(folder);
+}
+
+void patch(const char *options)
+{
+    berth_error error;
+
+    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+}
+
+bool file_holds(const char *at, const void *bytes, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(at, &n);
+    bool same = n == nbytes && memcmp(file, bytes, n) == 0;
+
+    free(file);
+    return same;
+}
