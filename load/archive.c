@@ -26,25 +26,25 @@ static uint64_t head_nbytes(const berth_archive *archive)
 {
     uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
 
-    return nbytes < BTH_LEAST_HEAD_NBYTES ? BTH_LEAST_HEAD_NBYTES : nbytes;
+    return nbytes < BTH_HEAD_MIN_NBYTES ? BTH_HEAD_MIN_NBYTES : nbytes;
 }
 
-static int recognise(berth_archive *archive, bth_window *window, berth_error *error)
+static int recognise(berth_archive *archive, bth_head_cache *window, berth_error *error)
 {
-    if (bth_window_grow_head(window, head_nbytes(archive), error) < 0)
+    if (bth_head_cache_grow(window, head_nbytes(archive), error) < 0)
         return error->code;
     if (bth_stream_is(window->head, window->head_nbytes))
         return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
                         "a stream from before PyTorch 1.6: it has values, but no records");
     if (window->head_nbytes < 4 || memcmp(window->head, "PK\3\4", 4) != 0)
-        return bth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
+        return bth_refuse_kind(window, error);
     return 0;
 }
 
 /* ---- where records lie ---- */
 
 /* The number in a small record; 0: there is none, or none that can be relied on. */
-static uint32_t read_number(berth_archive *archive, bth_window *window, const char *record,
+static uint32_t read_number(berth_archive *archive, bth_head_cache *window, const char *record,
                             int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *,
                                          berth_error *))
 {
@@ -59,8 +59,8 @@ static uint32_t read_number(berth_archive *archive, bth_window *window, const ch
         return 0;
     bth_error_clear(&unasked);
     /* Its neighbours are small, too, and come with it. */
-    if (bth_window_get(window, entry->header_offset, BTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
-                       &unasked) < 0 ||
+    if (bth_head_cache_get(window, entry->header_offset, BTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
+                           &unasked) < 0 ||
         bth_container_check_local(entry, window, entry->header_offset + SMALL_NBYTES, &unasked) <
             0 ||
         bth_container_bytes(entry, window, &bytes, &owned, &unasked) < 0 ||
@@ -75,7 +75,7 @@ static uint32_t read_number(berth_archive *archive, bth_window *window, const ch
  * file's first byte to the directory, the data are, too, and no header need be read. False: they
  * must be, and then tell what is wrong.
  */
-static bool place_records(berth_archive *archive, bth_window *window)
+static bool place_records(berth_archive *archive, bth_head_cache *window)
 {
     const bth_zip_directory *directory = &archive->container.directory;
     bth_place place = {0};
@@ -100,7 +100,7 @@ static bool place_records(berth_archive *archive, bth_window *window)
     return true;
 }
 
-static int read_archive(berth_archive *archive, bth_window *window, bth_verifying *asked,
+static int read_archive(berth_archive *archive, bth_head_cache *window, bth_verifying *asked,
                         berth_error *error)
 {
     bth_container *container = &archive->container;
@@ -177,11 +177,11 @@ static int open_reader(berth_archive *begun, const berth_params *call, berth_arc
                                      .through_cache = true,
                                      .method = "none",
                                      .reason = "records are read when they are asked for"}};
-    bth_window window;
+    bth_head_cache window;
 
-    bth_window_begin(&window, &begun->reader);
+    bth_head_cache_begin(&window, &begun->reader);
     (void)read_archive(begun, &window, &asked, error);
-    bth_window_free(&window);
+    bth_head_cache_free(&window);
     fill_stats(begun, &asked, call);
     if (error->code < 0)
         return abandon(begun, begun->reader.name, error);
@@ -308,15 +308,15 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
 static int read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
                          size_t nbytes, uint64_t offset, berth_error *error)
 {
-    bth_window window;
+    bth_head_cache window;
     const uint8_t *bytes;
     uint8_t *owned;
 
-    bth_window_begin(&window, &archive->reader);
+    bth_head_cache_begin(&window, &archive->reader);
     if (bth_container_bytes(entry, &window, &bytes, &owned, error) == 0 && nbytes > 0)
         memcpy(buffer, bytes + offset, nbytes);
     bth_release(owned);
-    bth_window_free(&window);
+    bth_head_cache_free(&window);
     return error->code;
 }
 

@@ -11,7 +11,7 @@ static void begin_anew(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
-    checkpoint->contents.listing.known = false;
+    checkpoint->contents.counts.known = false;
     checkpoint->source.map = (bth_map){0};
     checkpoint->source.file_system_is_known = false;
     checkpoint->source.direct_is_tried = false;

@@ -20,7 +20,7 @@ typedef struct verification {
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verifying *asked;
     berth_verdict *verdict; /* in there */
-    bth_window window;
+    bth_head_cache window;
     size_t *storages;   /* by the index of the entry: 1 + the storage's; 0: of none */
     bth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
     size_t n_records;
@@ -148,7 +148,7 @@ static int prepare_zip(verification *v, berth_error *error)
     v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint && bth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
+    if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
         (void)prepare(v, i, error);
@@ -251,7 +251,7 @@ static int compare_sum(verification *v, size_t i, bool *present, berth_error *ba
 /* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
 static int conclude_misplaced(verification *v, const bth_swept *record, berth_error *error)
 {
-    if (bth_check_layout(v->checkpoint, error) == 0)
+    if (bth_layout_check(&v->checkpoint->contents, error) == 0)
         (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
                        "its data are not where they were computed to be");
     tell_record(v, record, BERTH_CRC_UNCHECKED, error);
@@ -299,7 +299,7 @@ static int conclude_zip(verification *v, berth_error *error)
     if (v->first.code < 0)
         return 0;
     if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
-        bth_check_layout(v->checkpoint, error) < 0)
+        bth_layout_check(&v->checkpoint->contents, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
@@ -335,13 +335,13 @@ static int verify(verification *v, berth_error *error)
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
-    bth_window_begin(&v->window, v->reader);
+    bth_head_cache_begin(&v->window, v->reader);
     /* What is bad about an earlier record goes before what ends a verification. */
     if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     else if (error->code == 0) /* read at the second time: a disk that does so is not well */
         *error = v->asked->sweep.unread;
-    bth_window_free(&v->window);
+    bth_head_cache_free(&v->window);
     bth_release(v->storages);
     bth_release(v->records);
     return error->code;

@@ -246,7 +246,7 @@ static int claim(struct round *round, const berth_storage *const *roots, size_t 
     bth_know_source(checkpoint, &round->facts);
     measure(round, roots, n);
     if (round->how->with_crc32)
-        (void)bth_checkpoint_need_directory(checkpoint, error);
+        (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     claim_all(round, roots, n, error);
     set_coming(round, &round->spans, true);
     set_coming(round, &round->staged, true);

@@ -122,7 +122,7 @@ static void leave_half_changed(berth_checkpoint *with)
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
     with->source.map.base = freed;
     with->source.map.address = freed;
-    with->contents.listing = (bth_listing){.known = true, .n_records = 77};
+    with->contents.counts = (bth_record_counts){.known = true, .n_records = 77};
     with->source.direct_is_tried = true;
     with->source.direct.fd = 999;
     with->source.direct.block_nbytes = 4096;
@@ -138,7 +138,7 @@ static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
     with->shown_name = before->shown_name;
     with->shown_path = before->shown_path;
     with->source.map = before->source.map;
-    with->contents.listing = before->contents.listing;
+    with->contents.counts = before->contents.counts;
     with->source.direct_is_tried = before->source.direct_is_tried;
     with->source.direct = before->source.direct;
     with->contents.container = before->contents.container;
