@@ -11,7 +11,7 @@ static void begin_anew(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
-    checkpoint->contents.listing.known = false;
+    checkpoint->contents.counts.known = false;
     bth_access_forget(&checkpoint->source.access);
     checkpoint->shown_name = (bth_name_text){0};
     checkpoint->shown_path = (bth_name_text){0};

@@ -89,14 +89,14 @@ int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, 
 
     bth_checkpoint_lock(checkpoint);
     uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
-    (void)bth_checkpoint_need_directory(checkpoint, error);
+    (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT)
         return error->code;
     if (checkpoint->contents.is_stream)
         return storage_set_verdict(checkpoint, root, NULL, 0, error);
-    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
+    if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
         return error->code;
     record.nbytes = record.entry->nbytes;
     if (bth_scan_records(&checkpoint->source.reader, &checkpoint->config, &scan, &record, 1,
@@ -342,8 +342,9 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 
 int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
 {
-    size_t n = checkpoint->storages.n;
+    size_t n = bth_tree_n_storages(checkpoint->contents.tree);
 
+    checkpoint->storages.n = n;
     if (n == 0)
         return 0;
     checkpoint->storages.stored =

@@ -107,7 +107,7 @@ static berth_crc_verdict storage_judge(const berth_checkpoint *checkpoint,
 
     if (checkpoint->contents.is_stream)
         return BERTH_CRC_ABSENT;
-    if (bth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
+    if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
         entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
         return BERTH_CRC_UNCHECKED;
     if (bth_zip_check_crc(entry, computed, &present, error) < 0)
@@ -367,7 +367,7 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
         wait_for_others(checkpoint, roots, n);
     phase_measure(phase, roots, n);
     if (phase->request->with_crc32)
-        (void)bth_checkpoint_need_directory(checkpoint, error);
+        (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     phase_claim_all(phase, roots, n, error);
     phase_set_coming(phase, true);
     phase_set_waiting(phase, 1);

@@ -20,7 +20,7 @@ typedef struct verification {
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verifying *asked;
     berth_verdict *verdict; /* in there */
-    bth_window window;
+    bth_head_cache cache;
     size_t *storages;         /* by the index of the entry: 1 + the storage's; 0: of none */
     bth_scan_record *records; /* of a zip: in directory.by_offset's order, folders too */
     size_t n_records;
@@ -111,7 +111,7 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
-        (void)bth_container_check_entry(v->container, &v->window, i, error);
+        (void)bth_container_check_entry(v->container, &v->cache, i, error);
         if (error->code < 0 && !is_of_record(v, error))
             return error->code;
         if (error->code < 0 && !is_verdict(error))
@@ -149,7 +149,7 @@ static int prepare_zip(verification *v, berth_error *error)
     v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint && bth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
+    if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
         (void)prepare(v, i, error);
@@ -213,7 +213,7 @@ static int settle(verification *v, size_t i, berth_error *bad)
         return 0;
     if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
         !record->descriptor_is_good)
-        return bth_container_check_entry(v->container, &v->window, i, bad);
+        return bth_container_check_entry(v->container, &v->cache, i, bad);
     entry->data_offset = record->offset;
     entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
                                                                : record->offset + record->nbytes;
@@ -245,7 +245,7 @@ static int compare_sum(verification *v, size_t i, bool *present, berth_error *ba
         return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
     /* Deflated ones are few and small: one after the other. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)bth_container_bytes(entry, &v->window, &bytes, &owned, bad);
+    (void)bth_container_bytes(entry, &v->cache, &bytes, &owned, bad);
     bth_release(owned);
     return bad->code;
 }
@@ -253,7 +253,7 @@ static int compare_sum(verification *v, size_t i, bool *present, berth_error *ba
 /* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
 static int conclude_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
-    if (bth_check_layout(v->checkpoint, error) == 0)
+    if (bth_layout_check(&v->checkpoint->contents, error) == 0)
         (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
                        "its data are not where they were computed to be");
     tell_record(v, record, BERTH_CRC_UNCHECKED, error);
@@ -301,7 +301,7 @@ static int conclude_zip(verification *v, berth_error *error)
     if (v->first.code < 0)
         return 0;
     if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
-        bth_check_layout(v->checkpoint, error) < 0)
+        bth_layout_check(&v->checkpoint->contents, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
@@ -338,13 +338,13 @@ static int verify(verification *v, berth_error *error)
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
-    bth_window_begin(&v->window, v->reader);
+    bth_head_cache_begin(&v->cache, v->reader);
     /* What is bad about an earlier record goes before what ends a verification. */
     if ((verify_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     else if (error->code == 0) /* read at the second time: a disk that does so is not well */
         *error = v->asked->scan.unread;
-    bth_window_free(&v->window);
+    bth_head_cache_free(&v->cache);
     bth_release(v->storages);
     bth_release(v->records);
     return error->code;

@@ -122,7 +122,7 @@ static void leave_half_changed(berth_checkpoint *with)
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
     with->source.access.map.base = freed;
     with->source.access.map.address = freed;
-    with->contents.listing = (bth_listing){.known = true, .n_records = 77};
+    with->contents.counts = (bth_record_counts){.known = true, .n_records = 77};
     with->source.access.direct_is_tried = true;
     with->source.access.direct.fd = 999;
     with->source.access.direct.block_nbytes = 4096;
@@ -138,7 +138,7 @@ static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
     with->shown_name = before->shown_name;
     with->shown_path = before->shown_path;
     with->source.access.map = before->source.access.map;
-    with->contents.listing = before->contents.listing;
+    with->contents.counts = before->contents.counts;
     with->source.access.direct_is_tried = before->source.access.direct_is_tried;
     with->source.access.direct = before->source.access.direct;
     with->contents.container = before->contents.container;
