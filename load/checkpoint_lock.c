@@ -69,12 +69,3 @@ const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index)
     bth_checkpoint_make_good(checkpoint);
     return atomic_load(&checkpoint->storages.stored[index].memory);
 }
-
-/* A child begins without any: those of its parent have no threads here. */
-void bth_prefetches_lock(bth_prefetches *prefetches)
-{
-    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
-        return;
-    (void)pthread_cond_init(&prefetches->changed, NULL);
-    prefetches->first = NULL;
-}
