@@ -58,11 +58,9 @@ static uint32_t read_number(berth_archive *archive, bth_head_cache *cache, const
     if (!entry || entry->method != 0)
         return 0;
     bth_error_clear(&unasked);
+    const bth_zip_input input = bth_head_cache_input(cache);
     /* Its neighbours are small, too, and come with it. */
-    if (bth_head_cache_get(cache, entry->header_offset, BTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
-                           &unasked) < 0 ||
-        bth_container_check_local(entry, cache, entry->header_offset + SMALL_NBYTES, &unasked) <
-            0 ||
+    if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &unasked) < 0 ||
         bth_container_bytes(entry, cache, &bytes, &owned, &unasked) < 0 ||
         parse(bytes, entry->nbytes, entry->data_offset, &number, &unasked) < 0)
         number = 0;

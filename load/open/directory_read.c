@@ -150,67 +150,38 @@ static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
            header_nbytes(entry_by_offset(container, *last));
 }
 
-int bth_container_check_local(bth_zip_entry *entry, bth_head_cache *cache, uint64_t end,
-                              berth_error *error)
+/* Z5, Z7 of one record. Reads as far as `end`. */
+static int header_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                        berth_error *error)
 {
-    uint64_t at = entry->header_offset;
-    const uint8_t *bytes;
-    bth_zip_local local;
-
-    if (bth_head_cache_get(cache, at, BTH_ZIP_LOCAL_NBYTES, end - at, &bytes, error) < 0)
-        return error->code;
-    size_t nbytes = bth_zip_local_nbytes(bytes);
-    if (bth_head_cache_get(cache, at, nbytes, 0, &bytes, error) < 0 ||
-        bth_zip_read_local(bytes, nbytes, at, &local, error) < 0)
-        return error->code;
-    return bth_zip_check_local(&local, entry, error);
+    return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
 }
 
-/* Z7: whatever else is believed, no record reaches into the next. */
-static int reach_check(const bth_zip_entry *entry, berth_error *error)
-{
-    if (entry->data_offset > entry->next_offset ||
-        entry->compressed_nbytes > entry->next_offset - entry->data_offset)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                        "its %llu bytes reach into what begins at byte %llu",
-                        (ull)entry->compressed_nbytes, (ull)entry->next_offset);
-    return 0;
-}
-
-/* Z6; read as far as `end`. */
-static int descriptor_check(bth_head_cache *cache, bth_zip_entry *entry, uint64_t end,
+/* Z6, after its header. Reads as far as `end`. */
+static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
                             berth_error *error)
 {
-    uint64_t before = bth_zip_before_descriptor(entry);
-    uint64_t at = entry->data_offset + entry->compressed_nbytes - before;
-    uint64_t gap = entry->next_offset - at;
-    uint64_t room = gap < 24 ? gap : 24;
-    const uint8_t *bytes;
+    uint64_t at = entry->data_offset + entry->compressed_nbytes;
 
-    if (bth_head_cache_get(cache, at, room, gap < RUN_NBYTES && end > at ? end - at : room, &bytes,
-                           error) < 0 ||
-        (before > 0 && bth_zip_check_before_descriptor(bytes, entry, error) < 0))
-        return error->code;
-    return bth_zip_check_descriptor(bytes + before, room - before, entry->next_offset, entry,
-                                    error);
+    return bth_zip_check_record_descriptor(input, end > at ? end - at : 0, entry, error);
 }
 
 int bth_container_check_headers(bth_container *container, bth_head_cache *cache, size_t first,
                                 bool all_descriptors, berth_error *error)
 {
+    const bth_zip_input input = bth_head_cache_input(cache);
     size_t last = 0;
 
     for (size_t i = first; i < entries_count(container); i++) {
         bth_zip_entry *entry = entry_by_offset(container, i);
-        if (bth_container_check_local(entry, cache, run_end(container, i, &last), error) < 0 ||
-            reach_check(entry, error) < 0)
+        if (header_check(&input, entry, run_end(container, i, &last), error) < 0)
             return error->code;
         /* One without a signature, which is rare, may be what a wrong header leaves of one. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
-            bth_zip_before_descriptor(entry) == 0)
+            !bth_zip_is_unsigned(entry))
             continue;
-        /* Fetched together with the headers behind it. */
-        if (descriptor_check(cache, entry, run_end(container, i + 1, &last), error) < 0)
+        /* Read together with the headers behind it. */
+        if (descriptor_check(&input, entry, run_end(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;
@@ -230,12 +201,10 @@ int bth_container_check_rest(bth_container *container, bth_head_cache *cache, si
 int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
                               berth_error *error)
 {
+    const bth_zip_input input = bth_head_cache_input(cache);
     bth_zip_entry *entry = entry_by_offset(container, i);
-    uint64_t end = entry->header_offset + header_nbytes(entry);
 
-    if (bth_container_check_local(entry, cache, end, error) < 0 || reach_check(entry, error) < 0)
-        return error->code;
-    return descriptor_check(cache, entry, 0, error);
+    return bth_zip_check_record(&input, header_nbytes(entry), entry, error);
 }
 
 static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint8_t **owned,

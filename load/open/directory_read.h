@@ -37,13 +37,6 @@ bth_zip_entry *bth_container_find_next(const bth_container *container, const cha
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
 /*
- * Z5: compares the local header with its entry, and sets the entry's data_offset. A read goes as
- * far as `end`.
- */
-int bth_container_check_local(bth_zip_entry *entry, bth_head_cache *cache, uint64_t end,
-                              berth_error *error);
-
-/*
  * Compares local headers (Z5) and descriptors (Z6) with their entries, from by_offset[first] on;
  * the storages' descriptors only if all_descriptors. No record may reach into the next one (Z7).
  */

@@ -112,3 +112,14 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
     *bytes = cache->buffer.bytes;
     return 0;
 }
+
+static int head_cache_input_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                                const uint8_t **bytes, berth_error *error)
+{
+    return bth_head_cache_get(context, offset, nbytes, ahead, bytes, error);
+}
+
+bth_zip_input bth_head_cache_input(bth_head_cache *cache)
+{
+    return (bth_zip_input){.get = head_cache_input_get, .context = cache};
+}

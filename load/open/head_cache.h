@@ -6,6 +6,7 @@
 #ifndef BTH_LOAD_OPEN_HEAD_CACHE_H
 #define BTH_LOAD_OPEN_HEAD_CACHE_H
 
+#include "format/zip/zip_read.h"
 #include "io/region.h"
 #include "io/source.h"
 
@@ -33,5 +34,8 @@ int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *err
  */
 int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, uint64_t ahead,
                        const uint8_t **bytes, berth_error *error);
+
+/* The same for the record check. */
+bth_zip_input bth_head_cache_input(bth_head_cache *cache);
 
 #endif

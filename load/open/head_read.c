@@ -9,15 +9,17 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/bytes.h"
 #include "format/checksum.h"
 #include "format/layout.h"
 #include "format/zip/zip_fields.h"
-#include "format/zip/zip_write.h"
 #include "load/open/open_steps.h"
 
 /* Enough for the small records and the first storage's header, where the head ends among them. */
 #define AHEAD_NBYTES 4096
 #define TEXT_MAX_NBYTES 24
+/* In a descriptor with a signature. */
+#define CRC32_AT 4
 
 /* A record in the head, as its own local header describes it. */
 typedef struct head_record {
@@ -36,7 +38,9 @@ static int head_get(bth_opening *opening, uint64_t offset, uint64_t nbytes, cons
 static int head_record_begin(bth_opening *opening, uint64_t at, head_record *record,
                              berth_error *error)
 {
+    const bth_zip_input input = bth_head_cache_input(&opening->cache);
     uint64_t left = opening->cache.reader->nbytes - at; /* what ends there lies in the file */
+    bth_zip_local *local = &record->local;
     const uint8_t *bytes;
 
     *record = (head_record){.header_offset = at};
@@ -44,82 +48,67 @@ static int head_record_begin(bth_opening *opening, uint64_t at, head_record *rec
         return 0;
     if (head_get(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
         return error->code;
-    size_t nbytes = bth_zip_local_nbytes(bytes);
-    if (memcmp(bytes, "PK\3\4", 4) != 0 || nbytes > left)
+    if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
         return 0;
-    if (head_get(opening, at, nbytes, &bytes, error) < 0)
-        return error->code;
-    if (bth_zip_read_local(bytes, nbytes, at, &record->local, error) < 0)
+    if (bth_zip_read_header(&input, at, AHEAD_NBYTES, local, error) == 0)
+        record->is_good = local->method == BTH_ZIP_STORED &&
+                          !(local->flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8));
+    else if (error->code == BERTH_E_ARCHIVE)
         bth_error_clear(error); /* the directory gives the message */
-    else
-        record->is_good =
-            record->local.method == BTH_ZIP_STORED &&
-            (record->local.flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8)) == 0;
-    return 0;
+    return error->code;
+}
+
+/* The bytes of its descriptor, as PyTorch writes it. */
+static uint64_t descriptor_nbytes(const bth_zip_local *local)
+{
+    if (!(local->flags & BTH_ZIP_FLAG_DESCRIPTOR))
+        return 0;
+    return local->has_zip64 ? 24 : 16;
 }
 
 /*
- * Whether the descriptor at `bytes` is the one that PyTorch writes for data of this size. Its CRC
- * is that of the data, or 0: not computed (Z6, Z10).
- */
-static bool is_descriptor(const uint8_t *bytes, uint32_t nbytes, uint64_t data_nbytes,
-                          uint32_t crc32, uint32_t *recorded)
-{
-    bth_place place = {
-        .nbytes = data_nbytes, .zip64_nbytes = nbytes == 24 ? 12 : 0, .descriptor_nbytes = nbytes};
-    uint8_t expected[24];
-
-    *recorded = crc32;
-    bth_zip_write_descriptor(&place, crc32, expected);
-    if (memcmp(bytes, expected, nbytes) == 0)
-        return true;
-    *recorded = 0;
-    bth_zip_write_descriptor(&place, 0, expected);
-    return memcmp(bytes, expected, nbytes) == 0;
-}
-
-/* What the local header itself says of sizes and CRC must be true, or left open by bit 3 (Z5). */
-static bool local_agrees(const bth_zip_local *local, uint64_t nbytes, uint32_t crc32)
-{
-    bool has_descriptor = local->flags & BTH_ZIP_FLAG_DESCRIPTOR;
-    bool no_size = local->nbytes == 0 && local->compressed_nbytes == 0 && has_descriptor;
-
-    return (no_size || (local->nbytes == nbytes && local->compressed_nbytes == nbytes)) &&
-           (local->crc32 == 0 || local->crc32 == crc32);
-}
-
-/*
- * Compares header and descriptor with the record's data, nbytes of them. If they agree, the record
- * is kept, and *next is the offset behind it; else it is not good.
+ * Compares header and descriptor with the record's data, nbytes of them (Z5, Z6). If they agree,
+ * the record is kept, and *next is the offset behind it; else it is not good. The recorded CRC is
+ * that of the data, or 0: not computed (Z10).
  */
 static int head_record_finish(bth_opening *opening, head_record *record, int which, uint64_t nbytes,
                               uint32_t crc32, uint64_t *next, berth_error *error)
 {
     const bth_zip_local *local = &record->local;
+    const bth_zip_input input = bth_head_cache_input(&opening->cache);
     uint64_t end = local->data_offset + nbytes;
-    uint32_t descriptor_nbytes = 0, recorded = local->crc32;
+    bth_zip_entry entry = {.flags = local->flags,
+                           .crc32 = local->crc32,
+                           .compressed_nbytes = nbytes,
+                           .nbytes = nbytes,
+                           .header_offset = record->header_offset,
+                           .next_offset = end + descriptor_nbytes(local)};
     const uint8_t *bytes;
 
-    record->is_good = local_agrees(local, nbytes, crc32);
-    if (record->is_good && local->flags & BTH_ZIP_FLAG_DESCRIPTOR) {
-        descriptor_nbytes = local->has_zip64 ? 24 : 16;
-        record->is_good = opening->cache.reader->nbytes - end >= descriptor_nbytes;
-        if (record->is_good && head_get(opening, end, descriptor_nbytes, &bytes, error) < 0)
-            return error->code;
-        record->is_good = record->is_good &&
-                          is_descriptor(bytes, descriptor_nbytes, nbytes, crc32, &recorded) &&
-                          (local->crc32 == 0 || local->crc32 == recorded);
-    }
-    if (!record->is_good)
+    record->is_good = false;
+    if (entry.next_offset > opening->cache.reader->nbytes)
         return 0;
-    *next = end + descriptor_nbytes;
+    if (entry.next_offset > end) {
+        if (head_get(opening, end, entry.next_offset - end, &bytes, error) < 0)
+            return error->code;
+        bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, sizeof entry.crc32);
+        entry.crc32 = bth_cursor_u32(&cursor);
+    }
+    if (entry.crc32 != crc32 && entry.crc32 != 0)
+        return 0;
+    if (bth_zip_check_record(&input, AHEAD_NBYTES, &entry, error) == BERTH_E_ARCHIVE) {
+        bth_error_clear(error);
+        return 0;
+    }
+    record->is_good = true;
+    *next = entry.next_offset;
     opening->contents->small[which] = (bth_small_record){.present = true,
-                                                         .header_offset = record->header_offset,
-                                                         .data_offset = local->data_offset,
+                                                         .header_offset = entry.header_offset,
+                                                         .data_offset = entry.data_offset,
                                                          .nbytes = nbytes,
-                                                         .crc32 = recorded,
-                                                         .flags = local->flags};
-    return 0;
+                                                         .crc32 = entry.crc32,
+                                                         .flags = entry.flags};
+    return error->code;
 }
 
 /* ---- the small texts ---- */
