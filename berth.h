@@ -521,8 +521,8 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  * TORCH_SERIALIZATION_DEBUG too, of which only "1" counts, as in PyTorch. Of several variables for
  * one option, its own name's wins.
  * The environment is read once, at first use; a bad variable, or one that
- * begins like an option's and is none, fails every operation, by name. A value that is known but
- * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
+ * begins like an option's and is none, fails every operation, by name. A bad name or value is
+ * BERTH_E_OPTION.
  * Setting is thread-safe. Each operation takes one snapshot as it starts; with debug on it checks
  * loads at least as load.check=headers does. What is forced also wins over a configuration that a
  * call brings.
@@ -558,7 +558,6 @@ typedef struct berth_option {
     const char *aliases; /* other names, separated by spaces; "" if none */
     const char *source;  /* "default", "environment BERTH_…", "program", "patch", "force …" */
     char value[64];      /* in force on this thread, as text */
-    char later[96];      /* "" or which values are not part of this version: they are refused */
 } berth_option;
 
 BERTH_API size_t berth_config_count(void);
