@@ -71,7 +71,7 @@ static void measure(struct round *round, const berth_storage *const *roots, size
     uint64_t begin = UINT64_MAX, end = 0;
 
     facts->at_once = round->how->at_once;
-    facts->residency = BTH_RESIDENCY_UNKNOWN;
+    facts->residency = BTH_PAGE_CACHE_UNKNOWN;
     facts->free_nbytes = UINT64_MAX;
     if (!facts->at_once)
         return;
@@ -86,7 +86,7 @@ static void measure(struct round *round, const berth_storage *const *roots, size
         facts->free_nbytes = bth_free_memory("");
     if (facts->is_file && facts->file_system != BTH_REMOTE && facts->file_system != BTH_IN_MEMORY &&
         begin < end)
-        facts->residency = bth_residency_of(round->checkpoint->reader.fd, begin, end - begin);
+        facts->residency = bth_page_cache_probe(round->checkpoint->reader.fd, begin, end - begin);
 }
 
 /* Nothing more is to be done for it. */

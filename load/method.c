@@ -28,13 +28,13 @@ static bth_way choose_for_fetch(const bth_facts *facts, const char *not_mapped)
 {
     berth_load_method lying = not_mapped || facts->to_device ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
-    if (facts->file_system == BTH_IN_MEMORY || facts->residency == BTH_RESIDENT)
+    if (facts->file_system == BTH_IN_MEMORY || facts->residency == BTH_PAGE_CACHE_WARM)
         return way(lying, not_mapped ? not_mapped : "the file is in memory");
     if (is_short(facts) && !facts->to_device)
         return way(lying, not_mapped ? not_mapped : "memory is short");
     if (facts->asked_nbytes < LEAST_DIRECT_NBYTES)
         return way(BERTH_LOAD_READ, "it is not much");
-    if (facts->residency == BTH_RESIDENCY_UNKNOWN)
+    if (facts->residency == BTH_PAGE_CACHE_UNKNOWN)
         return way(BERTH_LOAD_READ, "nobody tells whether the file is in memory");
     if (facts->file_system != BTH_ON_DISK)
         return way(BERTH_LOAD_READ, "direct reads are not measured on this file system");

@@ -5,7 +5,7 @@
 
 #include "config/options.h"
 #include "io/file_system.h"
-#include "io/residency.h"
+#include "io/page_cache.h"
 
 /* What is known of the source, and for a fetch of the moment. */
 typedef struct bth_facts {
@@ -16,7 +16,7 @@ typedef struct bth_facts {
     bth_file_system file_system;
     bool to_device;          /* its bytes stay on the host for a moment only */
     bool at_once;            /* a fetch: bytes are to be there when it ends */
-    bth_residency residency; /* of a fetch: of what is asked for, */
+    bth_page_cache residency; /* of a fetch: of what is asked for, */
     uint64_t asked_nbytes;   /* so many bytes that are not memory yet, */
     uint64_t free_nbytes;    /* and as many are free */
 } bth_facts;

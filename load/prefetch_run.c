@@ -7,7 +7,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/cached.h"
+#include "io/page_cache.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "io/thread.h"
@@ -83,7 +83,7 @@ static uint64_t resident_of(const berth_prefetch *prefetch, const bth_prefetch_r
 {
     uint64_t nbytes = 0;
 
-    (void)bth_cached_nbytes(prefetch->checkpoint->reader.fd, prefetch->map, window->offset,
+    (void)bth_page_cache_nbytes(prefetch->checkpoint->reader.fd, prefetch->map, window->offset,
                             window->nbytes, &nbytes);
     return nbytes;
 }

@@ -7,7 +7,7 @@
 #include "config/memory.h"
 #include "io/file_system.h"
 #include "io/pool.h"
-#include "io/residency.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 
@@ -64,7 +64,7 @@ static void choose_measured(bth_supply *supply, const struct berth_config *confi
 {
     int fd = supply->reader->fd;
 
-    if (bth_residency_of(fd, begin, end - begin) == BTH_RESIDENT) {
+    if (bth_page_cache_probe(fd, begin, end - begin) == BTH_PAGE_CACHE_WARM) {
         supply->reason = "the file is in the page cache";
         if (bth_file_system_of(fd) != BTH_REMOTE) /* F2: there strangers may cut it short */
             (void)use_map(supply, config, end);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "berth.h"
-#include "io/cached.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "tests/support/support.h"
 
@@ -63,7 +63,7 @@ static inline void evict(void)
     (void)fdatasync(fd);
     for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        if (!bth_cached_nbytes(fd, NULL, 0, all, &nbytes))
+        if (!bth_page_cache_nbytes(fd, NULL, 0, all, &nbytes))
             break;
         (void)usleep(nbytes > 0 ? 10000 : 0);
     }
@@ -78,7 +78,7 @@ static inline uint64_t cached(uint64_t offset, uint64_t nbytes)
     uint64_t n = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    cr_assert(bth_cached_nbytes(fd, NULL, offset, nbytes, &n));
+    cr_assert(bth_page_cache_nbytes(fd, NULL, offset, nbytes, &n));
     (void)close(fd);
     return n;
 }
