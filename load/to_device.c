@@ -244,7 +244,7 @@ static int open_lanes(struct run *run, berth_error *error)
         run->lanes[i] = (struct lane){.tracks = run->tracks + (size_t)i * run->n_devices,
                                       .slots = run->slots + (size_t)i * run->n_slots};
     for (size_t i = 0; i < n_slots; i++)
-        run->slots[i] = (struct slot){.buffer = bth_staging_try(&run->ring),
+        run->slots[i] = (struct slot){.buffer = &run->ring.buffers[i],
                                       .events = run->events + i * run->n_devices};
     return 0;
 }
@@ -258,9 +258,6 @@ static void close_all(struct run *run)
         bth_device_stream_close(&run->tracks[i].stream);
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         bth_device_event_close(&run->events[i]);
-    for (size_t i = 0; run->slots && i < n_slots; i++)
-        if (run->slots[i].buffer)
-            bth_staging_give(&run->ring, run->slots[i].buffer);
     bth_staging_close(&run->ring);
     bth_release(run->events);
     bth_release(run->tracks);

@@ -125,7 +125,7 @@ static int open_tracks(bth_lanes *lanes, const berth_plan *plan, berth_error *er
     for (unsigned i = 0; i < lanes->n; i++) {
         bth_lane *lane = &lanes->lanes[i];
         *lane = (bth_lane){.plan = plan,
-                           .buffer = bth_staging_take(&lanes->ring),
+                           .buffer = &lanes->ring.buffers[i],
                            .tracks = lanes->tracks + (size_t)i * plan->n_devices,
                            .offset = BERTH_NO_OFFSET};
         for (unsigned j = 0; j < plan->n_devices; j++)
@@ -158,9 +158,6 @@ void bth_lanes_close(bth_lanes *lanes)
         bth_device_stream_close(&lanes->tracks[i].stream);
         bth_device_event_close(&lanes->tracks[i].copied);
     }
-    for (unsigned i = 0; lanes->lanes && i < lanes->n; i++)
-        if (lanes->lanes[i].buffer)
-            bth_staging_give(&lanes->ring, lanes->lanes[i].buffer);
     bth_staging_close(&lanes->ring);
     bth_release(lanes->tracks);
     bth_release(lanes->lanes);

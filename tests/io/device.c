@@ -73,7 +73,6 @@ static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nb
 {
     bth_device_stream stream;
     bth_device_event event;
-    bool has_come;
 
     fill(out, nbytes, 1);
     memset(in, 0, nbytes);
@@ -84,8 +83,6 @@ static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nb
     expect_good(bth_device_event_record(&event, &stream, &error));
     expect_good(bth_device_event_wait(&event, &error));
     cr_expect(memcmp(out, in, nbytes) == 0, "%zu bytes", nbytes);
-    expect_good(bth_device_event_query(&event, &has_come, &error));
-    cr_expect(has_come);
     bth_device_event_close(&event);
     bth_device_stream_close(&stream);
 }
@@ -207,7 +204,8 @@ DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
     uintptr_t at;
     char begin[100];
 
-    snprintf(begin, sizeof begin, "%s: 1152921504606846976 bytes of device memory cannot be had: ",
+    snprintf(begin, sizeof begin,
+             "%s: 1152921504606846976 bytes of device memory cannot be allocated: ",
              bth_device_name(device));
     cr_expect_eq(bth_device_allocate(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
     cr_expect_eq(at, 0);
@@ -245,11 +243,8 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
 DEVICE_TEST(an_event_that_was_never_recorded_has_come)
 {
     bth_device_event event;
-    bool has_come = false;
 
     expect_good(bth_device_event_open(device, &event, &error));
-    expect_good(bth_device_event_query(&event, &has_come, &error));
-    cr_expect(has_come);
     expect_good(bth_device_event_wait(&event, &error));
     bth_device_event_close(&event);
 }

@@ -286,9 +286,10 @@ Test(device_failures, without_room_on_the_device_the_bytes_are_told)
     bth_simulated_set(&machine);
     open_as("");
     place_all(&as_they_were);
-    cr_expect_str_eq(told(fetch()),
-                     "simulated:0: 2137304 bytes of device memory cannot be had: out of memory "
-                     "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_str_eq(
+        told(fetch()),
+        "simulated:0: 2137304 bytes of device memory cannot be allocated: out of memory "
+        "(SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
     bth_simulated_set(NULL);

@@ -252,7 +252,6 @@ static const bth_device_driver driver = {
     .close_event = bth_simulated_close_event,
     .record = bth_simulated_record,
     .wait_event = bth_simulated_wait_event,
-    .query_event = bth_simulated_query_event,
     .wait_for = bth_simulated_wait_for,
 };
 
