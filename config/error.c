@@ -12,30 +12,27 @@ const char *berth_version(void)
     return BERTH_VERSION_STRING;
 }
 
+static const struct {
+    const char *name, *text;
+} statuses[] = {{"BERTH_OK", "success"},
+#define BTH_STATUS(name, value, text) [-(value)] = {"BERTH_E_" #name, text},
+                BERTH_STATUS_MAP(BTH_STATUS)
+#undef BTH_STATUS
+};
+
+static bool status_is_known(int status)
+{
+    return status <= 0 && status > -(int)(sizeof statuses / sizeof *statuses);
+}
+
 const char *berth_status_text(int status)
 {
-    switch (status) {
-#define BTH_STATUS_TEXT(name, value, text)                                                         \
-    case value:                                                                                    \
-        return text;
-        BERTH_STATUS_MAP(BTH_STATUS_TEXT)
-#undef BTH_STATUS_TEXT
-    default:
-        return status == BERTH_OK ? "success" : "unknown status";
-    }
+    return status_is_known(status) ? statuses[-status].text : "unknown status";
 }
 
 const char *berth_status_name(int status)
 {
-    switch (status) {
-#define BTH_STATUS_NAME(name, value, text)                                                         \
-    case value:                                                                                    \
-        return "BERTH_E_" #name;
-        BERTH_STATUS_MAP(BTH_STATUS_NAME)
-#undef BTH_STATUS_NAME
-    default:
-        return status == BERTH_OK ? "BERTH_OK" : "BERTH_E_UNKNOWN";
-    }
+    return status_is_known(status) ? statuses[-status].name : "BERTH_E_UNKNOWN";
 }
 
 void bth_error_clear(berth_error *error)

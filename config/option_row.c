@@ -133,21 +133,15 @@ static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
     return "";
 }
 
+static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
+
 static void print_number(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
 {
-    static const struct {
-        int shift;
-        const char *suffix;
-    } units[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
-    int shift = 0;
-    const char *suffix = "";
+    int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
 
-    for (size_t i = 0; row->kind == BTH_OPTION_BYTES && value != 0 && i < 3 && !shift; i++)
-        if (value % (INT64_C(1) << units[i].shift) == 0) {
-            shift = units[i].shift;
-            suffix = units[i].suffix;
-        }
-    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> shift), suffix);
+    while (value % BIT(10 * unit) != 0)
+        unit--;
+    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
 static void print_flags(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
@@ -301,20 +295,18 @@ static bool parse_flags(const bth_option_row *row, const char *text, size_t n, i
     return !(is_private && (*value & 1));
 }
 
-/* The power of two that a suffix stands for; -1: it is none. */
+/* The power of two that a suffix stands for, "K" or "KiB"; -1: it is none. */
 static int shift_of(const char *suffix, size_t n)
 {
-    static const char *const words[] = {"K", "KiB", "M", "MiB", "G", "GiB"};
-
     if (n == 0)
         return 0;
-    for (int i = 0; i < 6; i++)
-        if (strlen(words[i]) == n && memcmp(words[i], suffix, n) == 0)
-            return 10 * (i / 2 + 1);
+    for (int i = 1; i <= 3; i++)
+        if ((n == 1 || n == strlen(units[i])) && memcmp(units[i], suffix, n) == 0)
+            return 10 * i;
     return -1;
 }
 
-/* False also when it does not fit. */
+/* False also if it does not fit. */
 static bool parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     uint64_t number = 0;

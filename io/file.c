@@ -153,23 +153,36 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
     return 0;
 }
 
-int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+/* `offset`: BERTH_NO_OFFSET for the descriptor's own position. */
+static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t offset,
+                          berth_error *error)
 {
     const uint8_t *at = buffer;
 
-    if (!is_position(offset, nbytes))
-        return fail_write(error, EFBIG, offset, nbytes);
     while (nbytes > 0) {
-        ssize_t n = bth_system.pwrite(fd, at, nbytes, (off_t)offset);
+        ssize_t n = offset == BERTH_NO_OFFSET ? bth_system.write(fd, at, nbytes)
+                                              : bth_system.pwrite(fd, at, nbytes, (off_t)offset);
         if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0) /* 0 would be repeated for ever */
             return fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
         at += n;
         nbytes -= (size_t)n;
-        offset += (uint64_t)n;
+        offset += offset == BERTH_NO_OFFSET ? 0 : (uint64_t)n;
     }
     return 0;
+}
+
+int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+{
+    if (!is_position(offset, nbytes))
+        return fail_write(error, EFBIG, offset, nbytes);
+    return file_write_all(fd, buffer, nbytes, offset, error);
+}
+
+int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
+{
+    return file_write_all(fd, buffer, nbytes, BERTH_NO_OFFSET, error);
 }
 
 /* Drops n bytes at the front of the pieces, and empty pieces there. */
@@ -210,22 +223,6 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
             return fail_write(error, n < 0 ? errno : EIO, offset, pieces_nbytes(pieces, n_pieces));
         pieces_drop(&pieces, &n_pieces, (size_t)n);
         offset += (uint64_t)n;
-    }
-    return 0;
-}
-
-int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
-{
-    const uint8_t *at = buffer;
-
-    while (nbytes > 0) {
-        ssize_t n = bth_system.write(fd, at, nbytes);
-        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
-            continue;
-        if (n <= 0)
-            return fail_write(error, n < 0 ? errno : EIO, BERTH_NO_OFFSET, nbytes);
-        at += n;
-        nbytes -= (size_t)n;
     }
     return 0;
 }

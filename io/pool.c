@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pool.h"
 
-#include <string.h>
-#include <time.h>
-
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "io/syscalls.h"
 #include "io/thread.h"
 
-#define WATCH_NANOSECONDS 100000000L
+#define WATCH_SECONDS 0.1
 
 struct pool {
     bth_pool_function function;
@@ -34,25 +32,11 @@ static int fail_cancelled(berth_error *error)
     return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
 }
 
-static struct timespec time_after(struct timespec time, long nanoseconds)
+static struct timespec time_of(double seconds)
 {
-    time.tv_nsec += nanoseconds;
-    time.tv_sec += time.tv_nsec / 1000000000;
-    time.tv_nsec %= 1000000000;
-    return time;
-}
+    time_t whole = (time_t)seconds;
 
-static bool time_is_before(const struct timespec *a, const struct timespec *b)
-{
-    return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
-}
-
-static struct timespec time_now(void)
-{
-    struct timespec time = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return time;
+    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
 }
 
 /* For a task that failed without setting an error. */
@@ -66,14 +50,13 @@ static int fail_with_status(berth_error *error, int status)
 static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_pool_watch watch,
                              void *context, berth_error *error)
 {
-    struct timespec next_watch = time_now();
+    double next_watch = 0;
 
     for (uint64_t task = 0; task < n_tasks; task++) {
-        struct timespec time = time_now();
-        if (watch && !time_is_before(&time, &next_watch)) {
+        if (watch && bth_seconds() >= next_watch) {
             if (watch(context) != 0)
                 return fail_cancelled(error);
-            next_watch = time_after(time, WATCH_NANOSECONDS);
+            next_watch = bth_seconds() + WATCH_SECONDS;
         }
         int status = function(context, task, 0, error);
         if (status < 0)
@@ -162,7 +145,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
 /* Calls the watch ten times a second, on the caller's thread, until all workers have finished. */
 static void pool_wait(struct pool *pool, bth_pool_watch watch)
 {
-    struct timespec next_watch = time_after(time_now(), WATCH_NANOSECONDS);
+    struct timespec next_watch = time_of(bth_seconds() + WATCH_SECONDS);
 
     pthread_mutex_lock(&pool->lock);
     while (pool->n_running > 0) {
@@ -178,7 +161,7 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
             bth_error_clear(&error);
             pool_stop(pool, fail_cancelled(&error), &error);
         }
-        next_watch = time_after(time_now(), WATCH_NANOSECONDS);
+        next_watch = time_of(bth_seconds() + WATCH_SECONDS);
         pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
