@@ -219,7 +219,7 @@ int bth_error_in(berth_error *error, const char *record)
 int bth_fail_memory(berth_error *error, uint64_t nbytes)
 {
     return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "out of memory: %llu bytes were asked for", (unsigned long long)nbytes);
+                    "out of memory: %llu bytes were requested", (unsigned long long)nbytes);
 }
 
 static berth_log_function log_function;

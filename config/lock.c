@@ -55,9 +55,9 @@ void bth_process_by_id(void)
 /* Of two threads that do this at once, the first one sets the number for both. */
 static uint64_t process_set_number(void)
 {
-    uint64_t nobody = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
+    uint64_t none = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
 
-    return atomic_compare_exchange_strong(bth_process_page, &nobody, number) ? number : nobody;
+    return atomic_compare_exchange_strong(bth_process_page, &none, number) ? number : none;
 }
 
 uint64_t bth_process_number(void)
@@ -142,8 +142,9 @@ void bth_lock_end(bth_lock *lock)
 
 int bth_fail_forked(berth_error *error, const char *what)
 {
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "this %s was made before this process was forked, and its threads are not "
-                    "here: make it anew in this process",
-                    what);
+    return bth_fail(
+        error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+        "this %s belongs to the parent process, whose threads do not exist here: make a "
+        "new one in this process",
+        what);
 }

@@ -322,7 +322,7 @@ static int cuda_release(bth_device_handle *device, uintptr_t address)
 }
 
 /* Host memory that the driver does not know is an invalid value. */
-static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_place *place)
+static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
 {
     CUmemorytype type = (CUmemorytype)0;
     int ordinal = -1;
@@ -331,20 +331,20 @@ static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_pl
     IN_CONTEXT(
         device, result,
         cuda.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)address));
-    place->kind = BTH_MEMORY_PAGEABLE;
+    owner->kind = BTH_MEMORY_PAGEABLE;
     if (result == CUDA_ERROR_INVALID_VALUE)
         return 0;
     if (result != CUDA_SUCCESS)
         return (int)result;
     if (type == CU_MEMORYTYPE_HOST)
-        place->kind = BTH_MEMORY_PINNED;
+        owner->kind = BTH_MEMORY_PINNED;
     if (type != CU_MEMORYTYPE_DEVICE)
         return 0;
     IN_CONTEXT(device, result,
                cuda.PointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         (CUdeviceptr)address));
-    place->kind = BTH_MEMORY_DEVICE;
-    place->ordinal = (unsigned)ordinal;
+    owner->kind = BTH_MEMORY_DEVICE;
+    owner->ordinal = (unsigned)ordinal;
     return (int)result;
 }
 

@@ -213,7 +213,7 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
         return error->code;
     if (life != bth_device_life(device))
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                        "%s: its context died and was opened anew: what was in it is gone",
+                        "%s: its context died and was opened again: what was in it is lost",
                         device->name);
     return device_report(device, device->driver->look(device, false), error, "its context died");
 }
@@ -238,29 +238,29 @@ void bth_device_release(bth_device_handle *device, uintptr_t address)
         (void)device->driver->release(device, address);
 }
 
-int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_place *place,
+int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner,
                     berth_error *error)
 {
-    *place = (bth_memory_place){0};
+    *owner = (bth_memory_owner){0};
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return device_report(device, device->driver->find(device, address, place), error,
+    return device_report(device, device->driver->find(device, address, owner), error,
                          "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
 static int device_check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes,
                              uintptr_t byte, berth_error *error)
 {
-    bth_memory_place place;
+    bth_memory_owner owner;
 
-    if (bth_device_find(device, byte, &place, error) < 0)
+    if (bth_device_find(device, byte, &owner, error) < 0)
         return error->code;
-    if (place.kind == BTH_MEMORY_DEVICE && place.ordinal == device->ordinal)
+    if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
         return 0;
-    if (place.kind == BTH_MEMORY_DEVICE)
+    if (owner.kind == BTH_MEMORY_DEVICE)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
-                        (size_t)address, device->driver->kind, place.ordinal);
+                        (size_t)address, device->driver->kind, owner.ordinal);
     return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                     "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
                     device->name, nbytes, (size_t)address);

@@ -62,10 +62,10 @@ typedef enum bth_memory_kind {
     BTH_MEMORY_DEVICE
 } bth_memory_kind;
 
-typedef struct bth_memory_place {
+typedef struct bth_memory_owner {
     bth_memory_kind kind;
     unsigned ordinal; /* of the device, for BTH_MEMORY_DEVICE */
-} bth_memory_place;
+} bth_memory_owner;
 
 /* Bytes on a device. */
 typedef struct bth_device_memory {
@@ -76,7 +76,7 @@ typedef struct bth_device_memory {
 } bth_device_memory;
 
 /* Finds the owner of an address among all devices of this kind. */
-int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_place *place,
+int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner,
                     berth_error *error);
 /*
  * BERTH_E_ARGUMENT unless the first and the last byte are memory of this device. (Bytes between

@@ -36,7 +36,7 @@ typedef struct bth_device_driver {
 
     int (*allocate)(bth_device_handle *device, size_t nbytes, uintptr_t *address);
     int (*release)(bth_device_handle *device, uintptr_t address);
-    int (*find)(bth_device_handle *device, uintptr_t address, bth_memory_place *place);
+    int (*find)(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner);
 
     int (*pin)(bth_device_handle *device, size_t nbytes, void **bytes);
     int (*unpin)(bth_device_handle *device, void *bytes);

@@ -47,15 +47,15 @@ static int open_for_reading(const char *path)
 
     if (fd >= 0 || errno != EWOULDBLOCK)
         return fd;
-    int place = file_open(path, O_PATH);
-    if (place < 0)
+    int path_fd = file_open(path, O_PATH);
+    if (path_fd < 0)
         return -1;
-    if (bth_system.fstat(place, &status) == 0 && S_ISREG(status.st_mode))
-        fd = bth_file_open_again(place, O_RDONLY | O_NOCTTY);
+    if (bth_system.fstat(path_fd, &status) == 0 && S_ISREG(status.st_mode))
+        fd = bth_file_open_again(path_fd, O_RDONLY | O_NOCTTY);
     else
         errno = EWOULDBLOCK;
     int failure = errno;
-    bth_file_close(place);
+    bth_file_close(path_fd);
     errno = failure;
     return fd;
 }

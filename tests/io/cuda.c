@@ -35,7 +35,7 @@ static void use_all(void)
 {
     bth_device_stream stream;
     bth_device_event event;
-    bth_memory_place place;
+    bth_memory_owner owner;
     uintptr_t address;
     void *bytes;
 
@@ -58,8 +58,8 @@ static void use_all(void)
     cr_expect_eq(last_event, &memory, "a program's own event");
     expect_good(bth_device_event_wait(&event, &error));
     expect_good(bth_device_stream_wait(&stream, &error));
-    expect_good(bth_device_find(device, address, &place, &error));
-    cr_expect(place.kind == BTH_MEMORY_DEVICE && place.ordinal == 1);
+    expect_good(bth_device_find(device, address, &owner, &error));
+    cr_expect(owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == 1);
     bth_device_event_close(&event);
     bth_device_stream_close(&stream);
     bth_pinned_unregister(device, bytes);
@@ -108,17 +108,17 @@ CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
 
 CUDA_TEST(memory_is_told_by_its_address)
 {
-    bth_memory_place place;
+    bth_memory_owner owner;
 
     open_device("cuda:0", 0);
-    expect_good(bth_device_find(device, 0xA000, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find(device, 0xB000, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    expect_good(bth_device_find(device, 0xA000, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, 0xB000, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     cr_expect_eq(bth_device_check(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
     expect_failure(BERTH_E_ARGUMENT, "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_find(device, 0xD000, &place, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_find(device, 0xD000, &owner, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:0: the owner of the memory at 0xd000 cannot be found, and the process "
                    "must be started again: a fake (CUDA_ERROR_FAKE)");

@@ -18,7 +18,7 @@ Test(cuda_lives, are_left_out)
 #include "tests/io/cuda_stand_in.h"
 
 #define DESTROYED "context is destroyed (CUDA_ERROR_CONTEXT_IS_DESTROYED)"
-#define GONE "cuda:1: its context died and was opened anew: what was in it is gone"
+#define GONE "cuda:1: its context died and was opened again: what was in it is lost"
 
 /* Another library, which goes on with the device. */
 static void reset_and_go_on(size_t i)

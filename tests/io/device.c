@@ -117,17 +117,17 @@ DEVICE_TEST(memory_that_is_there_can_be_pinned)
     uint8_t *bytes =
         mmap(NULL, 2 * nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uintptr_t at = new_memory(nbytes);
-    bth_memory_place place;
+    bth_memory_owner owner;
 
     if (bth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
         cr_skip_test("%s", error.message);
     expect_good(error.code);
-    expect_good(bth_device_find(device, (uintptr_t)bytes + nbytes, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, (uintptr_t)bytes + nbytes, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
     expect_round_trip(bytes, bytes + nbytes, at, nbytes);
     bth_pinned_unregister(device, bytes);
-    expect_good(bth_device_find(device, (uintptr_t)bytes, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    expect_good(bth_device_find(device, (uintptr_t)bytes, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     munmap(bytes, 2 * nbytes);
     bth_device_release(device, at);
 }
@@ -136,20 +136,20 @@ DEVICE_TEST(an_address_tells_whose_memory_it_is)
 {
     uintptr_t at = new_memory(NBYTES);
     void *pinned = new_pinned(100);
-    bth_memory_place place;
+    bth_memory_owner owner;
     int here;
 
-    expect_good(bth_device_find(device, at, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_DEVICE);
-    cr_expect_eq(place.ordinal, 0);
-    expect_good(bth_device_find(device, at + NBYTES - 1, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_DEVICE);
-    expect_good(bth_device_find(device, (uintptr_t)pinned, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find(device, (uintptr_t)&here, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
-    expect_good(bth_device_find(device, 0, &place, &error));
-    cr_expect_eq(place.kind, BTH_MEMORY_PAGEABLE);
+    expect_good(bth_device_find(device, at, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
+    cr_expect_eq(owner.ordinal, 0);
+    expect_good(bth_device_find(device, at + NBYTES - 1, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
+    expect_good(bth_device_find(device, (uintptr_t)pinned, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
+    expect_good(bth_device_find(device, (uintptr_t)&here, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
+    expect_good(bth_device_find(device, 0, &owner, &error));
+    cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     bth_pinned_release(device, pinned);
     bth_device_release(device, at);
 }

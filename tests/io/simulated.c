@@ -262,12 +262,12 @@ static int use_all(void)
 {
     bth_device_stream own = {0};
     bth_device_event event = {0};
-    bth_memory_place place;
+    bth_memory_owner owner;
     uintptr_t at = 0;
     void *bytes = NULL;
 
     (void)(bth_device_allocate(device, 100, &at, &error) < 0 ||
-           bth_device_find(device, at, &place, &error) < 0 ||
+           bth_device_find(device, at, &owner, &error) < 0 ||
            bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
            bth_device_stream_open(device, &own, &error) < 0 ||
            bth_device_event_open(device, &event, &error) < 0 ||

@@ -69,10 +69,10 @@ static void open_ring(bth_device_handle *of, size_t nbytes, unsigned n, bth_stag
 
 static bth_memory_kind kind_of(const uint8_t *bytes)
 {
-    bth_memory_place place;
+    bth_memory_owner owner;
 
-    expect_good(bth_device_find(device, (uintptr_t)bytes, &place, &error));
-    return place.kind;
+    expect_good(bth_device_find(device, (uintptr_t)bytes, &owner, &error));
+    return owner.kind;
 }
 
 STAGING_TEST(buffers_are_aligned_apart_and_pinned)
