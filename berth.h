@@ -588,8 +588,7 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  * value also overrides a configuration that is passed to an operation. With debug on, loads check
  * at least what load.check=headers checks.
  *
- * Errors: BERTH_E_OPTION: unknown name or invalid value. BERTH_E_UNAVAILABLE: the value is known,
- * but this build does not have what it selects.
+ * Errors: BERTH_E_OPTION: unknown name or invalid value.
  * Threads: any may call these functions, if nothing else is said.
  * Source: the levels are those of torch.utils._config_module.
  */
@@ -641,7 +640,7 @@ BERTH_API int berth_config_unpatch(berth_error *error);
 
 /*
  * What an option is, and where its value comes from.
- * Lifetime: the texts are static; `value` and `later` are part of the struct.
+ * Lifetime: the texts are static; `value` is part of the struct.
  */
 typedef struct berth_option {
     const char *name;    /* "save.durability" */
@@ -653,7 +652,6 @@ typedef struct berth_option {
     const char *aliases; /* other names, separated by spaces; or "" */
     const char *source;  /* "default", "environment BERTH_...", "program", "patch", "force ..." */
     char value[64];      /* in force on this thread, as text */
-    char later[96];      /* values that this build refuses; or "" */
     uint64_t reserved[4];
 } berth_option;
 

@@ -5,6 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/file.h"
 #include "io/pages.h"
 #include "io/pool.h"
 #include "io/workers.h"
@@ -364,7 +365,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     close_slots(&run, facts);
     bth_deferred_end(&run.deferred);
-    bth_pages_close(run.pages);
+    bth_file_close(run.pages);
     bth_release(run.allocated);
     bth_image_end(&run.image);
     return error->code;

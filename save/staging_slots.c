@@ -126,7 +126,7 @@ static int slots_open_devices(bth_staging_slots *slots, const berth_plan *plan, 
     for (unsigned i = 0; i < slots->n; i++) {
         bth_staging_slot *slot = &slots->slots[i];
         *slot = (bth_staging_slot){.plan = plan,
-                                   .buffer = bth_staging_take(&slots->ring),
+                                   .buffer = &slots->ring.buffers[i],
                                    .devices = slots->devices + (size_t)i * plan->n_devices,
                                    .offset = BERTH_NO_OFFSET};
         for (unsigned j = 0; j < plan->n_devices; j++)
@@ -159,9 +159,6 @@ void bth_staging_slots_close(bth_staging_slots *slots)
         bth_device_stream_close(&slots->devices[i].stream);
         bth_device_event_close(&slots->devices[i].copied);
     }
-    for (unsigned i = 0; slots->slots && i < slots->n; i++)
-        if (slots->slots[i].buffer)
-            bth_staging_give(&slots->ring, slots->slots[i].buffer);
     bth_staging_close(&slots->ring);
     bth_release(slots->devices);
     bth_release(slots->slots);

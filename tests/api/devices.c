@@ -80,7 +80,7 @@ Test(api_devices, a_name_of_no_device_is_refused)
     cr_expect_eq(berth_device_memory_new("simulated:9", 1, &address, &error), BERTH_E_DEVICE);
     cr_expect_str_eq(error.message, "simulated:9: there is no such device, the driver has 2");
     cr_expect_eq(berth_device_memory_new(NULL, 1, &address, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "memory of a device without the device's name");
+    cr_expect_str_eq(error.message, "the name of the device is NULL");
     berth_device_memory_free("cpu", 5);
 }
 

@@ -32,8 +32,9 @@ enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 #define SANITIZER_HANGS 77
 #define OTHERS_OPTIONS OTHERS_THREADS " io.chunk_nbytes=65536 save.durability=none"
 #define REFUSED(what)                                                                              \
-    "this " what " was made before this process was forked, and its threads are not here: make "   \
-    "it anew in this process"
+    "this " what                                                                                   \
+    " belongs to the parent process, whose threads do not exist here: make a new one "             \
+    "in this process"
 
 static float *elements;
 static int64_t shapes[N_TENSORS][2];

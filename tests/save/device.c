@@ -283,7 +283,7 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
 {
     static const char *const told[] = {
         "its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)",
-        "its context died and was opened anew: what was in it is gone"};
+        "its context died and was opened again: what was in it is lost"};
     char message[300];
     uint8_t bytes[4];
     bth_device_handle *again;

@@ -39,7 +39,6 @@ analysis_tidy() {
 # that gcc tells no more, or more often, is a failure.
 gcc_excuses() {
     cat <<'END'
-config/options.c berth_config_patch 1 malloc-leak: the thread's value holds it until the patch ends
 format/names/names.c long_key 1 malloc-leak: kept in names->keys; what lay there was released before
 format/names/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
 format/names/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
