@@ -54,7 +54,9 @@ static int save(buffer *b, berth_error *error)
         return error->code;
     berth_value *root = berth_make_dict(tree);
     berth_dict_set(root, "weight", berth_make_tensor(tree, &tensor));
-    int code = berth_save_sink(&sink, "model", root, NULL, error);
+    int code = berth_save_to((berth_target[]){berth_to_sink(&sink)},
+                             (berth_content[]){berth_of_value(root)},
+                             &(berth_params){.archive_name = "model"}, error);
     berth_tree_free(tree);
     return code;
 }

@@ -81,8 +81,9 @@ static berth_job *begin_save(const char *path, const training *t)
     berth_job *job = NULL;
     berth_tree *tree = berth_tree_new(&error);
 
-    check(tree && berth_save_begin(path, make_checkpoint(tree, t), BERTH_SAVE_SNAPSHOT, NULL, &job,
-                                   &error) == 0,
+    check(tree && berth_save_begin((berth_target[]){berth_to_path(path)},
+                                   (berth_content[]){berth_of_value(make_checkpoint(tree, t))},
+                                   BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0,
           error.message);
     berth_tree_free(tree);
     return job;
@@ -92,7 +93,7 @@ static void finish_save(berth_job *job)
 {
     berth_error error;
 
-    check(!job || berth_job_wait(job, &error) == 0, error.message);
+    check(!job || berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
     berth_job_free(job);
 }
 

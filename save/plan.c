@@ -229,14 +229,11 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-uint64_t berth_plan_nbytes(const berth_plan *plan)
+void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info)
 {
-    return plan ? plan->nbytes : 0;
-}
-
-size_t berth_plan_count(const berth_plan *plan)
-{
-    return plan ? plan->n_records : 0;
+    *info = (berth_plan_info){0};
+    if (plan)
+        *info = (berth_plan_info){.nbytes = plan->nbytes, .n_records = plan->n_records};
 }
 
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)

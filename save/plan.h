@@ -56,15 +56,11 @@ struct berth_plan {
     bth_pickled pickled; /* of bth_plan_value */
 };
 
-/* Plans the records of berth_save_records. `archive`: the top folder, checked. */
-int bth_plan_records(const char *archive, const berth_new_record *records, size_t n_records,
-                     uint32_t flags, const struct berth_config *config, berth_plan **plan,
-                     berth_error *error);
-/* Plans a value: pickles it, one record a storage. */
-int bth_plan_value(const char *archive, const berth_value *value, const struct berth_config *config,
-                   berth_plan **plan, berth_error *error);
+/* Plans a content. `archive`: the top folder. NULL on failure. */
+berth_plan *bth_plan_make(const char *archive, const berth_content *content,
+                          const struct berth_config *config, berth_error *error);
 
-/* ---- what these two are made of ---- */
+/* ---- what this is made of ---- */
 
 /* A plan without records. NULL and the error on failure. */
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,

@@ -74,6 +74,8 @@ static int add_given(berth_plan *plan, const berth_new_record *record, berth_err
     if (record->nbytes > 0 && !record->data && !record->read)
         return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
                         "neither data nor read is given");
+    if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
+        return error->code;
     return bth_plan_add(plan, record->name, record->nbytes, &content, error);
 }
 
@@ -110,35 +112,35 @@ static int check_alignment(const berth_plan *plan, const berth_new_record *recor
                     "says %lu, save.storage_alignment is %u", told, plan->alignment);
 }
 
-static int add_all_given(berth_plan *plan, const berth_new_record *records, size_t n_records,
-                         uint32_t flags, const struct berth_config *config, berth_error *error)
+static int add_all_given(berth_plan *plan, const berth_content *content,
+                         const struct berth_config *config, berth_error *error)
 {
-    bool complete = flags & BERTH_RECORDS_COMPLETE;
+    bool complete = content->flags & BERTH_RECORDS_COMPLETE;
 
-    for (size_t i = 0; i < n_records; i++) {
-        if (add_given(plan, &records[i], error) < 0 ||
-            check_alignment(plan, &records[i], error) < 0)
+    for (size_t i = 0; i < content->n_records; i++) {
+        const berth_new_record *record = &content->records[i];
+        if (add_given(plan, record, error) < 0 || check_alignment(plan, record, error) < 0)
             return error->code;
         if (i == 0 && !complete && add_head(plan, config, error) < 0)
             return error->code;
     }
-    if (!complete && add_tail(plan, error) < 0)
-        return error->code;
-    return bth_plan_close(plan, error);
+    return complete ? 0 : add_tail(plan, error);
 }
 
-static int check_given(const berth_new_record *records, size_t n_records, uint32_t flags,
-                       const struct berth_config *config, berth_error *error)
+static int check_given(const berth_content *content, const struct berth_config *config,
+                       berth_error *error)
 {
-    if (flags & ~BERTH_RECORDS_COMPLETE)
+    const berth_new_record *first = content->records;
+
+    if (content->flags & ~BERTH_RECORDS_COMPLETE)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                        flags & ~BERTH_RECORDS_COMPLETE);
-    if (!records || n_records == 0)
+                        content->flags & ~BERTH_RECORDS_COMPLETE);
+    if (!first || content->n_records == 0)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
-    if (flags & BERTH_RECORDS_COMPLETE)
+    if (content->flags & BERTH_RECORDS_COMPLETE)
         return 0;
-    if (!records[0].name || strcmp(records[0].name, NAME_PICKLE) != 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, records[0].name, BERTH_NO_OFFSET,
+    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
     if (is_foreign(config))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -146,22 +148,6 @@ static int check_given(const berth_new_record *records, size_t n_records, uint32
                         "save.byteorder=%s",
                         is_big(config) ? "big" : "little");
     return 0;
-}
-
-int bth_plan_records(const char *archive, const berth_new_record *records, size_t n_records,
-                     uint32_t flags, const struct berth_config *config, berth_plan **plan,
-                     berth_error *error)
-{
-    if (check_given(records, n_records, flags, config, error) < 0)
-        return error->code;
-    *plan = bth_plan_new(archive, config, n_records + 5, error);
-    if (!*plan)
-        return error->code;
-    if (add_all_given(*plan, records, n_records, flags, config, error) < 0) {
-        berth_plan_free(*plan);
-        *plan = NULL;
-    }
-    return error->code;
 }
 
 /*
@@ -230,33 +216,49 @@ static int add_storages(berth_plan *plan, bool foreign, berth_error *error)
     return 0;
 }
 
-static int fill_from_value(berth_plan *plan, const berth_value *value,
-                           const struct berth_config *config, berth_error *error)
+static int add_value(berth_plan *plan, const berth_value *value, const struct berth_config *config,
+                     berth_error *error)
 {
     bool foreign = is_foreign(config);
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
-        add_head(plan, config, error) < 0 || add_storages(plan, foreign, error) < 0 ||
-        add_tail(plan, error) < 0)
+        add_head(plan, config, error) < 0 || add_storages(plan, foreign, error) < 0)
         return error->code;
-    return bth_plan_close(plan, error);
+    return add_tail(plan, error);
 }
 
-int bth_plan_value(const char *archive, const berth_value *value, const struct berth_config *config,
-                   berth_plan **plan, berth_error *error)
+static int check_content(const berth_content *content, const struct berth_config *config,
+                         berth_error *error)
 {
-    if (!value)
+    if (!content)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the content is NULL");
+    if (BTH_CHECK_RESERVED(berth_content, content, error) < 0)
+        return error->code;
+    if (content->kind == BERTH_CONTENT_RECORDS)
+        return check_given(content, config, error);
+    if (content->kind != BERTH_CONTENT_VALUE)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid kind of content");
+    if (!content->value)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the value is NULL: berth_tree_error tells whether making it failed");
-    if (berth_tree_error(bth_value_tree(value), error) < 0)
-        return error->code;
-    *plan = bth_plan_new(archive, config, 16, error);
-    if (!*plan)
-        return error->code;
-    if (fill_from_value(*plan, value, config, error) < 0) {
-        berth_plan_free(*plan);
-        *plan = NULL;
-    }
-    return error->code;
+    return berth_tree_error(bth_value_tree(content->value), error);
+}
+
+berth_plan *bth_plan_make(const char *archive, const berth_content *content,
+                          const struct berth_config *config, berth_error *error)
+{
+    if (check_content(content, config, error) < 0)
+        return NULL;
+    berth_plan *plan = bth_plan_new(archive, config, content->n_records + 5, error);
+    if (!plan)
+        return NULL;
+    if (content->kind == BERTH_CONTENT_RECORDS)
+        add_all_given(plan, content, config, error);
+    else
+        add_value(plan, content->value, config, error);
+    if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)
+        return plan;
+    berth_plan_free(plan);
+    return NULL;
 }

@@ -13,12 +13,11 @@ static berth_plan *plan_of(const char *archive, const berth_new_record *records,
                            uint32_t flags, const char *assignments, berth_error *error)
 {
     struct berth_config config = config_of(assignments);
-    berth_plan *plan = NULL;
 
     bth_error_clear(error);
-    int status = bth_plan_records(archive, records, n_records, flags, &config, &plan, error);
-    cr_assert_eq(status, error->code);
-    cr_assert_eq(plan == NULL, status < 0);
+    berth_plan *plan =
+        bth_plan_make(archive, OF_RECORDS(records, n_records, flags), &config, error);
+    cr_assert_eq(plan == NULL, error->code < 0);
     return plan;
 }
 
@@ -63,8 +62,8 @@ Test(plan, records_and_their_offsets_are_pytorchs)
     berth_error error;
     berth_plan *plan = plan_of("few", few, 4, 0, "", &error);
 
-    cr_assert_eq(berth_plan_count(plan), sizeof expected / sizeof *expected);
-    for (size_t i = 0; i < berth_plan_count(plan); i++) {
+    cr_assert_eq(test_plan_info(plan).n_records, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < test_plan_info(plan).n_records; i++) {
         berth_record record;
         cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_str_eq(record.name, expected[i].name);
@@ -76,7 +75,7 @@ Test(plan, records_and_their_offsets_are_pytorchs)
         cr_assert_eq(record.method, 0);
     }
     berth_record none;
-    cr_assert_eq(berth_plan_at(plan, berth_plan_count(plan), &none), BERTH_E_NOT_FOUND);
+    cr_assert_eq(berth_plan_at(plan, test_plan_info(plan).n_records, &none), BERTH_E_NOT_FOUND);
     berth_plan_free(plan);
 }
 
@@ -111,7 +110,7 @@ Test(plan, complete_records_are_all_there_is_in_their_order)
     berth_error error;
     berth_plan *plan = plan_of("x", records, 4, BERTH_RECORDS_COMPLETE, "", &error);
 
-    cr_assert_eq(berth_plan_count(plan), 4);
+    cr_assert_eq(test_plan_info(plan).n_records, 4);
     for (size_t i = 0; i < 4; i++)
         cr_assert_str_eq(bth_plan_name(plan, i), records[i].name);
     cr_assert_eq(plan->id_index, BTH_NO_RECORD);
@@ -328,18 +327,17 @@ Test(plan, no_memory_is_a_clean_error_wherever_it_happens)
     }
     for (int for_ever = 0; for_ever < 2; for_ever++) {
         for (uint64_t nth = 1;; nth++) {
-            berth_plan *plan = NULL;
             berth_error error;
             bth_error_clear(&error);
             test_memory_watch();
             test_memory_refuse(nth, for_ever);
-            int status = bth_plan_records("x", records, 200, 0, &config, &plan, &error);
+            berth_plan *plan = bth_plan_make("x", OF_RECORDS(records, 200, 0), &config, &error);
             berth_plan_free(plan);
             cr_assert_eq(test_memory_seen().live_nbytes, 0);
             test_memory_unwatch();
-            if (status == 0)
+            if (error.code == BERTH_OK)
                 break;
-            cr_assert_eq(status, BERTH_E_MEMORY);
+            cr_assert_eq(error.code, BERTH_E_MEMORY);
             n_points++;
         }
     }

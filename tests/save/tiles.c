@@ -18,11 +18,11 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
                            const char *assignments)
 {
     struct berth_config config = config_of(assignments);
-    berth_plan *plan = NULL;
     berth_error error;
 
     bth_error_clear(&error);
-    bth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    berth_plan *plan =
+        bth_plan_make("archive", OF_RECORDS(records, n_records, flags), &config, &error);
     cr_assert(plan, "%s", error.message);
     return plan;
 }
