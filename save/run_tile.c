@@ -7,7 +7,7 @@
 #include "save/no_space.h"
 #include "save/run_state.h"
 
-/* Says it again with the record, and with what is missing where room was short (W1). */
+/* Adds the record to a failure, and the missing bytes if the disk is full (W1). */
 static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
                       berth_error *error)
 {
@@ -32,7 +32,7 @@ static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t of
     return error->code;
 }
 
-/* In one request where the output takes pieces. */
+/* In one request if the output takes pieces. */
 static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                         berth_error *error)
 {
@@ -56,7 +56,7 @@ static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_piece
     return 0;
 }
 
-/* The tile's bytes [begin, end). What is padding is not counted. */
+/* Writes the tile's bytes [begin, end). Progress does not count padding. */
 static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                        berth_error *error)
 {
@@ -143,37 +143,31 @@ static int render(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* ---- a task ---- */
 
 /* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
-static void place(const bth_run_state *run, uint64_t task, bth_tile *tile)
+static void set_range(const bth_run_state *run, uint64_t task, bth_tile *tile)
 {
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
-    uint64_t rest = run->end - begin;
-    uint64_t end = begin + (rest < run->tile_nbytes ? rest : run->tile_nbytes);
+    uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
 
     if (begin < run->begin)
         begin = run->begin;
     tile->offset = begin;
     tile->nbytes = (size_t)(end - begin);
-    tile->n_zero_copies = 0;
-    tile->crc32_seconds = 0;
-    tile->n_blocks = 0;
-    tile->slot = NULL;
 }
 
 /*
- * The lane of a task, begun. A worker among others has one of its own. A single one has them all:
- * it begins as many of the next tiles as there are lanes. The tail has nothing of devices: what
- * lies before it in its block is carried.
+ * Begins the staging slot of a task. One of several workers has a slot of its own. A single worker
+ * has them all, and begins the next tiles too. The tail reads nothing of devices.
  */
 static int begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                       berth_error *error)
 {
     uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
-    unsigned n = run->n_workers > 0 ? 1 : run->slots.n;
+    unsigned n = run->n_workers > 1 ? 1 : run->slots.n;
     bth_tile next;
 
     for (uint64_t i = task; i < task + n && i < n_tiles && !run->is_tail; i++) {
         bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
-        place(run, i, &next);
+        set_range(run, i, &next);
         if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)
             return error->code;
     }
@@ -183,11 +177,8 @@ static int begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_ti
     return 0;
 }
 
-/* Adds seconds since `begin`, but for some of them. */
-static void add_seconds(_Atomic uint64_t *nanoseconds, double begin, double without)
+static void add_seconds(_Atomic uint64_t *nanoseconds, double seconds)
 {
-    double seconds = bth_seconds() - begin - without;
-
     if (seconds > 0)
         atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
 }
@@ -197,7 +188,7 @@ static int render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_t
 {
     double begin = bth_seconds(), waited = 0;
 
-    place(run, task, tile);
+    set_range(run, task, tile);
     tile->bytes = run->buffers + worker * run->tile_nbytes;
     tile->scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
     if (run->slots.n > 0 && begin_slot(run, task, worker, tile, error) < 0)
@@ -208,8 +199,8 @@ static int render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_t
         return error->code;
     if (tile->slot)
         waited = tile->slot->wait_seconds - waited;
-    add_seconds(&run->render_nanoseconds, begin, waited);
-    atomic_fetch_add(&run->crc32_nanoseconds, (uint64_t)(tile->crc32_seconds * 1e9));
+    add_seconds(&run->render_nanoseconds, bth_seconds() - begin - waited);
+    add_seconds(&run->crc32_nanoseconds, tile->crc32_seconds);
     for (size_t i = 0; i < tile->n_zero_copies; i++)
         atomic_fetch_add(&run->zero_copy_nbytes, tile->zero_copies[i].range.nbytes);
     return 0;
@@ -227,7 +218,7 @@ static void end_reading(bth_run_state *run)
 int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     bth_run_state *run = context;
-    bth_tile tile;
+    bth_tile tile = {.slot = NULL};
 
     if (render_task(run, task, worker, &tile, error) < 0)
         return error->code;
@@ -235,7 +226,7 @@ int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *err
         end_reading(run);
     double begin = bth_seconds();
     write_tile(run, &tile, error);
-    add_seconds(&run->write_nanoseconds, begin, 0);
+    add_seconds(&run->write_nanoseconds, bth_seconds() - begin);
     if (error->code != BERTH_OK)
         return error->code;
     if (tile.n_zero_copies > 0)

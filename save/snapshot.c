@@ -157,7 +157,7 @@ static int open_slots(copying *copy, const bth_run_settings *settings, berth_err
     if (copy->chunk_nbytes > copy->slots.ring.buffer_nbytes)
         copy->chunk_nbytes = copy->slots.ring.buffer_nbytes;
     if (copy->n_workers > copy->slots.n)
-        copy->n_workers = copy->slots.n > 1 ? copy->slots.n : 0;
+        copy->n_workers = copy->slots.n;
     return 0;
 }
 
@@ -189,8 +189,7 @@ int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct ber
     if (!snapshot->memory || open_slots(&copy, &settings, error) < 0)
         return error->code;
     uint64_t n_chunks = (snapshot->end - snapshot->begin - 1) / copy.chunk_nbytes + 1;
-    int status =
-        bth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
+    int status = bth_pool_run(copy.n_workers, n_chunks, copy_chunk, NULL, &copy, error);
     bth_staging_slots_close(&copy.slots);
     if (status == 0)
         use_copy(snapshot, plan);

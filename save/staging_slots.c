@@ -100,9 +100,9 @@ bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsign
     const uint64_t page = BTH_LARGE_PAGE_NBYTES;
     uint64_t room = room_nbytes > 0 ? room_nbytes : UINT64_MAX;
     uint64_t buffer_nbytes = (settings->tile_nbytes + page - 1) & ~(page - 1);
-    uint64_t n = n_workers > 0 ? n_workers : SLOTS_IN_ORDER;
+    uint64_t n = n_workers > 1 ? n_workers : SLOTS_IN_ORDER;
 
-    if (settings->n_staging > 0 && (n_workers == 0 || settings->n_staging < n))
+    if (settings->n_staging > 0 && (n_workers == 1 || settings->n_staging < n))
         n = settings->n_staging;
     if (room / buffer_nbytes < 2)
         buffer_nbytes = room / 2 >= page ? room / 2 & ~(page - 1) : page;
