@@ -98,14 +98,14 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
     return bth_check_full_name(out, name, error);
 }
 
-static int place(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,
-                 bth_place *placed, berth_error *error)
+static int lay_out(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,
+                   bth_place *layout, berth_error *error)
 {
     uint64_t cursor = 0;
 
     if (plan->n_records > 0)
-        cursor = plan->records[plan->n_records - 1].place.next_offset;
-    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, placed) < 0)
+        cursor = plan->records[plan->n_records - 1].layout.next_offset;
+    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
         return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
                         "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
     return 0;
@@ -124,10 +124,10 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
     if (add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
-        place(plan, name, name_nbytes, nbytes, &record->place, error) < 0)
+        lay_out(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
         return error->code;
-    size_t header_nbytes = (size_t)(record->place.data_offset - record->place.header_offset);
-    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->place);
+    size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
+    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->layout);
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
@@ -185,21 +185,21 @@ static int check_names(const berth_plan *plan, berth_error *error)
     return error->code;
 }
 
-static void place_directory(berth_plan *plan)
+static void lay_out_directory(berth_plan *plan)
 {
     const bth_plan_record *last = &plan->records[plan->n_records - 1];
-    uint64_t offset = last->place.next_offset;
+    uint64_t offset = last->layout.next_offset;
 
     plan->directory_offset = offset;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].central_offset = offset;
-        offset += bth_layout_central_nbytes(&plan->records[i].place);
+        offset += bth_layout_central_nbytes(&plan->records[i].layout);
     }
     plan->directory_nbytes = offset - plan->directory_offset;
     plan->nbytes = offset + BTH_ZIP_END_NBYTES;
     plan->tail_offset = plan->directory_offset;
     if (plan->id_index != BTH_NO_RECORD)
-        plan->tail_offset = plan->records[plan->id_index].place.data_offset;
+        plan->tail_offset = plan->records[plan->id_index].layout.data_offset;
 }
 
 int bth_plan_close(berth_plan *plan, berth_error *error)
@@ -208,7 +208,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
     if (check_names(plan, error) < 0)
         return error->code;
-    place_directory(plan);
+    lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the file would have more than 2^63 bytes");
@@ -221,12 +221,35 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (plan->records[middle].place.next_offset > offset)
+        if (plan->records[middle].layout.next_offset > offset)
             high = middle;
         else
             low = middle + 1;
     }
     return low;
+}
+
+bth_range bth_plan_header(const berth_plan *plan, size_t i)
+{
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->header_offset,
+                       .nbytes = layout->data_offset - layout->header_offset};
+}
+
+bth_range bth_plan_data(const berth_plan *plan, size_t i)
+{
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
+}
+
+bth_range bth_plan_descriptor(const berth_plan *plan, size_t i)
+{
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->data_offset + layout->nbytes,
+                       .nbytes = layout->descriptor_nbytes};
 }
 
 void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info)
@@ -242,10 +265,10 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
         return BERTH_E_ARGUMENT;
     if (i >= plan->n_records)
         return BERTH_E_NOT_FOUND;
-    const bth_place *placed = &plan->records[i].place;
+    const bth_place *layout = &plan->records[i].layout;
     *record = (berth_record){.name = bth_plan_name(plan, i),
-                             .nbytes = placed->nbytes,
-                             .header_offset = placed->header_offset,
-                             .offset = placed->data_offset};
+                             .nbytes = layout->nbytes,
+                             .header_offset = layout->header_offset,
+                             .offset = layout->data_offset};
     return 0;
 }

@@ -14,10 +14,16 @@
 #define BTH_ID_NBYTES 40 /* decimal digits of .data/serialization_id */
 #define BTH_NO_RECORD SIZE_MAX
 
+/* A range of bytes of the file. */
+typedef struct bth_range {
+    uint64_t offset;
+    uint64_t nbytes;
+} bth_range;
+
 /* One record: where it goes and where its bytes come from. */
 typedef struct bth_plan_record {
     size_t name_at; /* of the full name in the plan's names */
-    bth_place place;
+    bth_place layout;
     uint64_t central_offset; /* of its entry in the central directory */
     /* One of these three; none for an empty record and for the id, which is computed last. */
     const void *data;
@@ -65,7 +71,7 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
 /* A plan without records. NULL and the error on failure. */
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
                          berth_error *error);
-/* Appends a record at the next place. Only name, nbytes and the sources of `content` are used. */
+/* Appends a record. Only name, nbytes and the sources of `content` are used. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
 /* Refuses duplicate names (Z8) and places the directory. */
@@ -76,5 +82,13 @@ const char *bth_plan_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`; n_records from the directory on. */
 size_t bth_plan_find(const berth_plan *plan, uint64_t offset);
+static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
+{
+    return i < plan->n_records && plan->records[i].layout.header_offset < offset;
+}
+/* Parts of record i in the file. */
+bth_range bth_plan_header(const berth_plan *plan, size_t i);
+bth_range bth_plan_data(const berth_plan *plan, size_t i);
+bth_range bth_plan_descriptor(const berth_plan *plan, size_t i);
 
 #endif

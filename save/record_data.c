@@ -38,7 +38,7 @@ static int fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, 
     if (failure == 0)
         return 0;
     bth_fail_errno(error, failure < 0 ? -failure : failure, bth_plan_name(plan, i),
-                   record->place.data_offset + at, "the caller's read failed");
+                   record->layout.data_offset + at, "the caller's read failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
 }

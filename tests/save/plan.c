@@ -95,7 +95,7 @@ Test(plan, bookkeeping_records_say_what_the_options_say)
         cr_assert_str_eq(plan->records[3].data, cases[i].byteorder);
         cr_assert_str_eq(plan->records[7].data, "3\n");
         for (size_t j = 0; j < plan->n_records; j++)
-            cr_assert_eq(plan->records[j].place.data_offset % plan->alignment, 0);
+            cr_assert_eq(plan->records[j].layout.data_offset % plan->alignment, 0);
         berth_plan_free(plan);
     }
 }
@@ -130,7 +130,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
                                             {.name = "data/1", .nbytes = 8, .data = "?"}};
         berth_error error;
         berth_plan *plan = plan_of("big", records, 3, 0, "", &error);
-        const bth_place *big = &plan->records[4].place, *after = &plan->records[5].place;
+        const bth_place *big = &plan->records[4].layout, *after = &plan->records[5].layout;
         cr_assert_eq(big->zip64_nbytes, own[i]);
         cr_assert_eq(big->descriptor_nbytes, own[i] ? 24 : 16);
         cr_assert_eq(after->header_offset, big->data_offset + sizes[i] + big->descriptor_nbytes);
@@ -138,7 +138,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
         cr_assert_eq(after->descriptor_nbytes, 24);
         cr_assert_eq(after->data_offset % 64, 0);
         const bth_plan_record *last = &plan->records[7];
-        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->place) +
+        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->layout) +
                                        BTH_ZIP_END_NBYTES);
         berth_plan_free(plan);
     }
@@ -306,7 +306,7 @@ Test(plan, finding_by_offset_agrees_with_a_walk)
 
     for (uint64_t offset = 0; offset < plan->nbytes; offset++) {
         size_t i = 0;
-        while (i < plan->n_records && plan->records[i].place.next_offset <= offset)
+        while (i < plan->n_records && plan->records[i].layout.next_offset <= offset)
             i++;
         cr_assert_eq(bth_plan_find(plan, offset), i);
     }

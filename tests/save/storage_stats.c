@@ -121,7 +121,7 @@ static void check(const char *options, const struct expected expected[N_STORAGES
 #define DIRECT "save.method=direct "
 #define SMALL "small: copied to a buffer with its neighbours"
 #define FETCHED "not in memory: read to a buffer"
-#define MISALIGNED "its memory is not aligned as its place in the file: copied to a buffer"
+#define MISALIGNED "its memory is not aligned as its offset in the file: copied to a buffer"
 
 /* Into the page cache any memory will do. */
 Test(tally, of_buffered_writes)
@@ -269,6 +269,5 @@ Test(tally, of_values_jobs_and_sinks)
     cr_expect_str_eq(told.method, "buffered", "the snapshot has been swapped");
     told = of_a_value("", false, &sink);
     cr_expect_str_eq(told.method, "buffered, copied");
-    cr_expect_str_eq(told.reason,
-                     "what it is written to takes one piece at a time: copied to a buffer");
+    cr_expect_str_eq(told.reason, "the output takes one piece at a time: copied to a buffer");
 }
