@@ -6,6 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip_read.h"
+#include "save/failure.h"
 
 /*
  * What PyTorch's reader keeps of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In as much
@@ -23,25 +24,23 @@ static int check_name(const char *what, const char *name, berth_error *error)
         name = "";
     bth_error_clear(&bad);
     if (bth_zip_check_name((const uint8_t *)name, strlen(name), true, BERTH_NO_OFFSET, &bad) < 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s: %s", what,
-                        bad.message);
+        return bth_fail_argument(error, "the %s: %s", what, bad.message);
     const char *slash = strrchr(name, '/');
     if (slash && !slash[1])
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the %s: a folder's name: '%s'", what, name);
+        return bth_fail_argument(error, "the %s: a folder's name: '%s'", what, name);
     return 0;
 }
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
     if (check_name("archive name", name, error) == 0 && strchr(name, '/'))
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                 "the archive name: a name with a slash: '%s'", name);
+        bth_fail_argument(error, "the archive name: a name with a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                 "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
-                 "name has more than %d: give a shorter one",
-                 strlen(name), KEPT_NBYTES - 1);
+        bth_fail_argument(
+            error,
+            "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
+            "name has more than %d: give a shorter one",
+            strlen(name), KEPT_NBYTES - 1);
     return error->code;
 }
 

@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/temporary.h"
 
 typedef struct cleaning {
@@ -77,7 +78,7 @@ static int look_at_all(const cleaning *clean, berth_error *error)
         }
     }
     if (n < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be listed");
+        return bth_fail_system(error, errno, "cannot be listed");
     return 0;
 }
 
@@ -92,15 +93,15 @@ int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
 
     BTH_ERROR_BEGIN(error);
     if (!folder || !report || (flags & ~BERTH_CLEAN_REMOVE))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
-                        !folder   ? "the folder is NULL"
-                        : !report ? "the function is NULL"
-                                  : "there are no such flags");
+        return bth_fail_argument(error, "%s",
+                                 !folder   ? "the folder is NULL"
+                                 : !report ? "the function is NULL"
+                                           : "there are no such flags");
     do
         clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     while (clean.folder < 0 && errno == EINTR);
     if (clean.folder < 0)
-        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+        (void)bth_fail_system(error, errno, "cannot be opened");
     else {
         (void)clock_gettime(CLOCK_REALTIME, &now);
         clean.now = seconds_of(&now);

@@ -8,8 +8,8 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/metadata.h"
-#include "save/no_space.h"
 #include "save/output_file.h"
 
 /* The temporary goes, or has become the target: then there is nothing of that name. */
@@ -70,7 +70,7 @@ static int take_room(const bth_commit *commit, berth_error *error)
         return bth_fail_no_space(
             error, failure, NULL, BERTH_NO_OFFSET,
             bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
-    return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
+    return bth_fail_system(error, failure, "no room can be taken");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
@@ -95,13 +95,11 @@ static int take_over(bth_commit *commit, berth_error *error)
     /* Before anything is lost: a memfd may be sealed. -1: it is none. */
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
-        return bth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
-                              "is sealed, and cannot be written in place");
+        return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
     if (take_room(commit, error) < 0)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                              "has no name, and cannot be written in place");
+        return bth_fail_system(error, errno, "has no name, and cannot be written in place");
     return take_room(commit, error);
 }
 
@@ -116,9 +114,9 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
     if (bth_target_file_find(path, &commit->target, error) < 0)
         return error->code;
     if (!commit->target.folder_readable && durability == BTH_DURABILITY_FULL)
-        bth_fail_errno(error, EACCES, NULL, BERTH_NO_OFFSET,
-                       "its folder cannot be read, so it cannot be synced "
-                       "(save.durability=file does without)");
+        bth_fail_system(error, EACCES,
+                        "its folder cannot be read, so it cannot be synced "
+                        "(save.durability=file does without)");
     else if (check_limit(nbytes, error) == 0)
         (void)(commit->target.nameless >= 0 ? take_over : create)(commit, error);
     if (error->code != BERTH_OK)
@@ -139,7 +137,7 @@ static int sync_data(const bth_commit *commit, berth_error *error)
     else if (commit->durability == BTH_DURABILITY_FILE)
         result = bth_system.fdatasync(commit->fd);
     if (result < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be synced");
+        return bth_fail_system(error, errno, "cannot be synced");
     return 0;
 }
 
@@ -152,7 +150,7 @@ static int close_copy(const bth_commit *commit, berth_error *error)
     int copy = bth_system.dup(commit->fd);
 
     if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be closed");
+        return bth_fail_system(error, errno, "cannot be closed");
     return 0;
 }
 
@@ -165,8 +163,7 @@ static int sync_folder(const bth_commit *commit, berth_error *error)
         bth_log("%s: its file system cannot sync folders", commit->target.name);
         return 0;
     }
-    bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "%s",
-                   berth_status_text(BERTH_E_NOT_DURABLE));
+    bth_fail_system(error, failure, "%s", berth_status_text(BERTH_E_NOT_DURABLE));
     error->code = BERTH_E_NOT_DURABLE;
     return error->code;
 }
@@ -198,7 +195,7 @@ static int carry_anew(bth_commit *commit, berth_error *error)
     if (bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno == ENOENT)
             return 0;
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, errno, "cannot be examined");
     }
     if (is_as_carried(&commit->copied, &now))
         return 0;
@@ -216,11 +213,11 @@ static int rename_over(bth_commit *commit, berth_error *error)
     if (carry_anew(commit, error) < 0)
         return error->code;
     if (bth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
-        return bth_fail_errno(error, ENOENT, NULL, BERTH_NO_OFFSET,
-                              "cannot be replaced: its temporary was removed, or another file "
-                              "has its name");
+        return bth_fail_system(error, ENOENT,
+                               "cannot be replaced: its temporary was removed, or another file "
+                               "has its name");
     if (bth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+        return bth_fail_system(error, errno, "cannot be replaced");
     return 0;
 }
 

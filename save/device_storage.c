@@ -3,6 +3,7 @@
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/device.h"
+#include "save/failure.h"
 
 /* A few bytes by themselves: what is saved comes tile by tile (save/staging_slots.h). */
 static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
@@ -21,8 +22,7 @@ static int find_memory(const char *location, uintptr_t address, uint64_t nbytes,
                        bth_device_memory *memory, berth_error *error)
 {
     if (!location)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a storage on a device without the device's name");
+        return bth_fail_argument(error, "a storage on a device without the device's name");
     if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->address = address;

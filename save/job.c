@@ -5,6 +5,7 @@
 #include "config/memory.h"
 #include "io/file_limit.h"
 #include "io/thread.h"
+#include "save/failure.h"
 #include "save/operation.h"
 
 struct berth_job {
@@ -71,8 +72,7 @@ static int job_start(berth_job *job, berth_error *error)
     job->total_nbytes = job->operation.plan->nbytes;
     int failure = bth_thread_start(&job->thread, job_run, job);
     if (failure != 0)
-        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                              "the job's thread cannot be started");
+        return bth_fail_system(error, failure, "the job's thread cannot be started");
     return 0;
 }
 
@@ -84,11 +84,10 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
     if (!job)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "job is NULL");
+        return bth_fail_argument(error, "job is NULL");
     *job = NULL;
     if (flags & ~BERTH_SAVE_SNAPSHOT)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                        flags & ~BERTH_SAVE_SNAPSHOT);
+        return bth_fail_argument(error, "unknown flags 0x%x", flags & ~BERTH_SAVE_SNAPSHOT);
     berth_job *made = bth_allocate_zeroed(sizeof *made);
     if (!made)
         return bth_fail_memory(error, sizeof *made);
@@ -116,10 +115,9 @@ static bool job_is_lost(const berth_job *job)
 static int job_check(const berth_job *job, berth_job_event event, berth_error *error)
 {
     if (!job)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the job is NULL");
+        return bth_fail_argument(error, "the job is NULL");
     if (event != BERTH_JOB_STAGED && event != BERTH_JOB_DONE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid event %d",
-                        (int)event);
+        return bth_fail_argument(error, "invalid event %d", (int)event);
     return job_is_lost(job) ? bth_fail_forked(error, "job") : 0;
 }
 

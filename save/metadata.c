@@ -12,6 +12,7 @@
 #include "io/syscalls.h"
 #include "io/xattr.h"
 #include "save/acl.h"
+#include "save/failure.h"
 #include "save/user_namespace.h"
 
 #define POSIX_ACL "system.posix_acl_access"
@@ -100,9 +101,9 @@ static int carry_label(const carry *c, const char *attribute, berth_error *error
     bth_release(old.bytes);
     bth_release(present.bytes);
     if (failure != 0 && failure != ENOENT)
-        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
-                              "cannot be replaced: its label %s cannot be given to a new file",
-                              attribute);
+        return bth_fail_system(error, failure,
+                               "cannot be replaced: its label %s cannot be given to a new file",
+                               attribute);
     return 0;
 }
 
@@ -170,7 +171,7 @@ static int carry_group(carry *c, gid_t present, berth_error *error)
         (present == c->old.st_gid || bth_system.fchown(c->to, (uid_t)-1, c->old.st_gid) == 0))
         return 0;
     if (!outside && !is_forbidden(errno))
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its group cannot be kept");
+        return bth_fail_system(error, errno, "its group cannot be kept");
     c->change.group = true;
     c->is_nameless |= outside;
     bth_log("%s: its group becomes %ld: it cannot be given to group %ld", c->name, (long)present,
@@ -186,14 +187,14 @@ static int carry_owner(carry *c, berth_error *error)
     struct stat status;
 
     if (bth_system.fstat(c->to, &status) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, errno, "cannot be examined");
     if (carry_group(c, status.st_gid, error) < 0)
         return error->code;
     if (!outside &&
         (status.st_uid == c->old.st_uid || bth_system.fchown(c->to, c->old.st_uid, (gid_t)-1) == 0))
         return 0;
     if (!outside && !is_forbidden(errno))
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its owner cannot be kept");
+        return bth_fail_system(error, errno, "its owner cannot be kept");
     c->change.owner = true;
     c->is_nameless |= outside;
     bth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", c->name,
@@ -205,10 +206,10 @@ static int carry_owner(carry *c, berth_error *error)
 
 static int fail_lock_out(const carry *c, berth_error *error)
 {
-    return bth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
-                          "cannot be replaced: it belongs to user %ld, who could not use the new "
-                          "file; save as that user, or remove the file first",
-                          (long)c->old.st_uid);
+    return bth_fail_system(error, EPERM,
+                           "cannot be replaced: it belongs to user %ld, who could not use the new "
+                           "file; save as that user, or remove the file first",
+                           (long)c->old.st_uid);
 }
 
 /* Some file systems refuse every chmod (CIFS, WSL, FUSE): what is right already is not set again.
@@ -218,12 +219,12 @@ static int set_mode(const carry *c, mode_t mode, berth_error *error)
     struct stat status;
 
     if (bth_system.fstat(c->to, &status) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, errno, "cannot be examined");
     mode_t present = status.st_mode & 0777;
     if (present == mode || bth_system.fchmod(c->to, mode) == 0)
         return 0;
     if (!is_forbidden(errno) || (present & ~mode) != 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its mode cannot be kept");
+        return bth_fail_system(error, errno, "its mode cannot be kept");
     bth_log("%s: its mode becomes %03o: it cannot be set to %03o", c->name, (unsigned)present,
             (unsigned)mode);
     return 0;
@@ -258,7 +259,7 @@ static int set_acl(const carry *c, const bth_acl *old, const value *wanted, bert
         bth_xattr_set(c->to, POSIX_ACL, wanted->bytes, wanted->nbytes, 0) == 0)
         return 0;
     if (!is_forbidden(errno) && errno != ENOENT)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "its ACL cannot be kept");
+        return bth_fail_system(error, errno, "its ACL cannot be kept");
     return narrow(c, old, error);
 }
 
@@ -353,10 +354,9 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     carry c = {.name = target->name, .to = fd, .from = open_old(target), .old = target->status};
 
     if ((c.from < 0 && errno != ENOENT) || (c.from >= 0 && bth_system.fstat(c.from, &c.old) < 0))
-        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        (void)bth_fail_system(error, errno, "cannot be examined");
     else if (!S_ISREG(c.old.st_mode))
-        (void)bth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
-                             "cannot be replaced: it is no regular file any more");
+        (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no regular file any more");
     if (error->code != BERTH_OK) {
         bth_file_close(c.from);
         return error->code;

@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "io/clock.h"
 #include "save/archive_name.h"
+#include "save/failure.h"
 #include "save/run.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
@@ -38,7 +39,7 @@ static int operation_set_target(bth_operation *operation, const berth_target *ta
     const char *wrong = target_check(target);
 
     if (wrong)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", wrong);
+        return bth_fail_argument(error, "%s", wrong);
     if (BTH_CHECK_RESERVED(berth_target, target, error) < 0 ||
         (target->kind == BERTH_TARGET_SINK &&
          BTH_CHECK_RESERVED(berth_sink, target->sink, error) < 0))
@@ -81,6 +82,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     stats->plan_seconds = bth_seconds() - operation->begin_seconds;
     if (!operation->plan)
         return error->code;
+    operation->nbytes = operation->plan->nbytes;
     stats->asked_nbytes = operation->plan->asked_nbytes;
     stats->device_nbytes = operation->plan->device_nbytes;
     stats->n_records = operation->plan->n_records;
@@ -88,18 +90,26 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     return 0;
 }
 
-static void open_file(bth_operation *operation)
+/* `any_size`: written in pieces of any size, which have no blocks to be written directly. */
+static int open_file(bth_operation *operation, bool any_size, berth_error *error)
 {
-    int fd = operation->commit.fd;
-    uint64_t nbytes = operation->plan->nbytes;
-    const bth_output_method method = bth_output_method_choose(&operation->config, fd, nbytes);
+    const struct berth_config *config = &operation->config;
+    bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
+                                .reason = "it is written in pieces of any size"};
 
-    operation->output = bth_output_file_begin(&operation->file, fd, nbytes, &method);
+    if (bth_commit_begin(&operation->commit, operation->path, operation->nbytes,
+                         config->save_durability, error) < 0)
+        return error->code;
+    int fd = operation->commit.fd;
+    if (!any_size)
+        method = bth_output_method_choose(config, fd, operation->nbytes);
+    operation->output = bth_output_file_begin(&operation->file, fd, operation->nbytes, &method);
+    return 0;
 }
 
 static int open_memory(bth_operation *operation, berth_error *error)
 {
-    uint64_t nbytes = operation->plan->nbytes;
+    uint64_t nbytes = operation->nbytes;
     void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
 
     operation->memory = (bth_output_memory){.bytes = bytes, .nbytes = nbytes};
@@ -111,9 +121,7 @@ static int open_output(bth_operation *operation, berth_error *error)
 {
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        if (bth_commit_begin(&operation->commit, operation->path, operation->plan->nbytes,
-                             operation->config.save_durability, error) == 0)
-            open_file(operation);
+        open_file(operation, false, error);
         break;
     case BERTH_TARGET_FD:
         operation->output = bth_output_of_fd(&operation->target.fd);
@@ -178,6 +186,19 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     return snapshot ? take_snapshot(operation, error) : 0;
 }
 
+int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                             const berth_params *params, berth_error *error)
+{
+    const berth_target target = berth_to_path(path);
+
+    operation_init(operation, params);
+    operation->nbytes = operation->stats.asked_nbytes = nbytes;
+    if (operation_set_target(operation, &target, error) < 0 ||
+        bth_config_resolve(params, &operation->config, error) < 0)
+        return error->code;
+    return open_file(operation, true, error);
+}
+
 /* ---- until it is done ---- */
 
 bool bth_operation_cancel(bth_operation *operation)
@@ -197,7 +218,7 @@ static bool make_final(bth_operation *operation)
     return atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL);
 }
 
-static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+static int report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     bth_operation *operation = context;
     const berth_params *params = &operation->params;
@@ -209,34 +230,31 @@ static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nby
     return atomic_load(&operation->cancelled);
 }
 
-/* What is left to do for a file of our own, and what it has to tell. */
-static void end_file(bth_operation *operation, berth_error *error)
+static void set_method(bth_operation *operation)
 {
     berth_stats *stats = &operation->stats;
 
-    if (error->code == BERTH_OK)
-        bth_output_file_cut(&operation->file, operation->plan->nbytes, error);
-    stats->method = bth_output_file_method(&operation->file, &stats->reason);
+    if (operation->path)
+        stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void tell_facts(bth_operation *operation, const bth_run_stats *facts)
+static void set_stats(bth_operation *operation, const bth_run_stats *run)
 {
     berth_stats *stats = &operation->stats;
 
-    stats->moved_nbytes = facts->moved_nbytes;
-    stats->n_requests = facts->n_requests;
-    stats->memory_nbytes = facts->memory_nbytes;
-    stats->device_seconds = facts->device_seconds;
-    stats->render_seconds = facts->render_seconds;
-    stats->crc32_seconds = facts->crc32_seconds;
-    stats->disk_seconds = facts->write_seconds;
-    if (facts->moved_nbytes == 0)
+    stats->moved_nbytes = run->moved_nbytes;
+    stats->n_requests = run->n_requests;
+    stats->memory_nbytes = run->memory_nbytes;
+    stats->device_seconds = run->device_seconds;
+    stats->render_seconds = run->render_seconds;
+    stats->crc32_seconds = run->crc32_seconds;
+    stats->disk_seconds = run->write_seconds;
+    if (run->moved_nbytes == 0)
         return;
     stats->limited_by = "processor";
-    if (facts->device_seconds > facts->render_seconds)
+    if (run->device_seconds > run->render_seconds)
         stats->limited_by = "device";
-    if (facts->write_seconds > facts->render_seconds &&
-        facts->write_seconds > facts->device_seconds)
+    if (run->write_seconds > run->render_seconds && run->write_seconds > run->device_seconds)
         stats->limited_by = "disk";
 }
 
@@ -244,33 +262,34 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
         bth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    bth_run_stats facts = {0};
+    bth_run_stats stats;
     double begin = bth_seconds();
 
     settings.storage_stats = operation->storage_stats;
-    settings.progress = tell_progress;
+    settings.progress = report_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
     operation->stats.reason = operation->output.reason;
-    bth_run(operation->plan, &operation->output, &settings, &facts, error);
-    if (operation->path)
-        end_file(operation, error);
+    bth_run(operation->plan, &operation->output, &settings, &stats, error);
+    set_method(operation);
     operation->stats.transfer_seconds = bth_seconds() - begin;
-    tell_facts(operation, &facts);
+    set_stats(operation, &stats);
     return error->code;
 }
 
 int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
     bool to_path = operation->path != NULL;
-    uint64_t nbytes = operation->plan->nbytes;
+    uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
 
-    if (to_path && bth_commit_sync(&operation->commit, error) < 0)
+    set_method(operation);
+    if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
+                    bth_commit_sync(&operation->commit, error) < 0))
         ;
-    else if ((to_path && tell_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
+    else if ((to_path && report_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         bth_commit_replace(&operation->commit, error);

@@ -24,7 +24,8 @@ typedef struct bth_operation {
     berth_stats stats;
     bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
-    berth_plan *plan;
+    berth_plan *plan; /* NULL: a file of another format */
+    uint64_t nbytes;  /* of the file */
     bth_snapshot snapshot;
     bth_output output;
     bth_output_memory memory; /* of a target in memory */
@@ -50,6 +51,10 @@ int bth_operation_plan(bth_operation *operation, const berth_target *target,
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, bool snapshot, const berth_params *params,
                         berth_error *error);
+/* The same for a file of nbytes bytes of any format, which the caller writes to operation->output.
+ * Then finish. */
+int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                             const berth_params *params, berth_error *error);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
 /* Reports the statistics, removes the temporary of a save that did not finish, frees. Puts the path

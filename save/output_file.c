@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/image.h"
 
 uint64_t bth_output_file_room(int fd)
@@ -159,7 +160,7 @@ int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_erro
     if (!file->began_direct || padded(nbytes, file->direct.block_nbytes) == nbytes)
         return 0;
     if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be cut to its size");
+        return bth_fail_system(error, errno, "cannot be cut to its size");
     return 0;
 }
 

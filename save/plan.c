@@ -7,6 +7,7 @@
 #include "config/fnv.h"
 #include "config/memory.h"
 #include "save/archive_name.h"
+#include "save/failure.h"
 
 /* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
 #define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
@@ -205,13 +206,12 @@ static void lay_out_directory(berth_plan *plan)
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
+        return bth_fail_argument(error, "no records");
     if (check_names(plan, error) < 0)
         return error->code;
     lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the file would have more than 2^63 bytes");
+        return bth_fail_argument(error, "the file would have more than 2^63 bytes");
     return 0;
 }
 

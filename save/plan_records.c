@@ -9,6 +9,7 @@
 #include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "io/device.h"
+#include "save/failure.h"
 #include "save/plan.h"
 
 #define NAME_PICKLE "data.pkl"
@@ -133,20 +134,20 @@ static int check_given(const berth_content *content, const struct berth_config *
     const berth_new_record *first = content->records;
 
     if (content->flags & ~BERTH_RECORDS_COMPLETE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                        content->flags & ~BERTH_RECORDS_COMPLETE);
+        return bth_fail_argument(error, "unknown flags 0x%x",
+                                 content->flags & ~BERTH_RECORDS_COMPLETE);
     if (!first || content->n_records == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
+        return bth_fail_argument(error, "no records");
     if (content->flags & BERTH_RECORDS_COMPLETE)
         return 0;
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
     if (is_foreign(config))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "records are written as they are, they cannot be turned to "
-                        "save.byteorder=%s",
-                        is_big(config) ? "big" : "little");
+        return bth_fail_argument(error,
+                                 "records are written as they are, they cannot be turned to "
+                                 "save.byteorder=%s",
+                                 is_big(config) ? "big" : "little");
     return 0;
 }
 
@@ -232,16 +233,16 @@ static int check_content(const berth_content *content, const struct berth_config
                          berth_error *error)
 {
     if (!content)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the content is NULL");
+        return bth_fail_argument(error, "the content is NULL");
     if (BTH_CHECK_RESERVED(berth_content, content, error) < 0)
         return error->code;
     if (content->kind == BERTH_CONTENT_RECORDS)
         return check_given(content, config, error);
     if (content->kind != BERTH_CONTENT_VALUE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid kind of content");
+        return bth_fail_argument(error, "invalid kind of content");
     if (!content->value)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the value is NULL: berth_tree_error tells whether making it failed");
+        return bth_fail_argument(
+            error, "the value is NULL: berth_tree_error tells whether making it failed");
     return berth_tree_error(bth_value_tree(content->value), error);
 }
 

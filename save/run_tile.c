@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "save/no_space.h"
+#include "save/failure.h"
 #include "save/run_state.h"
 
 /* Adds the record to a failure, and the missing bytes if the disk is full (W1). */

@@ -11,6 +11,7 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/user_namespace.h"
 
 /* As many as the kernel follows. */
@@ -41,7 +42,7 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
     int from = target->folder < 0 ? AT_FDCWD : target->folder;
 
     if (!*name)
-        return bth_fail_errno(error, EISDIR, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+        return bth_fail_system(error, EISDIR, "cannot be replaced");
     char *copy = bth_duplicate(name, strlen(name));
     if (!copy)
         return bth_fail_memory(error, strlen(name));
@@ -56,7 +57,7 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
     bth_file_close(target->folder);
     target->folder = fd;
     if (fd < 0)
-        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "its folder cannot be opened");
+        return bth_fail_system(error, failure, "its folder cannot be opened");
     return 0;
 }
 
@@ -66,8 +67,7 @@ static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_e
     ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
 
     if (n < 0 || n >= PATH_MAX)
-        return bth_fail_errno(error, n < 0 ? errno : ENAMETOOLONG, NULL, BERTH_NO_OFFSET,
-                              "the link cannot be followed");
+        return bth_fail_system(error, n < 0 ? errno : ENAMETOOLONG, "the link cannot be followed");
     path[n] = '\0';
     return 0;
 }
@@ -76,7 +76,7 @@ static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_e
 
 static int fail_replace(int system_errno, const char *why, berth_error *error)
 {
-    return bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, "%s", why);
+    return bth_fail_system(error, system_errno, "%s", why);
 }
 
 /*
@@ -169,9 +169,8 @@ static int fail_irregular(mode_t mode, berth_error *error)
 {
     if (S_ISDIR(mode))
         return fail_replace(EISDIR, "cannot be replaced", error);
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "is not a regular file and cannot be replaced; "
-                    "a descriptor of it can be written to");
+    return bth_fail_argument(error, "is not a regular file and cannot be replaced; "
+                                    "a descriptor of it can be written to");
 }
 
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error)
@@ -263,9 +262,9 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
 
     *target = (bth_target_file)BTH_NO_TARGET_FILE;
     if (nbytes == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
+        return bth_fail_argument(error, "the path is empty");
     if (nbytes >= PATH_MAX)
-        return bth_fail_errno(error, ENAMETOOLONG, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, ENAMETOOLONG, "cannot be examined");
     char *text = bth_allocate(PATH_MAX);
     if (!text)
         return bth_fail_memory(error, PATH_MAX);

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "io/xattr.h"
+#include "save/failure.h"
 
 #define PREFIX ".berth-"
 #define SUFFIX ".tmp"
@@ -65,8 +66,7 @@ static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, b
         n = bth_system.getrandom(&random, sizeof random, 0);
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof random)
-        return bth_fail_errno(error, n < 0 ? errno : EIO, NULL, BERTH_NO_OFFSET,
-                              "no random name for a temporary file");
+        return bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
     (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
                    (unsigned long long)hash, (unsigned long long)random);
     return 0;
@@ -275,12 +275,11 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     if (error->code != BERTH_OK)
         return error->code;
     if (created < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                              "no temporary file can be created in its folder");
+        return bth_fail_system(error, errno, "no temporary file can be created in its folder");
     if (bth_temporary_is_lost(folder, name, created)) { /* X10 */
         bth_file_close(created);
-        return bth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
-                              "its temporary file, or the descriptor of it, was replaced");
+        return bth_fail_system(error, EBUSY,
+                               "its temporary file, or the descriptor of it, was replaced");
     }
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/no_space.h"
+#include "save/failure.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#include "config/error.h"
 
 uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
