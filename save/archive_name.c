@@ -16,7 +16,7 @@
 #define KEPT_NBYTES 511
 
 /* By the reader's own rule, and never the name of a folder. `what`: for the message. */
-static int check_name(const char *what, const char *name, berth_error *error)
+static int name_check(const char *what, const char *name, berth_error *error)
 {
     berth_error bad;
 
@@ -33,7 +33,7 @@ static int check_name(const char *what, const char *name, berth_error *error)
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
-    if (check_name("archive name", name, error) == 0 && strchr(name, '/'))
+    if (name_check("archive name", name, error) == 0 && strchr(name, '/'))
         bth_fail_argument(error, "the archive name: a name with a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
         bth_fail_argument(
@@ -46,7 +46,7 @@ int bth_check_archive_name(const char *name, berth_error *error)
 
 int bth_check_record_name(const char *name, berth_error *error)
 {
-    return check_name("record name", name, error);
+    return name_check("record name", name, error);
 }
 
 int bth_check_full_name(const char *full_name, const char *name, berth_error *error)
@@ -59,7 +59,7 @@ int bth_check_full_name(const char *full_name, const char *name, berth_error *er
                     strlen(full_name), KEPT_NBYTES);
 }
 
-static bool is_archive_name(const char *name)
+static bool name_is_archive(const char *name)
 {
     berth_error bad;
 
@@ -67,7 +67,7 @@ static bool is_archive_name(const char *name)
     return bth_check_archive_name(name, &bad) == 0;
 }
 
-static bool is_ascii(const char *text)
+static bool name_is_ascii(const char *text)
 {
     while (*text && (unsigned char)*text < 0x80)
         text++;
@@ -84,7 +84,7 @@ char *bth_archive_name_of_path(const char *path)
     const char *dot = strrchr(base, '.');
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
     char *name = bth_duplicate(base, n);
-    if (!name || (is_ascii(path ? path : "") && is_archive_name(name)))
+    if (!name || (name_is_ascii(path ? path : "") && name_is_archive(name)))
         return name;
     bth_release(name);
     return bth_duplicate("archive", strlen("archive"));

@@ -25,7 +25,7 @@ static double seconds_of(const struct timespec *time)
 }
 
 /* One whose owner nobody here can look for: who still writes to it changes its time. */
-static bool may_remove(const cleaning *clean, const berth_temporary *found)
+static bool clean_may_remove(const cleaning *clean, const berth_temporary *found)
 {
     if (found->state == BERTH_TEMPORARY_DEAD)
         return true;
@@ -33,8 +33,8 @@ static bool may_remove(const cleaning *clean, const berth_temporary *found)
 }
 
 /* That it is gone, or claimed by another who removes it, is no failure. */
-static void remove_file(const cleaning *clean, const char *name, bth_temporary_file *file,
-                        berth_temporary *found, berth_error *why)
+static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
+                         berth_temporary *found, berth_error *why)
 {
     found->removed = bth_temporary_remove(clean->folder, name, file,
                                           found->age_seconds >= clean->min_age_seconds);
@@ -44,7 +44,7 @@ static void remove_file(const cleaning *clean, const char *name, bth_temporary_f
     found->error = why;
 }
 
-static void look_at(const cleaning *clean, const char *name)
+static void clean_entry(const cleaning *clean, const char *name)
 {
     bth_temporary_file file;
     berth_error why;
@@ -58,13 +58,13 @@ static void look_at(const cleaning *clean, const char *name)
                              .state = file.state,
                              .owner = file.owner};
     bth_error_clear(&why);
-    if (clean->remove && may_remove(clean, &found))
-        remove_file(clean, name, &file, &found, &why);
+    if (clean->remove && clean_may_remove(clean, &found))
+        clean_remove(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
     bth_temporary_close(&file);
 }
 
-static int look_at_all(const cleaning *clean, berth_error *error)
+static int clean_folder(const cleaning *clean, berth_error *error)
 {
     /* As getdents64 fills it: entries of their own length, aligned. */
     _Alignas(struct dirent64) char entries[8192];
@@ -73,7 +73,7 @@ static int look_at_all(const cleaning *clean, berth_error *error)
     while ((n = bth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);
-            look_at(clean, entry->d_name);
+            clean_entry(clean, entry->d_name);
             at += entry->d_reclen;
         }
     }
@@ -105,7 +105,7 @@ int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
     else {
         (void)clock_gettime(CLOCK_REALTIME, &now);
         clean.now = seconds_of(&now);
-        (void)look_at_all(&clean, error);
+        (void)clean_folder(&clean, error);
         bth_file_close(clean.folder);
     }
     return bth_error_prefix(error, folder);

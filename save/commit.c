@@ -13,7 +13,7 @@
 #include "save/output_file.h"
 
 /* The temporary goes, or has become the target: then there is nothing of that name. */
-static void end(bth_commit *commit)
+static void commit_end(bth_commit *commit)
 {
     bth_file_close(commit->fd);
     commit->fd = -1;
@@ -25,11 +25,11 @@ void bth_commit_abort(bth_commit *commit)
     if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process() &&
         !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
-    end(commit);
+    commit_end(commit);
 }
 
 /* Told beforehand: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
-static int check_limit(uint64_t nbytes, berth_error *error)
+static int commit_check_limit(uint64_t nbytes, berth_error *error)
 {
     struct rlimit limit;
 
@@ -47,7 +47,7 @@ static int check_limit(uint64_t nbytes, berth_error *error)
  * writes that make them take as long together (0.18 s), both being under the inode's lock, and maps
  * that two threads fill, which are not, twice as long.
  */
-static int take_room(const bth_commit *commit, berth_error *error)
+static int commit_take_room(const bth_commit *commit, berth_error *error)
 {
     off_t nbytes = (off_t)commit->nbytes;
     int result;
@@ -74,7 +74,7 @@ static int take_room(const bth_commit *commit, berth_error *error)
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
-static int create(bth_commit *commit, berth_error *error)
+static int commit_create(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
@@ -83,11 +83,11 @@ static int create(bth_commit *commit, berth_error *error)
         return error->code;
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    return take_room(commit, error);
+    return commit_take_room(commit, error);
 }
 
 /* X4: there is no old file to keep, and no name to give to another one. */
-static int take_over(bth_commit *commit, berth_error *error)
+static int commit_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
@@ -96,11 +96,11 @@ static int take_over(bth_commit *commit, berth_error *error)
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
         return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
-    if (take_room(commit, error) < 0)
+    if (commit_take_room(commit, error) < 0)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
-    return take_room(commit, error);
+    return commit_take_room(commit, error);
 }
 
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
@@ -117,8 +117,8 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
         bth_fail_system(error, EACCES,
                         "its folder cannot be read, so it cannot be synced "
                         "(save.durability=file does without)");
-    else if (check_limit(nbytes, error) == 0)
-        (void)(commit->target.nameless >= 0 ? take_over : create)(commit, error);
+    else if (commit_check_limit(nbytes, error) == 0)
+        (void)(commit->target.nameless >= 0 ? commit_in_place : commit_create)(commit, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;
@@ -128,7 +128,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
  * W5: before the rename, so that no power cut leaves the new name on old bytes. W2: never repeated.
  * The kernel may have dropped the pages, and would then report success.
  */
-static int sync_data(const bth_commit *commit, berth_error *error)
+static int commit_sync_data(const bth_commit *commit, berth_error *error)
 {
     int result = 0;
 
@@ -145,7 +145,7 @@ static int sync_data(const bth_commit *commit, berth_error *error)
  * Some file systems tell only at close that a write failed (NFS). Closing a copy of the descriptor
  * asks them.
  */
-static int close_copy(const bth_commit *commit, berth_error *error)
+static int commit_close_copy(const bth_commit *commit, berth_error *error)
 {
     int copy = bth_system.dup(commit->fd);
 
@@ -154,7 +154,7 @@ static int close_copy(const bth_commit *commit, berth_error *error)
     return 0;
 }
 
-static int sync_folder(const bth_commit *commit, berth_error *error)
+static int commit_sync_folder(const bth_commit *commit, berth_error *error)
 {
     if (commit->durability != BTH_DURABILITY_FULL || bth_system.fsync(commit->target.folder) == 0)
         return 0;
@@ -170,12 +170,12 @@ static int sync_folder(const bth_commit *commit, berth_error *error)
 
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
-    if (sync_data(commit, error) == 0)
-        close_copy(commit, error);
+    if (commit_sync_data(commit, error) == 0)
+        commit_close_copy(commit, error);
     return error->code;
 }
 
-static bool is_as_carried(const struct stat *copied, const struct stat *now)
+static bool is_as_copied(const struct stat *copied, const struct stat *now)
 {
     return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
            copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
@@ -187,7 +187,7 @@ static bool is_as_carried(const struct stat *copied, const struct stat *now)
  * X1: what is replaced now counts, not what was there when the save began: it may have been made
  * private since, or be another's. Until its rights are there, only the owner has any.
  */
-static int carry_anew(bth_commit *commit, berth_error *error)
+static int commit_copy_metadata(bth_commit *commit, berth_error *error)
 {
     bth_target_file *target = &commit->target;
     struct stat now;
@@ -197,7 +197,7 @@ static int carry_anew(bth_commit *commit, berth_error *error)
             return 0;
         return bth_fail_system(error, errno, "cannot be examined");
     }
-    if (is_as_carried(&commit->copied, &now))
+    if (is_as_copied(&commit->copied, &now))
         return 0;
     if (bth_target_file_check(target, &now, error) < 0)
         return error->code;
@@ -206,11 +206,11 @@ static int carry_anew(bth_commit *commit, berth_error *error)
 }
 
 /* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
-static int rename_over(bth_commit *commit, berth_error *error)
+static int commit_rename(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
-    if (carry_anew(commit, error) < 0)
+    if (commit_copy_metadata(commit, error) < 0)
         return error->code;
     if (bth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
         return bth_fail_system(error, ENOENT,
@@ -224,15 +224,15 @@ static int rename_over(bth_commit *commit, berth_error *error)
 int bth_commit_replace(bth_commit *commit, berth_error *error)
 {
     if (commit->in_place) {
-        end(commit);
+        commit_end(commit);
         return 0;
     }
-    if (rename_over(commit, error) < 0) {
+    if (commit_rename(commit, error) < 0) {
         bth_commit_abort(commit);
         return error->code;
     }
     bth_temporary_release(commit->fd);
-    sync_folder(commit, error);
-    end(commit);
+    commit_sync_folder(commit, error);
+    commit_end(commit);
     return error->code;
 }

@@ -78,8 +78,8 @@ bool bth_image_is_complete(const bth_image *image, size_t i)
  * Adds what it can of a share of record i to the tile's zero-copy ranges: *range. Returns NULL, or
  * why all of it must be copied.
  */
-static const char *add_zero_copy(const bth_image *image, bth_tile *tile, size_t i,
-                                 const bth_range *share, bth_range *range)
+static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, size_t i,
+                                       const bth_range *share, bth_range *range)
 {
     const bth_output_constraints *constraints = &image->constraints;
     const bth_plan_record *record = &image->plan->records[i];
@@ -108,8 +108,8 @@ static const char *add_zero_copy(const bth_image *image, bth_tile *tile, size_t 
 }
 
 /* Shares at the ends of large records are small: the reason of the rest stays. */
-static void set_why_copied(const bth_image *image, size_t i, const bth_range *share,
-                           const char *why)
+static void image_set_why_copied(const bth_image *image, size_t i, const bth_range *share,
+                                 const char *why)
 {
     const char *none = NULL;
 
@@ -123,7 +123,7 @@ static void set_why_copied(const bth_image *image, size_t i, const bth_range *sh
 
 /* Adds bytes to the CRC of the record's share. Blocks take as long as some clocks: a few are timed.
  */
-static void sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes)
+static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes)
 {
     if (!image->sums)
         return;
@@ -140,17 +140,17 @@ static void sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, si
  * past the cache (1 GiB through four buffers, on processors that the device's side shares: 0.16 s
  * of processor instead of 0.33, and 1.2 times faster).
  */
-static void copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
-                       const uint8_t *from, size_t nbytes, bool is_streamed)
+static void image_copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
+                             const uint8_t *from, size_t nbytes, bool is_streamed)
 {
     size_t unit = image->plan->records[i].swap_nbytes;
 
     if (unit > 1) {
         bth_swap_bytes(out, from, nbytes, unit);
-        sum(image, tile, out, nbytes);
+        image_sum(image, tile, out, nbytes);
         return;
     }
-    sum(image, tile, from, nbytes);
+    image_sum(image, tile, from, nbytes);
     if (is_streamed)
         bth_copy_for_device(out, from, nbytes);
     else if (out != from)
@@ -158,8 +158,8 @@ static void copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t
 }
 
 /* The address of bytes [begin, end) of the file, in memory or in the tile's staging slot. */
-static int find_bytes(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                      uint64_t end, const uint8_t **bytes, berth_error *error)
+static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
+                            uint64_t end, const uint8_t **bytes, berth_error *error)
 {
     uint64_t at = begin - image->plan->records[i].layout.data_offset;
 
@@ -179,7 +179,7 @@ static int render_range(const bth_image *image, bth_tile *tile, size_t i, uint64
 
     if (begin == end)
         return 0;
-    if (find_bytes(image, tile, i, begin, end, &from, error) < 0)
+    if (image_find_bytes(image, tile, i, begin, end, &from, error) < 0)
         return error->code;
     bool is_staged = from == tile->bytes + (begin - tile->offset);
     bool is_streamed =
@@ -189,12 +189,12 @@ static int render_range(const bth_image *image, bth_tile *tile, size_t i, uint64
         uint8_t *out = tile->bytes + (at - tile->offset);
         size_t n = (size_t)(end - at < block_nbytes ? end - at : block_nbytes);
         if (from) {
-            copy_block(image, tile, i, out, from + (at - begin), n, is_streamed);
+            image_copy_block(image, tile, i, out, from + (at - begin), n, is_streamed);
             continue;
         }
         if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
-        sum(image, tile, out, n);
+        image_sum(image, tile, out, n);
     }
     return 0;
 }
@@ -207,17 +207,18 @@ static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_ra
 
     tile->crc32 = 0;
     if (!image->plan->records[i].device)
-        set_why_copied(image, i, share, add_zero_copy(image, tile, i, share, &zero_copy));
+        image_set_why_copied(image, i, share,
+                             image_add_zero_copy(image, tile, i, share, &zero_copy));
     if (render_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     if (zero_copy.nbytes > 0)
-        sum(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
-            (size_t)zero_copy.nbytes);
+        image_sum(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
+                  (size_t)zero_copy.nbytes);
     return render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
 }
 
 /* A caller may know the CRC of a record: other bytes are not saved. */
-static int check_crc32(const bth_image *image, size_t i, berth_error *error)
+static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
     const bth_plan_record *record = &image->plan->records[i];
     uint32_t computed = bth_image_crc32(image, i);
@@ -266,7 +267,7 @@ static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *complet
         return error->code;
     if (image->sums)
         *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
-    return *completed ? check_crc32(image, i, error) : 0;
+    return *completed ? image_check_crc32(image, i, error) : 0;
 }
 
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
@@ -320,7 +321,7 @@ static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
 }
 
 /* The first directory entry that ends after `offset`. */
-static size_t find_entry(const berth_plan *plan, uint64_t offset)
+static size_t image_find_entry(const berth_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_records;
 
@@ -339,7 +340,7 @@ static void render_directory(const bth_image *image, bth_tile *tile)
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
-    for (size_t i = find_entry(plan, tile->offset);
+    for (size_t i = image_find_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->layout, bth_plan_full_name(plan, i),
@@ -368,7 +369,7 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
  * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
  * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
  */
-static void write_id(bth_image *image)
+static void image_write_id(bth_image *image)
 {
     const berth_plan *plan = image->plan;
     uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
@@ -394,7 +395,7 @@ void bth_image_compute_id(bth_image *image)
 
     if (id == BTH_NO_RECORD)
         return;
-    write_id(image);
+    image_write_id(image);
     if (!image->sums)
         return;
     atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));

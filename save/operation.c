@@ -57,8 +57,8 @@ static int operation_set_target(bth_operation *operation, const berth_target *ta
     return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
 }
 
-static char *name_archive(const berth_target *target, const berth_params *params,
-                          berth_error *error)
+static char *operation_name_archive(const berth_target *target, const berth_params *params,
+                                    berth_error *error)
 {
     const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
     const char *given = params->archive_name;
@@ -73,7 +73,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
                                const berth_content *content, berth_error *error)
 {
     berth_stats *stats = &operation->stats;
-    char *archive = name_archive(target, &operation->params, error);
+    char *archive = operation_name_archive(target, &operation->params, error);
 
     if (!archive)
         return error->code;
@@ -91,7 +91,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
 }
 
 /* `any_size`: written in pieces of any size, which have no blocks to be written directly. */
-static int open_file(bth_operation *operation, bool any_size, berth_error *error)
+static int operation_open_file(bth_operation *operation, bool any_size, berth_error *error)
 {
     const struct berth_config *config = &operation->config;
     bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
@@ -107,7 +107,7 @@ static int open_file(bth_operation *operation, bool any_size, berth_error *error
     return 0;
 }
 
-static int open_memory(bth_operation *operation, berth_error *error)
+static int operation_open_memory(bth_operation *operation, berth_error *error)
 {
     uint64_t nbytes = operation->nbytes;
     void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
@@ -117,17 +117,17 @@ static int open_memory(bth_operation *operation, berth_error *error)
     return bytes ? 0 : bth_fail_memory(error, nbytes);
 }
 
-static int open_output(bth_operation *operation, berth_error *error)
+static int operation_open(bth_operation *operation, berth_error *error)
 {
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        open_file(operation, false, error);
+        operation_open_file(operation, false, error);
         break;
     case BERTH_TARGET_FD:
         operation->output = bth_output_of_fd(&operation->target.fd);
         break;
     case BERTH_TARGET_MEMORY:
-        open_memory(operation, error);
+        operation_open_memory(operation, error);
         break;
     case BERTH_TARGET_SINK:
         operation->output = bth_output_of_sink(&operation->sink);
@@ -136,7 +136,7 @@ static int open_output(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static int take_snapshot(bth_operation *operation, berth_error *error)
+static int operation_take_snapshot(bth_operation *operation, berth_error *error)
 {
     double begin = bth_seconds();
 
@@ -181,9 +181,9 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (open_output(operation, error) < 0)
+    if (operation_open(operation, error) < 0)
         return error->code;
-    return snapshot ? take_snapshot(operation, error) : 0;
+    return snapshot ? operation_take_snapshot(operation, error) : 0;
 }
 
 int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
@@ -196,7 +196,7 @@ int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_
     if (operation_set_target(operation, &target, error) < 0 ||
         bth_config_resolve(params, &operation->config, error) < 0)
         return error->code;
-    return open_file(operation, true, error);
+    return operation_open_file(operation, true, error);
 }
 
 /* ---- until it is done ---- */
@@ -211,14 +211,14 @@ bool bth_operation_cancel(bth_operation *operation)
 }
 
 /* From here on a cancel comes too late. False: one came before. */
-static bool make_final(bth_operation *operation)
+static bool operation_make_final(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
 
     return atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL);
 }
 
-static int report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+static int operation_report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     bth_operation *operation = context;
     const berth_params *params = &operation->params;
@@ -230,7 +230,7 @@ static int report_progress(void *context, uint64_t done_nbytes, uint64_t total_n
     return atomic_load(&operation->cancelled);
 }
 
-static void set_method(bth_operation *operation)
+static void operation_set_method(bth_operation *operation)
 {
     berth_stats *stats = &operation->stats;
 
@@ -238,7 +238,7 @@ static void set_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void set_stats(bth_operation *operation, const bth_run_stats *run)
+static void operation_set_stats(bth_operation *operation, const bth_run_stats *run)
 {
     berth_stats *stats = &operation->stats;
 
@@ -266,16 +266,16 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     double begin = bth_seconds();
 
     settings.storage_stats = operation->storage_stats;
-    settings.progress = report_progress;
+    settings.progress = operation_report_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
     operation->stats.reason = operation->output.reason;
     bth_run(operation->plan, &operation->output, &settings, &stats, error);
-    set_method(operation);
+    operation_set_method(operation);
     operation->stats.transfer_seconds = bth_seconds() - begin;
-    set_stats(operation, &stats);
+    operation_set_stats(operation, &stats);
     return error->code;
 }
 
@@ -285,11 +285,12 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
 
-    set_method(operation);
+    operation_set_method(operation);
     if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
                     bth_commit_sync(&operation->commit, error) < 0))
         ;
-    else if ((to_path && report_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
+    else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
+             !operation_make_final(operation))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         bth_commit_replace(&operation->commit, error);
@@ -297,7 +298,7 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static void report_stats(bth_operation *operation)
+static void operation_report_stats(bth_operation *operation)
 {
     const berth_params *params = &operation->params;
 
@@ -310,7 +311,7 @@ static void report_stats(bth_operation *operation)
 }
 
 /* The memory is the caller's, or is not needed any more. */
-static void end_memory(bth_operation *operation, const berth_error *error)
+static void operation_end_memory(bth_operation *operation, const berth_error *error)
 {
     const berth_target *target = &operation->target;
 
@@ -325,9 +326,9 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
 {
     bth_output_file_end(&operation->file);
     bth_commit_abort(&operation->commit);
-    end_memory(operation, error);
+    operation_end_memory(operation, error);
     bth_snapshot_free(&operation->snapshot);
-    report_stats(operation);
+    operation_report_stats(operation);
     berth_plan_free(operation->plan);
     bth_release(operation->storage_stats);
     if (operation->path)

@@ -26,8 +26,8 @@ static bool fits_memory(uint64_t nbytes)
 }
 
 /* save.method=auto. */
-static bth_output_method measure(const struct berth_config *config, bth_file_system system,
-                                 uint64_t nbytes)
+static bth_output_method method_measure(const struct berth_config *config, bth_file_system system,
+                                        uint64_t nbytes)
 {
     if (nbytes < MIN_DIRECT_NBYTES)
         return (bth_output_method){.reason = "the file is small"};
@@ -41,7 +41,7 @@ static bth_output_method measure(const struct berth_config *config, bth_file_sys
     return (bth_output_method){.is_direct = true, .reason = "the file is to be on a disk"};
 }
 
-static bth_output_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
+static bth_output_method method_choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
     if (config->save_method == BTH_SAVE_BUFFERED)
         return (bth_output_method){.reason = "save.method=buffered"};
@@ -52,13 +52,13 @@ static bth_output_method choose(const struct berth_config *config, int fd, uint6
         return (bth_output_method){.reason = "io.memory_nbytes is too little for direct writes"};
     if (config->save_method == BTH_SAVE_DIRECT)
         return (bth_output_method){.is_direct = true, .reason = "save.method=direct"};
-    return measure(config, system, nbytes);
+    return method_measure(config, system, nbytes);
 }
 
 bth_output_method bth_output_method_choose(const struct berth_config *config, int fd,
                                            uint64_t nbytes)
 {
-    bth_output_method method = choose(config, fd, nbytes);
+    bth_output_method method = method_choose(config, fd, nbytes);
 
     method.is_durable = config->save_durability != BTH_DURABILITY_NONE;
     return method;

@@ -12,7 +12,7 @@
 /* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
 #define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
 
-static int reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
+static int plan_reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
 {
     if (n_records <= plan->n_records_room)
         return 0;
@@ -46,7 +46,7 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     plan->archive = bth_duplicate(archive, plan->archive_nbytes);
     if (!plan->archive)
         bth_fail_memory(error, plan->archive_nbytes);
-    else if (reserve_records(plan, n_records, error) == 0)
+    else if (plan_reserve_records(plan, n_records, error) == 0)
         return plan;
     berth_plan_free(plan);
     return NULL;
@@ -65,7 +65,7 @@ void berth_plan_free(berth_plan *plan)
 }
 
 /* Room for nbytes more in the names, at least doubled so that adding stays linear. */
-static int reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
+static int plan_reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
 {
     if (nbytes <= plan->names_room - plan->names_nbytes)
         return 0;
@@ -78,8 +78,8 @@ static int reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
     return 0;
 }
 
-static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t *name_nbytes,
-                    berth_error *error)
+static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, size_t *name_nbytes,
+                         berth_error *error)
 {
     size_t own_nbytes = strlen(name);
 
@@ -88,7 +88,7 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
         return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
                         "the name has %zu bytes, a zip's have at most %u", *name_nbytes,
                         UINT16_MAX);
-    if (reserve_names(plan, *name_nbytes + 1, error) < 0)
+    if (plan_reserve_names(plan, *name_nbytes + 1, error) < 0)
         return error->code;
     *name_at = plan->names_nbytes;
     char *out = plan->names + plan->names_nbytes;
@@ -99,8 +99,8 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
     return bth_check_full_name(out, name, error);
 }
 
-static int lay_out(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,
-                   bth_place *layout, berth_error *error)
+static int plan_lay_out(const berth_plan *plan, const char *name, size_t name_nbytes,
+                        uint64_t nbytes, bth_place *layout, berth_error *error)
 {
     uint64_t cursor = 0;
 
@@ -120,12 +120,12 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     if (bth_check_record_name(name, error) < 0)
         return error->code;
     if (plan->n_records == plan->n_records_room &&
-        reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
+        plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
         return error->code;
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
-    if (add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
-        lay_out(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
+    if (plan_add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
+        plan_lay_out(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
         return error->code;
     size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
     size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->layout);
@@ -158,7 +158,8 @@ static uint64_t hash_name(const char *name)
 }
 
 /* Finds two equal names by an open hash table of indices plus one. */
-static int refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask, berth_error *error)
+static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
+                                  berth_error *error)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
@@ -172,7 +173,7 @@ static int refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
     return 0;
 }
 
-static int check_names(const berth_plan *plan, berth_error *error)
+static int plan_check_names(const berth_plan *plan, berth_error *error)
 {
     size_t n_slots = 16;
 
@@ -181,12 +182,12 @@ static int check_names(const berth_plan *plan, berth_error *error)
     size_t *slots = bth_allocate_zeroed(n_slots * sizeof *slots);
     if (!slots)
         return bth_fail_memory(error, n_slots * sizeof *slots);
-    refuse_duplicates(plan, slots, n_slots - 1, error);
+    plan_refuse_duplicates(plan, slots, n_slots - 1, error);
     bth_release(slots);
     return error->code;
 }
 
-static void lay_out_directory(berth_plan *plan)
+static void plan_lay_out_directory(berth_plan *plan)
 {
     const bth_plan_record *last = &plan->records[plan->n_records - 1];
     uint64_t offset = last->layout.next_offset;
@@ -207,9 +208,9 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "no records");
-    if (check_names(plan, error) < 0)
+    if (plan_check_names(plan, error) < 0)
         return error->code;
-    lay_out_directory(plan);
+    plan_lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)
         return bth_fail_argument(error, "the file would have more than 2^63 bytes");
     return 0;

@@ -33,7 +33,7 @@
  */
 #define MIN_DIRECT_WORKERS 2
 
-static uint64_t measure_memory(const berth_plan *plan)
+static uint64_t settings_measure_memory(const berth_plan *plan)
 {
     uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
                            plan->names_nbytes + plan->pickled.nbytes;
@@ -79,7 +79,7 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
                                  .read_back = config->debug};
 
     if (settings.memory_nbytes == 0)
-        settings.memory_nbytes = measure_memory(plan);
+        settings.memory_nbytes = settings_measure_memory(plan);
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (plan->n_devices > 0)
@@ -96,7 +96,7 @@ static uint64_t worker_overhead(const bth_run_state *run)
 }
 
 /* With blocks: fewer workers, if some can have whole tiles in large pages. */
-static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
+static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
 
@@ -114,11 +114,11 @@ static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
  * The bound of memory holds for the buffers of all workers together: smaller tiles first, then
  * fewer workers. What is always needed is not made less.
  */
-static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
+static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
 
-    if (memory_nbytes == 0 || bound_workers(run, memory_nbytes))
+    if (memory_nbytes == 0 || run_bound_workers(run, memory_nbytes))
         return;
     memory_nbytes = memory_nbytes > fixed ? memory_nbytes - fixed : 1;
     uint64_t worker_nbytes = memory_nbytes / run->n_workers;
@@ -137,7 +137,7 @@ static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 }
 
 /* From devices: a tile fits into a staging buffer. */
-static void bound_staging(bth_run_state *run, uint64_t memory_nbytes)
+static void run_bound_staging(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * worker_overhead(run);
     uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
@@ -148,7 +148,7 @@ static void bound_staging(bth_run_state *run, uint64_t memory_nbytes)
         run->tile_nbytes = run->staging.buffer_nbytes;
 }
 
-static void choose_sizes(bth_run_state *run)
+static void run_choose_sizes(bth_run_state *run)
 {
     const bth_run_settings *settings = run->settings;
     uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
@@ -158,9 +158,9 @@ static void choose_sizes(bth_run_state *run)
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
     if (run->image.plan->n_devices > 0)
-        bound_staging(run, settings->memory_nbytes);
+        run_bound_staging(run, settings->memory_nbytes);
     else
-        bound_memory(run, settings->memory_nbytes);
+        run_bound_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     if (run->tile_nbytes < min_nbytes)
         run->tile_nbytes = min_nbytes;
@@ -188,7 +188,7 @@ static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
     return run->block_nbytes;
 }
 
-static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
+static uint8_t *run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
 {
     uint64_t alignment = buffers_alignment(run, nbytes), all;
 
@@ -209,7 +209,7 @@ static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_erro
 }
 
 /* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
-static int allocate_buffers(bth_run_state *run, berth_error *error)
+static int run_allocate_buffers(bth_run_state *run, berth_error *error)
 {
     uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers;
     uint64_t deferred = bth_deferred_nbytes(run->n_workers, run->block_nbytes);
@@ -219,7 +219,7 @@ static int allocate_buffers(bth_run_state *run, berth_error *error)
         !bth_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
         !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
-    run->buffers = allocate_aligned(run, all, error);
+    run->buffers = run_allocate_aligned(run, all, error);
     if (!run->buffers)
         return error->code;
     run->scratch = run->buffers + tiles + deferred;
@@ -247,7 +247,7 @@ static bth_output_constraints run_constraints(bth_run_state *run)
 }
 
 /* Each worker has a slot of its own; a single one has them all. */
-static int open_slots(bth_run_state *run, berth_error *error)
+static int run_open_slots(bth_run_state *run, berth_error *error)
 {
     if (run->image.plan->n_devices == 0)
         return 0;
@@ -261,26 +261,26 @@ static int open_slots(bth_run_state *run, berth_error *error)
 
 static int run_begin(bth_run_state *run, const berth_plan *plan, berth_error *error)
 {
-    choose_sizes(run);
-    if (open_slots(run, error) < 0)
+    run_choose_sizes(run);
+    if (run_open_slots(run, error) < 0)
         return error->code;
     const bth_output_constraints constraints = run_constraints(run);
     if (bth_image_begin(&run->image, plan, &constraints, error) < 0)
         return error->code;
     run->image.storage_stats = run->settings->storage_stats;
-    return allocate_buffers(run, error);
+    return run_allocate_buffers(run, error);
 }
 
 /* ---- run ---- */
 
-static void close_slots(bth_run_state *run)
+static void run_close_slots(bth_run_state *run)
 {
     for (unsigned i = 0; i < run->slots.n; i++)
         run->stats->device_seconds += run->slots.slots[i].wait_seconds;
     bth_staging_slots_close(&run->slots);
 }
 
-static int report_progress(void *context)
+static int run_report_progress(void *context)
 {
     bth_run_state *run = context;
     const bth_run_settings *settings = run->settings;
@@ -291,24 +291,24 @@ static int report_progress(void *context)
                               run->image.plan->nbytes);
 }
 
-static int write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
+static int run_write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
 {
     assert(begin < end);
     run->begin = begin;
     run->end = end;
     uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
     atomic_store(&run->n_unread, n_tiles);
-    return bth_pool_run(run->n_workers, n_tiles, bth_run_tile, report_progress, run, error);
+    return bth_pool_run(run->n_workers, n_tiles, bth_run_tile, run_report_progress, run, error);
 }
 
 /* After the tiles' buffers are freed: io.memory_nbytes bounds debug mode's too. */
-static int read_back(bth_run_state *run, berth_error *error)
+static int run_read_back(bth_run_state *run, berth_error *error)
 {
     if (!run->settings->read_back)
         return 0;
     bth_release(run->allocated);
     run->allocated = run->buffers = NULL;
-    close_slots(run);
+    run_close_slots(run);
     return bth_readback(&run->image, run->output, error);
 }
 
@@ -316,18 +316,18 @@ static int read_back(bth_run_state *run, berth_error *error)
  * Data first; then the tail, which depends on every CRC: the id, the directory, the end. Before it,
  * nothing of the caller's is read any more.
  */
-static int write_all(bth_run_state *run, berth_error *error)
+static int run_write_all(bth_run_state *run, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
 
-    if (write_part(run, 0, plan->tail_offset, error) < 0)
+    if (run_write_part(run, 0, plan->tail_offset, error) < 0)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;
-    if (write_part(run, tail, plan->nbytes, error) < 0 || read_back(run, error) < 0)
+    if (run_write_part(run, tail, plan->nbytes, error) < 0 || run_read_back(run, error) < 0)
         return error->code;
-    if (report_progress(run) != 0)
+    if (run_report_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     return 0;
 }
@@ -344,7 +344,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
 
     *stats = (bth_run_stats){0};
     if (run_begin(&run, plan, error) == 0)
-        write_all(&run, error);
+        run_write_all(&run, error);
     stats->moved_nbytes = atomic_load(&run.done_nbytes);
     stats->n_requests = atomic_load(&run.n_requests);
     stats->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
@@ -353,7 +353,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     stats->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
     stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     stats->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
-    close_slots(&run);
+    run_close_slots(&run);
     bth_deferred_end(&run.deferred);
     bth_pages_close(run.pages);
     bth_release(run.allocated);

@@ -19,7 +19,7 @@
 #define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
 /* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
-static bool is_borrowed(const berth_plan *plan, size_t i)
+static bool record_is_borrowed(const berth_plan *plan, size_t i)
 {
     const bth_plan_record *record = &plan->records[i];
 
@@ -29,11 +29,11 @@ static bool is_borrowed(const berth_plan *plan, size_t i)
 }
 
 /* The range of the file that holds all borrowed records. */
-static void measure(bth_snapshot *snapshot, const berth_plan *plan)
+static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const bth_place *place = &plan->records[i].layout;
-        if (!is_borrowed(plan, i))
+        if (!record_is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)
             snapshot->begin = place->data_offset;
@@ -41,8 +41,8 @@ static void measure(bth_snapshot *snapshot, const berth_plan *plan)
     }
 }
 
-static int bound_memory(struct berth_config *config, const berth_plan *plan, uint64_t nbytes,
-                        berth_error *error)
+static int snapshot_bound_memory(struct berth_config *config, const berth_plan *plan,
+                                 uint64_t nbytes, berth_error *error)
 {
     uint64_t least = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
     uint64_t most = (uint64_t)config->io_memory_nbytes;
@@ -72,13 +72,13 @@ static void make_large(uint8_t *memory, size_t nbytes)
 int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
                          struct berth_config *config, berth_error *error)
 {
-    measure(snapshot, plan);
+    snapshot_measure(snapshot, plan);
     uint64_t before_nbytes = snapshot->begin % PAGE_NBYTES;
     uint64_t nbytes = snapshot->end - snapshot->begin + before_nbytes + PAGE_NBYTES - 1;
 
     if (snapshot->end == 0)
         return 0;
-    if (bound_memory(config, plan, nbytes, error) < 0)
+    if (snapshot_bound_memory(config, plan, nbytes, error) < 0)
         return error->code;
     snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
@@ -102,7 +102,7 @@ typedef struct copying {
     bth_staging_slots slots; /* where storages lie on devices: each worker has one */
 } copying;
 
-static int copy_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
+static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     copying *copy = context;
     const bth_snapshot *snapshot = copy->snapshot;
@@ -120,7 +120,7 @@ static int copy_tile(void *context, uint64_t task, unsigned worker, berth_error 
 }
 
 /* Storages on devices come through the same staging buffers as in a save without a snapshot. */
-static int open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
+static int snapshot_open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
 {
     const bth_staging_need need =
         bth_staging_slots_need(settings, settings->n_workers, settings->memory_nbytes);
@@ -134,11 +134,11 @@ static int open_slots(copying *copy, const bth_run_settings *settings, berth_err
     return 0;
 }
 
-static void use_copy(const bth_snapshot *snapshot, berth_plan *plan)
+static void snapshot_use_copy(const bth_snapshot *snapshot, berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         bth_plan_record *record = &plan->records[i];
-        if (!is_borrowed(plan, i))
+        if (!record_is_borrowed(plan, i))
             continue;
         record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
         record->read = NULL;
@@ -165,14 +165,14 @@ int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct ber
     copy.scratch = bth_allocate(scratch_nbytes);
     if (!copy.scratch)
         bth_fail_memory(error, scratch_nbytes);
-    else if (plan->n_devices == 0 || open_slots(&copy, &settings, error) == 0) {
+    else if (plan->n_devices == 0 || snapshot_open_slots(&copy, &settings, error) == 0) {
         uint64_t n_tiles = (snapshot->end - snapshot->begin - 1) / copy.tile_nbytes + 1;
-        bth_pool_run(copy.n_workers, n_tiles, copy_tile, NULL, &copy, error);
+        bth_pool_run(copy.n_workers, n_tiles, snapshot_copy_tile, NULL, &copy, error);
     }
     bth_staging_slots_close(&copy.slots);
     bth_release(copy.scratch);
     if (error->code == BERTH_OK)
-        use_copy(snapshot, plan);
+        snapshot_use_copy(snapshot, plan);
     return error->code;
 }
 

@@ -32,7 +32,7 @@ void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan
 }
 
 /* `direct` or `buffered`, by the save's method. NULL: it was neither all the time. */
-static const char *pick(const berth_stats *save, const char *direct, const char *buffered)
+static const char *stats_pick(const berth_stats *save, const char *direct, const char *buffered)
 {
     if (strcmp(save->method, "direct") == 0)
         return direct;
@@ -40,8 +40,8 @@ static const char *pick(const berth_stats *save, const char *direct, const char 
 }
 
 /* Copies at the ends of a record count for nothing if most of it was zero-copy. */
-static void report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
-                   const berth_stats *save, berth_storage_stats *out)
+static void stats_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
+                         const berth_stats *save, berth_storage_stats *out)
 {
     const bth_plan_record *record = &plan->records[i];
     uint64_t moved_nbytes = stats ? atomic_load(&stats->moved_nbytes) : 0;
@@ -55,9 +55,9 @@ static void report(const bth_storage_stats *stats, const berth_plan *plan, size_
         return;
     const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
     if (record->device)
-        method = pick(save, "direct, from device", "buffered, from device");
+        method = stats_pick(save, "direct, from device", "buffered, from device");
     else if (why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2)
-        method = pick(save, "direct, copied", "buffered, copied");
+        method = stats_pick(save, "direct, copied", "buffered, copied");
     out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     out->method = method ? method : save->method;
     out->reason = method && !record->device ? why_copied : save->reason;
@@ -70,5 +70,5 @@ void bth_storage_stats_report(const bth_storage_stats *stats, const berth_plan *
 
     for (size_t i = 0; i < plan->n_records && at < n; i++)
         if (strncmp(bth_plan_name(plan, i), "data/", 5) == 0)
-            report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
+            stats_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
 }

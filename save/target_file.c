@@ -17,7 +17,7 @@
 /* As many as the kernel follows. */
 #define MAX_LINKS 40
 
-static int open_folder(int from, const char *path, bool *readable)
+static int target_open_folder(int from, const char *path, bool *readable)
 {
     int flags = O_DIRECTORY | O_CLOEXEC;
     int fd;
@@ -34,7 +34,7 @@ static int open_folder(int from, const char *path, bool *readable)
 }
 
 /* Opens the folder part of `path`, seen from the present folder, and keeps the name behind it. */
-static int enter(bth_target_file *target, char *path, berth_error *error)
+static int target_enter(bth_target_file *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -52,7 +52,7 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
         folder = slash == path ? "/" : path;
         *slash = '\0';
     }
-    int fd = open_folder(from, folder, &target->folder_readable);
+    int fd = target_open_folder(from, folder, &target->folder_readable);
     int failure = errno;
     bth_file_close(target->folder);
     target->folder = fd;
@@ -62,7 +62,7 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
 }
 
 /* The text of the link that the name is. */
-static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
+static int target_read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
 
@@ -120,8 +120,8 @@ static bool is_kept_by_sticky(const struct statx *folder, const struct statx *fi
  * X2: what would be refused at the rename, when all is written, or would leave the temporary
  * behind. `file` NULL: nothing is there yet.
  */
-static int check_attributes(const struct statx *folder, const struct statx *file,
-                            berth_error *error)
+static int target_check_attributes(const struct statx *folder, const struct statx *file,
+                                   berth_error *error)
 {
     if (folder->stx_attributes & STATX_ATTR_APPEND)
         return fail_replace(EPERM,
@@ -147,7 +147,7 @@ static int check_attributes(const struct statx *folder, const struct statx *file
 }
 
 /* A file system that does not tell, tells at the rename. */
-static int check_rename(const bth_target_file *target, berth_error *error)
+static int target_check_rename(const bth_target_file *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
@@ -159,13 +159,13 @@ static int check_rename(const bth_target_file *target, berth_error *error)
     if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
     if (!target->exists)
-        return check_attributes(&folder, NULL, error);
+        return target_check_attributes(&folder, NULL, error);
     if (bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
-    return check_attributes(&folder, &file, error);
+    return target_check_attributes(&folder, &file, error);
 }
 
-static int fail_irregular(mode_t mode, berth_error *error)
+static int target_fail_irregular(mode_t mode, berth_error *error)
 {
     if (S_ISDIR(mode))
         return fail_replace(EISDIR, "cannot be replaced", error);
@@ -176,10 +176,10 @@ static int fail_irregular(mode_t mode, berth_error *error)
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
-        return fail_irregular(status->st_mode, error);
+        return target_fail_irregular(status->st_mode, error);
     target->exists = true;
     target->status = *status;
-    if (check_rename(target, error) < 0)
+    if (target_check_rename(target, error) < 0)
         return error->code;
     if (bth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
         return fail_replace(errno, "cannot be replaced", error);
@@ -209,7 +209,7 @@ static bool is_name_of(const char *path, const struct stat *open)
  * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
  * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
  */
-static int follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
+static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
     struct stat open;
     int fd;
@@ -217,7 +217,7 @@ static int follow_descriptor(bth_target_file *target, const char *path, berth_er
     if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
         return fail_replace(errno, "cannot be examined", error);
     if (!S_ISREG(open.st_mode))
-        return fail_irregular(open.st_mode, error);
+        return target_fail_irregular(open.st_mode, error);
     if (is_name_of(path, &open))
         return 0;
     if (open.st_nlink > 0) /* another hard link, or another root folder: it is somebody's file */
@@ -234,21 +234,21 @@ static int follow_descriptor(bth_target_file *target, const char *path, berth_er
 /* ---- following the path ---- */
 
 /* `path` is used up. */
-static int follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
+static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
-        if (enter(target, path, error) < 0)
+        if (target_enter(target, path, error) < 0)
             return error->code;
         if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)
-                return check_rename(target, error);
+                return target_check_rename(target, error);
             return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
             return bth_target_file_check(target, &status, error);
-        if (read_link(target, path, error) < 0 ||
-            (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
+        if (target_read_link(target, path, error) < 0 ||
+            (is_in_proc(target->folder) && target_follow_descriptor(target, path, error) < 0))
             return error->code;
         if (target->nameless >= 0)
             return 0;
@@ -269,7 +269,7 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
     if (!text)
         return bth_fail_memory(error, PATH_MAX);
     memcpy(text, path, nbytes + 1);
-    if (follow(target, text, error) < 0)
+    if (target_follow(target, text, error) < 0)
         bth_target_file_free(target);
     bth_release(text);
     return error->code;
