@@ -89,12 +89,12 @@ void bth_acl_of_mode(mode_t mode, bth_acl *acl)
     acl_add(acl, ACL_OTHER, mode & ALL, NO_ID);
 }
 
-/* ---- what the entries come to ---- */
+/* ---- sums of entries ---- */
 
-/* The rights of each class after the mask, and what all named entries have in common. */
+/* The rights of each class, masked, and the rights that all named entries have in common. */
 typedef struct rights {
     unsigned mask, user, group, other;
-    unsigned common_user, common_group; /* ALL if nobody is named */
+    unsigned common_user, common_group; /* ALL: there are no named entries */
 } rights;
 
 static rights acl_sum_up(const bth_acl *acl)
@@ -120,7 +120,7 @@ static rights acl_sum_up(const bth_acl *acl)
     return sum;
 }
 
-/* The owner can always take these, and what is in the file is the owner's own. */
+/* An owner can always take these rights, and the new owner wrote the file. */
 static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change)
 {
     return change->owner ? old->user | READ_AND_WRITE : old->user;
@@ -128,7 +128,7 @@ static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change
 
 /* ---- passing on ---- */
 
-/* Named entries of one tag, and who was the owner, or the group, as one more. */
+/* Adds the named entries of one tag, and one for the former owner or group. */
 static unsigned acl_add_named(const bth_acl *old, unsigned tag, unsigned mask, bool has_former,
                               uint32_t former, unsigned former_rights, bth_acl *made)
 {
@@ -140,7 +140,7 @@ static unsigned acl_add_named(const bth_acl *old, unsigned tag, unsigned mask, b
             continue;
         each.rights &= mask;
         if (has_former && each.id == former)
-            continue; /* by owner or group it had its rights; see below */
+            continue; /* its rights came from being owner or group: added below */
         acl_add(made, tag, each.rights, each.id);
         all |= each.rights;
     }
@@ -154,7 +154,7 @@ void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *
     rights was = acl_sum_up(old);
     unsigned group = was.group;
 
-    /* Who is in the new group was anything before: one of the others, or of any group. */
+    /* A member of the new group may have been one of the others before, or of any group. */
     if (change->group)
         group &= was.other & was.common_group;
     acl_begin(made);
@@ -164,9 +164,9 @@ void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *
     acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
     mask |=
         acl_add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
-    /* Linux looks at no entry where the mask is 0: who is named, to have nothing, would be one of
-     * the others. So it never is: the right to execute, which no entry gets by that, stands there.
-     */
+    /* With a mask of 0 Linux ignores the named entries: a user named to have no rights would have
+     * those of the others. So the mask is never 0, but has the right to execute, which no entry
+     * has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
         acl_add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
     acl_add(made, ACL_OTHER, was.other, NO_ID);

@@ -9,13 +9,13 @@
 #include "save/failure.h"
 
 /*
- * What PyTorch's reader keeps of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In as much
- * of the first record's name it looks for the slash behind the archive's; and so much of every
- * name it lists as text.
+ * PyTorch's reader keeps so many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In
+ * these bytes of the first record's name it looks for the slash behind the archive's name. It lists
+ * these bytes of every name as text.
  */
 #define KEPT_NBYTES 511
 
-/* By the reader's own rule, and never the name of a folder. `what`: for the message. */
+/* By the rule of Berth's reader, and never the name of a folder. `what`: for the message. */
 static int name_check(const char *what, const char *name, berth_error *error)
 {
     berth_error bad;

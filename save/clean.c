@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What killed saves left in a folder (X5): listed, and removed where nobody can be writing it. */
+/* Temporaries of killed saves in a folder (X5): reported, and removed if nobody can be writing. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +24,7 @@ static double seconds_of(const struct timespec *time)
     return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
 }
 
-/* One whose owner nobody here can look for: who still writes to it changes its time. */
+/* A file of an unknown process: writes to it would change its time. */
 static bool clean_may_remove(const cleaning *clean, const berth_temporary *found)
 {
     if (found->state == BERTH_TEMPORARY_DEAD)
@@ -32,7 +32,7 @@ static bool clean_may_remove(const cleaning *clean, const berth_temporary *found
     return found->state == BERTH_TEMPORARY_UNKNOWN && found->age_seconds >= clean->min_age_seconds;
 }
 
-/* That it is gone, or claimed by another who removes it, is no failure. */
+/* It is no failure if the file is gone, or if another process claimed it to remove it. */
 static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
                          berth_temporary *found, berth_error *why)
 {
@@ -66,7 +66,7 @@ static void clean_entry(const cleaning *clean, const char *name)
 
 static int clean_folder(const cleaning *clean, berth_error *error)
 {
-    /* As getdents64 fills it: entries of their own length, aligned. */
+    /* getdents64 fills it with aligned entries of different lengths. */
     _Alignas(struct dirent64) char entries[8192];
     ssize_t n;
 
@@ -96,7 +96,7 @@ int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
         return bth_fail_argument(error, "%s",
                                  !folder   ? "the folder is NULL"
                                  : !report ? "the function is NULL"
-                                           : "there are no such flags");
+                                           : "unknown flags");
     do
         clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     while (clean.folder < 0 && errno == EINTR);

@@ -12,7 +12,7 @@
 #include "save/metadata.h"
 #include "save/output_file.h"
 
-/* The temporary goes, or has become the target: then there is nothing of that name. */
+/* Frees. The temporary was removed, or has become the target. */
 static void commit_end(bth_commit *commit)
 {
     bth_file_close(commit->fd);
@@ -28,7 +28,7 @@ void bth_commit_abort(bth_commit *commit)
     commit_end(commit);
 }
 
-/* Told beforehand: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
+/* Checked first: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
 static int commit_check_limit(uint64_t nbytes, berth_error *error)
 {
     struct rlimit limit;
@@ -40,12 +40,13 @@ static int commit_check_limit(uint64_t nbytes, berth_error *error)
 }
 
 /*
- * All of the room now, so that its lack is known at second 0. Never posix_fallocate, which writes
- * zeros where the file system cannot. There, free space is a forecast and no promise.
+ * Takes all of the room now, so that a full disk is known before a byte is written. Never by
+ * posix_fallocate, which writes zeros where the file system cannot take room. There, free space is
+ * a forecast and no promise.
  *
- * On tmpfs it makes every page, and so is most of a save (0.11 of 0.17 s of 512 MiB), and no loss:
- * writes that make them take as long together (0.18 s), both being under the inode's lock, and maps
- * that two threads fill, which are not, twice as long.
+ * On tmpfs this makes every page, which is most of a save (0.11 of 0.17 s of 512 MiB). It is no
+ * loss: writes that make the pages take as long (0.18 s). Both hold the inode's lock. Maps that two
+ * threads fill do not, and take twice as long.
  */
 static int commit_take_room(const bth_commit *commit, berth_error *error)
 {
@@ -86,13 +87,13 @@ static int commit_create(bth_commit *commit, berth_error *error)
     return commit_take_room(commit, error);
 }
 
-/* X4: there is no old file to keep, and no name to give to another one. */
+/* X4: a file without a name cannot be replaced by another. It is written itself. */
 static int commit_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
-    /* Before anything is lost: a memfd may be sealed. -1: it is none. */
+    /* Before anything is lost: a memfd may be sealed. -1: it is no memfd. */
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
         return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
@@ -125,8 +126,9 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
 }
 
 /*
- * W5: before the rename, so that no power cut leaves the new name on old bytes. W2: never repeated.
- * The kernel may have dropped the pages, and would then report success.
+ * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
+ * disk. W2: a sync that failed is never repeated: the kernel may have dropped the pages, and would
+ * report success.
  */
 static int commit_sync_data(const bth_commit *commit, berth_error *error)
 {
@@ -141,10 +143,7 @@ static int commit_sync_data(const bth_commit *commit, berth_error *error)
     return 0;
 }
 
-/*
- * Some file systems tell only at close that a write failed (NFS). Closing a copy of the descriptor
- * asks them.
- */
+/* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
 static int commit_close_copy(const bth_commit *commit, berth_error *error)
 {
     int copy = bth_system.dup(commit->fd);
@@ -184,8 +183,9 @@ static bool is_as_copied(const struct stat *copied, const struct stat *now)
 }
 
 /*
- * X1: what is replaced now counts, not what was there when the save began: it may have been made
- * private since, or be another's. Until its rights are there, only the owner has any.
+ * X1: the file that is replaced now counts, not the one that was there when the save began. It may
+ * have become private since, or be another user's. Until its rights are copied, only the owner of
+ * the new file can open it.
  */
 static int commit_copy_metadata(bth_commit *commit, berth_error *error)
 {
@@ -205,7 +205,7 @@ static int commit_copy_metadata(bth_commit *commit, berth_error *error)
     return bth_metadata_copy(target, commit->fd, &commit->copied, error);
 }
 
-/* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
+/* W4: the one step from old to new. F3: readers that have the old file open keep it whole. */
 static int commit_rename(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Storages whose bytes lie on a device. */
+/* Storages on devices. */
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/device.h"
 #include "save/failure.h"
 
-/* A few bytes by themselves: what is saved comes tile by tile (save/staging_slots.h). */
+/* Reads a few bytes. Saves copy tile by tile (save/staging_slots.h). */
 static int device_storage_read(const berth_storage *storage, void *buffer, size_t nbytes,
                                uint64_t offset, berth_error *error)
 {

@@ -366,8 +366,9 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 }
 
 /*
- * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
- * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
+ * 20 digits of the names, 20 of the CRCs. As PyTorch's, it is a fingerprint and not a proof; the
+ * hash is another one (format/FORMAT.md section 4). Without CRCs the second half is that of no
+ * bytes.
  */
 static void image_write_id(bth_image *image)
 {

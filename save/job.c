@@ -19,7 +19,7 @@ struct berth_job {
     berth_error error;
 };
 
-/* ---- the job's own thread ---- */
+/* ---- on the job's thread ---- */
 
 static void job_set_staged(void *context)
 {

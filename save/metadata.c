@@ -29,30 +29,30 @@ typedef struct metadata {
     int to;
     struct stat old;
     bth_acl_change change;
-    bool is_nameless; /* who had it has no number here: no ACL can name that one */
+    bool is_nameless; /* the old owner has no id in this user namespace: no ACL can name it */
 } metadata;
 
-/* The value of an attribute; bytes NULL if there is none. */
+/* The value of an attribute. bytes NULL: there is none. */
 typedef struct xattr_value {
     uint8_t *bytes;
     size_t nbytes;
 } xattr_value;
 
-/* What a file system or the kernel forbids; anything else is trouble, and ends the save. */
+/* Whether a file system or the kernel forbids it. Any other failure ends the save. */
 static bool is_forbidden(int system_errno)
 {
     return system_errno == EPERM || system_errno == EACCES || system_errno == EINVAL ||
            system_errno == EOPNOTSUPP || system_errno == ENOSYS;
 }
 
-/* 0, or an errno value if it cannot be known. */
+/* Returns 0, or an errno value. */
 static int xattr_read(int fd, const char *attribute, xattr_value *read)
 {
     *read = (xattr_value){0};
     ssize_t n = bth_xattr_get(fd, attribute, NULL, 0);
     if (n < 0)
         return bth_xattr_is_absent(errno) ? 0 : errno;
-    uint8_t *bytes = bth_allocate((size_t)n + 1); /* also of an empty value */
+    uint8_t *bytes = bth_allocate((size_t)n + 1); /* for an empty value, too */
     if (!bytes)
         return ENOMEM;
     n = bth_xattr_get(fd, attribute, bytes, (size_t)n);
@@ -71,7 +71,7 @@ static bool xattr_is_equal(const xattr_value *a, const xattr_value *b)
            memcmp(a->bytes, b->bytes, a->nbytes) == 0;
 }
 
-/* Whether the new file has this value already: what is equal is not set again. */
+/* Whether a file has this value already. Then it is not set again. */
 static bool xattr_has(int fd, const char *attribute, const xattr_value *wanted)
 {
     xattr_value present;
@@ -84,8 +84,8 @@ static bool xattr_has(int fd, const char *attribute, const xattr_value *wanted)
 /* ---- labels ---- */
 
 /*
- * A file that has no label of its own after it was made is on a system that does not use them:
- * there the old one's has no force, and may be lost. Else another label could let others in.
+ * If a new file has no label, the system does not use labels: there the old one has no effect, and
+ * may be lost. Otherwise another label could give others access.
  */
 static int copy_label(const metadata *m, const char *attribute, berth_error *error)
 {
@@ -109,7 +109,7 @@ static int copy_label(const metadata *m, const char *attribute, berth_error *err
 
 /* ---- attributes of users ---- */
 
-/* They speak of the old bytes. Words as they are found in names: user.shatag.sha256, user.md5. */
+/* Checksums of the old bytes, by words in their names: user.shatag.sha256, user.md5. */
 static bool attribute_is_of_bytes(const char *attribute)
 {
     static const char *const words[] = {"sha1",   "sha2",   "sha3", "sha5",     "shatag",   "md5",
@@ -141,7 +141,7 @@ static void copy_attribute(const metadata *m, const char *attribute)
                 strerrordesc_np(failure));
 }
 
-/* Their loss lets nobody in, and so it never ends a save. */
+/* Their loss gives nobody access, so it never ends a save. */
 static int copy_attributes(const metadata *m, berth_error *error)
 {
     ssize_t n = bth_xattr_list(m->from, NULL, 0);
@@ -179,8 +179,8 @@ static int copy_group(metadata *m, gid_t present, berth_error *error)
     return 0;
 }
 
-/* The group first: nobody of another group can ever open it. Only its owner can, until it has its
- * mode. */
+/* The group first, so that no other group can ever open the file. Until it has its mode, only its
+ * owner can. */
 static int copy_owner(metadata *m, berth_error *error)
 {
     bool outside = bth_user_is_unmapped(m->old.st_uid);
@@ -212,8 +212,7 @@ static int fail_lock_out(const metadata *m, berth_error *error)
                            (long)m->old.st_uid);
 }
 
-/* Some file systems refuse every chmod (CIFS, WSL, FUSE): what is right already is not set again.
- */
+/* Some file systems refuse every chmod (CIFS, WSL, FUSE): an equal mode is not set again. */
 static int set_mode(const metadata *m, mode_t mode, berth_error *error)
 {
     struct stat status;
@@ -230,18 +229,18 @@ static int set_mode(const metadata *m, mode_t mode, berth_error *error)
     return 0;
 }
 
-/* No ACL: neither the old one nor one that the folder gives to new files. */
+/* Sets the mode and removes an ACL that the folder gave to the new file. */
 static int set_mode_alone(const metadata *m, mode_t mode, berth_error *error)
 {
     bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
                    !(bth_xattr_is_absent(errno) || errno == ENOENT);
 
     if (has_acl && bth_xattr_remove(m->to, POSIX_ACL) < 0)
-        mode &= (mode_t)~070; /* where one stays, these are its mask: nobody named in it gets in */
+        mode &= (mode_t)~070; /* if it stays, these bits are its mask: no entry gives access */
     return set_mode(m, mode, error);
 }
 
-/* As POSIX ACLs cannot be had here. */
+/* For file systems without POSIX ACLs. */
 static int set_narrower_mode(const metadata *m, const bth_acl *old, berth_error *error)
 {
     mode_t mode;
@@ -264,7 +263,7 @@ static int set_acl(const metadata *m, const bth_acl *old, const xattr_value *wan
     return set_narrower_mode(m, old, error);
 }
 
-/* `old`: the ACL's bytes, or NULL: the mode says it all. */
+/* `old`: the old file's ACL. Without bytes: its mode says everything. */
 static int copy_posix_acl(const metadata *m, const xattr_value *old, berth_error *error)
 {
     size_t room = bth_acl_room(old->nbytes);
@@ -291,7 +290,7 @@ static int copy_posix_acl(const metadata *m, const xattr_value *old, berth_error
     return error->code;
 }
 
-/* What is not known to be allowed is not allowed: the owner alone. */
+/* Rights that are not known are not given: only the owner keeps access. */
 static int set_owner_only(const metadata *m, berth_error *error)
 {
     if (m->change.owner)
@@ -300,7 +299,7 @@ static int set_owner_only(const metadata *m, berth_error *error)
     return set_mode_alone(m, m->old.st_mode & 0700, error);
 }
 
-/* An ACL of NFS 4 is kept as it is, or not at all. Every file there has one, mostly the same. */
+/* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */
 static int copy_nfs4_acl(const metadata *m, const char *attribute, const xattr_value *old,
                          berth_error *error)
 {
@@ -337,8 +336,8 @@ static int copy_rights(const metadata *m, berth_error *error)
 }
 
 /*
- * To read its attributes, which needs /proc where the file itself may not be read. O_NONBLOCK: it
- * may be a pipe by now, or leased.
+ * To read its attributes. With O_PATH, if the file may not be read. O_NONBLOCK: it may be a pipe
+ * by now, or leased.
  */
 static int metadata_open_old(const bth_target_file *target)
 {

@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "io/file.h"
 
-/* ---- a callback of the caller ---- */
+/* ---- a function of the caller ---- */
 
 static int sink_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                       berth_error *error)

@@ -17,7 +17,7 @@ uint64_t bth_output_file_room(int fd)
 
     if (bth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
         bth_system.fstat(fd, &file) < 0)
-        return UINT64_MAX; /* some network file systems do not tell */
+        return UINT64_MAX; /* some network file systems do not report it */
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
@@ -41,8 +41,9 @@ static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, u
 }
 
 /*
- * Starts the way to the disk, and waits for nothing: the sync at the end finds little to do. A
- * failure of the disk fails the save (W2); a kernel or file system that cannot is not asked again.
+ * Starts writing to the disk, and waits for nothing, so that the sync at the end has little to do.
+ * A failure of the disk fails the save (W2). A kernel or file system that cannot do this is not
+ * called again.
  */
 static int output_file_start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
                                        berth_error *error)
@@ -67,8 +68,8 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
 }
 
 /*
- * A request that is refused is repeated whole through the page cache, and those that begin after
- * it go there at once. Writes of both kinds never share a block.
+ * A refused direct request is repeated as a whole through the page cache, and later ones go there
+ * at once. Writes of both kinds never share a block.
  */
 static int output_file_write_pieces(void *context, struct iovec *pieces, size_t n_pieces,
                                     uint64_t offset, berth_error *error)
@@ -106,7 +107,7 @@ static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
     return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
 }
 
-/* A write beyond the limit would raise SIGXFSZ, which kills (F5): then nothing is padded. */
+/* A write of padding beyond the limit would raise SIGXFSZ, which kills (F5). */
 static bool output_file_may_pad(uint64_t padded_nbytes)
 {
     struct rlimit limit;
@@ -115,7 +116,7 @@ static bool output_file_may_pad(uint64_t padded_nbytes)
            limit.rlim_cur >= padded_nbytes;
 }
 
-/* Inside the size direct writes run side by side: it is rounded up, and cut at the end. */
+/* Direct writes run side by side only within the file's size: it is rounded up, and cut later. */
 static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 {
     if (!bth_direct_open(file->fd, &file->direct, &file->reason))

@@ -9,7 +9,7 @@
 #include "save/archive_name.h"
 #include "save/failure.h"
 
-/* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
+/* More records than any process can hold. Products with it do not wrap. */
 #define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
 
 static int plan_reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
@@ -64,7 +64,7 @@ void berth_plan_free(berth_plan *plan)
     bth_release(plan);
 }
 
-/* Room for nbytes more in the names, at least doubled so that adding stays linear. */
+/* Makes room for nbytes more in the names. At least doubled, so that adding stays linear. */
 static int plan_reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
 {
     if (nbytes <= plan->names_room - plan->names_nbytes)
@@ -157,7 +157,7 @@ static uint64_t hash_name(const char *name)
     return hash ^ hash >> 32;
 }
 
-/* Finds two equal names by an open hash table of indices plus one. */
+/* `slots`: an open hash table of indices plus one. */
 static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
                                   berth_error *error)
 {

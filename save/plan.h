@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The plan of a save: records, each placed, and the exact size of the file. Pure arithmetic on
- * names, sizes and an alignment (format/FORMAT.md sections 1 to 3); no byte is looked at and none
- * written. Immutable once closed: any thread may read it.
+ * The plan of a save: the layout of its records, and the exact size of the file. Pure arithmetic on
+ * names, sizes and an alignment (format/FORMAT.md sections 1 to 3); it reads and writes no data.
+ * Immutable once closed: any thread may read it.
  */
 #ifndef BTH_SAVE_PLAN_H
 #define BTH_SAVE_PLAN_H
@@ -25,7 +25,7 @@ typedef struct bth_plan_record {
     size_t name_at; /* of the full name in the plan's names */
     bth_place layout;
     uint64_t central_offset; /* of its entry in the central directory */
-    /* One of these three; none for an empty record and for the id, which is computed last. */
+    /* One of these three. None: an empty record, or the id, which is computed last. */
     const void *data;
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
     const berth_storage *storage;
@@ -59,14 +59,14 @@ struct berth_plan {
     char alignment_text[8];
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;
-    bth_pickled pickled; /* of bth_plan_value */
+    bth_pickled pickled; /* of a value */
 };
 
 /* Plans a content. `archive`: the top folder. NULL on failure. */
 berth_plan *bth_plan_make(const char *archive, const berth_content *content,
                           const struct berth_config *config, berth_error *error);
 
-/* ---- what this is made of ---- */
+/* ---- parts of bth_plan_make ---- */
 
 /* A plan without records. NULL and the error on failure. */
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
@@ -74,13 +74,13 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
 /* Appends a record. Only name, nbytes and the sources of `content` are used. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
-/* Refuses duplicate names (Z8) and places the directory. */
+/* Refuses duplicate names (Z8) and lays out the directory. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
 
 /* The full name, with the top folder; and without. */
 const char *bth_plan_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_name(const berth_plan *plan, size_t i);
-/* The first record that ends after `offset`; n_records from the directory on. */
+/* The first record that ends after `offset`. n_records: none. */
 size_t bth_plan_find(const berth_plan *plan, uint64_t offset);
 static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
 {

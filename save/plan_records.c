@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which records a save consists of, and in which order (format/FORMAT.md section 1). */
+/* The records of a save, and their order (format/FORMAT.md section 1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static bool is_big(const struct berth_config *config)
     return config->save_byteorder == BTH_BYTEORDER_BIG;
 }
 
-/* Whether save.byteorder is not this machine's. */
+/* Whether save.byteorder differs from this machine's. */
 static bool is_foreign(const struct berth_config *config)
 {
     return is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
@@ -41,7 +41,7 @@ static int plan_add_text(berth_plan *plan, const char *name, const char *text, b
     return plan_add_bytes(plan, name, text, strlen(text), error);
 }
 
-/* What stands between data.pkl and the storages. */
+/* The records between data.pkl and the storages. */
 static int plan_add_head(berth_plan *plan, const struct berth_config *config, berth_error *error)
 {
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
@@ -51,7 +51,7 @@ static int plan_add_head(berth_plan *plan, const struct berth_config *config, be
     return error->code;
 }
 
-/* What stands behind the storages. */
+/* The records behind the storages. */
 static int plan_add_tail(berth_plan *plan, berth_error *error)
 {
     const bth_plan_record computed = {.swap_nbytes = 1};
@@ -80,7 +80,7 @@ static int plan_add_given(berth_plan *plan, const berth_new_record *record, bert
     return bth_plan_add(plan, record->name, record->nbytes, &content, error);
 }
 
-/* The first bytes of a short record as text; false if it is longer. */
+/* Reads a short record as text. False if it is longer, or cannot be read. */
 static bool record_read_text(const berth_new_record *record, char *text, size_t text_nbytes)
 {
     size_t nbytes = (size_t)record->nbytes;
@@ -95,10 +95,8 @@ static bool record_read_text(const berth_new_record *record, char *text, size_t 
     return true;
 }
 
-/*
- * Readers compute offsets by this record: one that tells another alignment than the layout's would
- * make them take wrong bytes for tensors.
- */
+/* Readers compute offsets from this record. If it differs from the layout, they take wrong bytes
+ * for tensors. */
 static int plan_check_alignment(const berth_plan *plan, const berth_new_record *record,
                                 berth_error *error)
 {
@@ -107,11 +105,11 @@ static int plan_check_alignment(const berth_plan *plan, const berth_new_record *
     if (strcmp(record->name, ".storage_alignment") != 0 ||
         !record_read_text(record, text, sizeof text))
         return 0;
-    unsigned long told = strtoul(text, &end, 10);
-    if (end == text || *end || told == plan->alignment)
+    unsigned long recorded = strtoul(text, &end, 10);
+    if (end == text || *end || recorded == plan->alignment)
         return 0;
     return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                    "says %lu, save.storage_alignment is %u", told, plan->alignment);
+                    "says %lu, save.storage_alignment is %u", recorded, plan->alignment);
 }
 
 static int plan_add_all_given(berth_plan *plan, const berth_content *content,
@@ -146,23 +144,22 @@ static int content_check_records(const berth_content *content, const struct bert
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
     if (is_foreign(config))
-        return bth_fail_argument(error,
-                                 "records are written as they are, they cannot be turned to "
-                                 "save.byteorder=%s",
-                                 is_big(config) ? "big" : "little");
+        return bth_fail_argument(
+            error,
+            "records are written as they are, their byte order cannot be changed to "
+            "save.byteorder=%s",
+            is_big(config) ? "big" : "little");
     return 0;
 }
 
-/*
- * The unit that a change of byte order reverses in a storage: that of its class in the file, by
- * which PyTorch turns it back; an UntypedStorage it never turns (T5).
- */
+/* The unit that a change of byte order reverses: PyTorch swaps back by the storage's class in the
+ * file, and never an UntypedStorage (T5). */
 static uint8_t class_swap_nbytes(berth_dtype class)
 {
     return class == BERTH_DTYPE_NONE ? 1 : (uint8_t)bth_dtype_swap_nbytes(class);
 }
 
-/* The number of a device in the plan, beginning at 1. */
+/* *number: of the device in the plan, beginning at 1. */
 static int plan_add_device(berth_plan *plan, bth_device_handle *device, uint8_t *number,
                            berth_error *error)
 {
@@ -181,7 +178,7 @@ static int plan_add_device(berth_plan *plan, bth_device_handle *device, uint8_t 
     return 0;
 }
 
-/* What lies on a device must still be there. */
+/* Refuses a storage on a device whose memory is gone. *number: of the device; 0: none. */
 static int plan_find_device(berth_plan *plan, const berth_storage *storage, uint8_t *number,
                             berth_error *error)
 {
@@ -210,7 +207,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
             return bth_fail(error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
-                            "%llu bytes are no whole elements, their byte order cannot be turned",
+                            "%llu bytes are no whole elements, their byte order cannot be changed",
                             (unsigned long long)storage->nbytes);
         if (plan_find_device(plan, storage, &content.device, error) < 0)
             return bth_error_in(error, name);

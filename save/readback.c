@@ -32,7 +32,7 @@ static int fail_different(const char *name, const char *what, uint64_t written, 
                     (unsigned long long)planned);
 }
 
-/* A rendered piece and what is there; the first byte that differs is told. */
+/* Compares bytes with rendered ones. The error names the first byte that differs. */
 static int check_bytes(const char *name, uint64_t offset, const uint8_t *read,
                        const uint8_t *rendered, size_t nbytes, berth_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Where a record's bytes come from, and in which byte order they go. */
+/* Reads a record's data, in the byte order of the file. */
 #include <string.h>
 
 #include "config/error.h"
@@ -22,7 +22,7 @@ static int record_read_storage(const berth_storage *storage, uint8_t *out, size_
     return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
 }
 
-/* Bytes in the machine's order. */
+/* In the machine's byte order. */
 static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                        berth_error *error)
 {
@@ -43,7 +43,7 @@ static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nb
     return error->code;
 }
 
-/* The share of one element that a tile's border cuts. */
+/* Reads a share of one element, which a tile's border cuts. */
 static int record_read_cut(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes,
                            uint64_t at, berth_error *error)
 {
@@ -58,7 +58,7 @@ static int record_read_cut(const berth_plan *plan, size_t i, uint8_t *out, size_
     return 0;
 }
 
-/* How many of nbytes bytes at `at` to fetch next: whole elements, or the share of one. */
+/* How many bytes to read next: whole elements, or a share of one. */
 static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
 {
     size_t rest = unit - (size_t)(at % unit);

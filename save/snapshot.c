@@ -11,14 +11,14 @@
 #include "save/run.h"
 #include "save/staging_slots.h"
 
-/* Of memory and of every device whose direct writes could take their bytes from here. */
+/* Alignment for direct writes to any disk. */
 #define PAGE_NBYTES 4096
 
-/* What io.memory_nbytes must leave for the pipeline; and for a staging buffer. */
+/* What io.memory_nbytes must leave for buffers; and for a staging buffer. */
 #define MIN_BUFFER_NBYTES ((uint64_t)64 * 1024)
 #define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
-/* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
+/* Whether the record's bytes are the caller's. The pickle is the plan's own. */
 static bool record_is_borrowed(const berth_plan *plan, size_t i)
 {
     const bth_plan_record *record = &plan->records[i];
@@ -59,7 +59,7 @@ static int snapshot_bound_memory(struct berth_config *config, const berth_plan *
     return 0;
 }
 
-/* Large pages are filled faster, and direct writes take them from where they lie. */
+/* Large pages are filled faster, and direct writes need no copy of them. */
 static void make_large(uint8_t *memory, size_t nbytes)
 {
     uintptr_t mask = BTH_LARGE_PAGE_NBYTES - 1;

@@ -14,7 +14,7 @@
 #include "save/failure.h"
 #include "save/user_namespace.h"
 
-/* As many as the kernel follows. */
+/* The kernel's own limit. */
 #define MAX_LINKS 40
 
 static int target_open_folder(int from, const char *path, bool *readable)
@@ -26,14 +26,14 @@ static int target_open_folder(int from, const char *path, bool *readable)
     do
         fd = bth_system.openat(from, path, O_RDONLY | flags, 0);
     while (fd < 0 && errno == EINTR);
-    if (fd < 0 && errno == EACCES) { /* one may write into a folder that one may not list */
+    if (fd < 0 && errno == EACCES) { /* a folder may be writable, but not readable */
         *readable = false;
         fd = bth_system.openat(from, path, O_PATH | flags, 0);
     }
     return fd;
 }
 
-/* Opens the folder part of `path`, seen from the present folder, and keeps the name behind it. */
+/* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
 static int target_enter(bth_target_file *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
@@ -61,7 +61,7 @@ static int target_enter(bth_target_file *target, char *path, berth_error *error)
     return 0;
 }
 
-/* The text of the link that the name is. */
+/* Reads the link that has the name. */
 static int target_read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
@@ -80,9 +80,9 @@ static int fail_replace(int system_errno, const char *why, berth_error *error)
 }
 
 /*
- * X3: a file that is mounted over the name cannot be replaced, as containers are given single
- * files. Devices do not tell: on overlayfs, folder and file may lie on two. Kernels before 5.8 do
- * not tell mounts; then the rename decides.
+ * X3: a file that is mounted over the name, as containers do with single files, cannot be replaced.
+ * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
+ * do not report mounts; then the rename decides.
  */
 static bool is_mounted_over(const struct statx *folder, const struct statx *file)
 {
@@ -95,7 +95,7 @@ static bool is_mounted_over(const struct statx *folder, const struct statx *file
 #endif
 }
 
-/* Whether the process may act as the owner of any file; in a user namespace, of any from inside. */
+/* Whether the process may act as the owner of the file. */
 static bool has_fowner(const struct statx *file)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -116,10 +116,8 @@ static bool is_kept_by_sticky(const struct statx *folder, const struct statx *fi
            !has_fowner(file);
 }
 
-/*
- * X2: what would be refused at the rename, when all is written, or would leave the temporary
- * behind. `file` NULL: nothing is there yet.
- */
+/* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
+ * behind. `file` NULL: there is none yet. */
 static int target_check_attributes(const struct statx *folder, const struct statx *file,
                                    berth_error *error)
 {
@@ -146,7 +144,7 @@ static int target_check_attributes(const struct statx *folder, const struct stat
     return 0;
 }
 
-/* A file system that does not tell, tells at the rename. */
+/* If the file system does not report attributes, the rename decides. */
 static int target_check_rename(const bth_target_file *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
@@ -188,7 +186,7 @@ int bth_target_file_check(bth_target_file *target, const struct stat *status, be
 
 /* ---- descriptors as paths ---- */
 
-/* Links in /proc lead to what is open; their text is only a remark ("/memfd:x (deleted)"). */
+/* Links in /proc lead to open files; their text is not always a path ("/memfd:x (deleted)"). */
 static bool is_in_proc(int folder)
 {
     struct statfs system;
@@ -196,7 +194,7 @@ static bool is_in_proc(int folder)
     return bth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
-/* Whether a path is the name of an open file. */
+/* Whether a path leads to the open file. */
 static bool is_name_of(const char *path, const struct stat *open)
 {
     struct stat named;
@@ -206,8 +204,8 @@ static bool is_name_of(const char *path, const struct stat *open)
 }
 
 /*
- * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
- * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
+ * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. One without
+ * (memfd_create, O_TMPFILE, removed) is written in place: there is no other way to it.
  */
 static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
@@ -220,7 +218,7 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
         return target_fail_irregular(open.st_mode, error);
     if (is_name_of(path, &open))
         return 0;
-    if (open.st_nlink > 0) /* another hard link, or another root folder: it is somebody's file */
+    if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
         return fail_replace(EBUSY, "is open by a name that is another file's now", error);
     do
         fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
@@ -233,7 +231,7 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
 
 /* ---- following the path ---- */
 
-/* `path` is used up. */
+/* Changes `path`. */
 static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {

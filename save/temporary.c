@@ -22,7 +22,7 @@
 
 /* ---- names ---- */
 
-/* What follows the hash: nothing, "-0" to "-15", or a dash and random digits. */
+/* The part behind the hash: nothing, "-0" to "-15", or a dash and random digits. */
 static bool name_is_slot(const char *text, size_t nbytes)
 {
     char slot[N_DIGITS + 2];
@@ -104,15 +104,15 @@ void bth_temporary_close(bth_temporary_file *file)
 }
 
 /*
- * Makes the claim that nobody else can make then. One of a process that died before it removed the
- * file is followed by the next number; `is_old`: also one that nobody here can look for.
+ * Makes a claim, which no other process can make then. A claim of a process that died before it
+ * removed the file is followed by the next number; with `is_old`, also one of an unknown process.
  */
 static bool temporary_make_claim(int fd, bool is_old)
 {
     char attribute[32], mine[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_OWNER_NBYTES];
 
     if (!bth_temporary_owner_self(mine)) {
-        errno = ENOSYS; /* no /proc: nobody here can be told apart */
+        errno = ENOSYS; /* no /proc: processes cannot be identified */
         return false;
     }
     for (int i = 0; i < MAX_CLAIMS; i++) {
@@ -131,7 +131,7 @@ static bool temporary_make_claim(int fd, bool is_old)
     return false;
 }
 
-/* Whether the name still is this file's. */
+/* Whether the name still leads to this file. */
 static bool temporary_is_same(int folder, const char *name, const bth_temporary_file *file)
 {
     struct stat named;
@@ -141,9 +141,9 @@ static bool temporary_is_same(int folder, const char *name, const bth_temporary_
 }
 
 /*
- * On a full disk there may be no room for the claim. What is left over of a dead save has room to
- * give: nobody reads it, and it has no other name. It was dead before its name was looked at, and
- * so it cannot become the target any more.
+ * On a full disk there may be no room for the claim. The file of a dead save is cut to make room:
+ * nobody reads it, and it has no other name. Its process was dead before its name was checked, so
+ * it cannot become the target any more.
  */
 static bool temporary_make_room(int folder, const char *name, const bth_temporary_file *file)
 {
@@ -169,8 +169,8 @@ static bool temporary_claim(int folder, const char *name, const bth_temporary_fi
 }
 
 /*
- * File systems without such attributes have no claims: there only `berth clean` removes. What lost
- * its name while it was looked at may have become a target: it gets no claim.
+ * File systems without extended attributes have no claims: there only `berth clean` removes. A file
+ * that lost its name meanwhile may have become a target: it gets no claim.
  */
 bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old)
 {
@@ -215,8 +215,7 @@ static int temporary_open_new(int folder, const char *name, mode_t mode)
     return fd;
 }
 
-/* Opens the first slot that is free, or that a dead save left. -1: errno, EEXIST if there is none.
- */
+/* Opens the first slot that is free, or that a dead save left. -1 and EEXIST: there is none. */
 static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *name)
 {
     bool exists;
@@ -250,7 +249,7 @@ static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *n
     return fd;
 }
 
-/* The slots behind the one that was free: of saves that ran side by side and were killed. */
+/* Removes later slots, of killed saves that ran side by side. */
 static void temporary_clean_others(int folder, uint64_t hash, const char *created)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];

@@ -12,12 +12,12 @@
 
 #define STAT_NBYTES 1024
 #define LINK_NBYTES 64
-/* Of the fields in /proc/PID/stat. The second is the program's name, in parentheses. */
+/* Numbers of fields in /proc/PID/stat. The second is the program's name, in parentheses. */
 #define STATE_FIELD 3
 #define N_THREADS_FIELD 20
 #define START_FIELD 22
 
-/* A number that begins here, with no sign and no blank, and ends before `end`. */
+/* Parses a number without sign or blank, up to the character `end`. */
 static bool owner_parse(const char **at, char end, unsigned long long *number)
 {
     char *behind;
@@ -30,7 +30,7 @@ static bool owner_parse(const char **at, char end, unsigned long long *number)
     return errno == 0 && *behind == end;
 }
 
-/* The number in a namespace's link, "pid:[4026531836]". */
+/* Reads the number in a namespace's link, "pid:[4026531836]". */
 static bool owner_read_namespace(const char *path, unsigned long long *number)
 {
     char text[LINK_NBYTES];
@@ -44,8 +44,8 @@ static bool owner_read_namespace(const char *path, unsigned long long *number)
 }
 
 /*
- * When a process started, in clock ticks since the boot. `of`: its part of a path. *is_over:
- * it has ended, and its parent has not asked for how yet: nothing of it runs any more.
+ * Reads when a process started, in clock ticks since the boot. `of`: its part of the path.
+ * *is_over: it has ended (a zombie), and none of its threads runs.
  */
 static bool owner_read_start(const char *of, unsigned long long *start, bool *is_over)
 {
@@ -55,7 +55,7 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
     (void)snprintf(path, sizeof path, "/proc/%.40s/stat", of);
     if (!bth_file_read_text(path, text, sizeof text))
         return false;
-    const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
+    const char *at = strrchr(text, ')'); /* the name may hold parentheses */
     for (int field = 3; at && field <= START_FIELD; field++) {
         at = strchr(at + 1, ' ');
         if (at && field == STATE_FIELD)
@@ -67,7 +67,7 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
     return at && owner_parse(&(const char *){at + 1}, ' ', start);
 }
 
-/* Whether /proc counts processes as this one does: it may be another pid namespace's. */
+/* Whether /proc has this process's pids: it may belong to another pid namespace. */
 static bool is_own_proc(void)
 {
     char text[LINK_NBYTES];
@@ -81,21 +81,19 @@ static bool is_own_proc(void)
 
 /* ---- this process ---- */
 
-/* What /proc says of it, asked for once. */
+/* What /proc says of this process, read once. */
 static struct {
     bth_lock lock;    /* of the rest */
-    uint64_t process; /* whose it is; 0: nobody has asked */
-    pid_t id;         /* likewise: taken for another process, this one would look dead */
+    uint64_t process; /* that read it; 0: none */
+    pid_t id;         /* the same, as a pid: with another process's, this one would look dead */
     char host[BTH_TEMPORARY_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "":
                                             * no /proc
                                             */
     unsigned long long start;
 } known;
 
-/*
- * Kernels before 5.6 have no time namespaces. /proc/self has none at all where the first thread has
- * ended.
- */
+/* Kernels before 5.6 have no time namespaces. /proc/self has no namespaces when the first thread
+ * has ended. */
 static bool owner_describe_host(void)
 {
     char boot[LINK_NBYTES];
@@ -110,10 +108,8 @@ static bool owner_describe_host(void)
     return true;
 }
 
-/*
- * By its first thread: qemu shows a start of its own making in /proc/self/stat. Where /proc is
- * another pid namespace's, the thread has another number there.
- */
+/* Of its first thread: qemu invents the start in /proc/self/stat. If /proc belongs to another pid
+ * namespace, the thread has another number there. */
 static bool owner_read_own_start(void)
 {
     char first[LINK_NBYTES];
@@ -124,7 +120,7 @@ static bool owner_read_own_start(void)
            owner_read_start("self", &known.start, &is_over);
 }
 
-/* False where /proc does not tell. `host` has room for BTH_TEMPORARY_OWNER_NBYTES. */
+/* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
 static bool owner_describe_self(char *host, unsigned long long *start)
 {
     (void)bth_lock_take(&known.lock);
@@ -154,7 +150,7 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 
 /* ---- another one ---- */
 
-/* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
+/* X5: a process that this kernel does not call dead counts as alive. */
 static berth_temporary_state owner_find(long process, unsigned long long start)
 {
     unsigned long long now;
@@ -176,7 +172,7 @@ berth_temporary_state bth_temporary_owner_state(const char *text)
 
     if (!owner_describe_self(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_TEMPORARY_UNKNOWN;
-    /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
+    /* Anybody may have written it: kill takes a pid of 0 or less for a group. */
     const char *at = text + strlen(host);
     if (!owner_parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
         !owner_parse(&at, '\0', &start))

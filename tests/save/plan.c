@@ -259,7 +259,8 @@ Test(plan, arguments_that_make_no_archive_are_refused)
     check_refused("x", other, 2, 0, "", "data/0: the first record must be data.pkl");
     check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is given");
     check_refused("x", few, 4, 0, "save.byteorder=big",
-                  "records are written as they are, they cannot be turned to save.byteorder=big");
+                  "records are written as they are, their byte order cannot be changed to "
+                  "save.byteorder=big");
     check_refused("x", aligned, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=128",
                   ".storage_alignment: says 64, save.storage_alignment is 128");
 }

@@ -110,8 +110,9 @@ static int write_reached(void *context, const void *buffer, size_t nbytes, uint6
 
     (void)error;
     memcpy(slow->memory.bytes + offset, buffer, nbytes);
-    if (offset + nbytes > atomic_load(&slow->reached))
-        atomic_store(&slow->reached, offset + nbytes);
+    uint64_t end = offset + nbytes, reached = atomic_load(&slow->reached);
+    while (reached < end && !atomic_compare_exchange_weak(&slow->reached, &reached, end))
+        continue;
     return 0;
 }
 
