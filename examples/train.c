@@ -81,9 +81,10 @@ static berth_job *begin_save(const char *path, const training *t)
     berth_job *job = NULL;
     berth_tree *tree = berth_tree_new(&error);
 
-    check(tree && berth_save_begin((berth_target[]){berth_to_path(path)},
-                                   (berth_content[]){berth_of_value(make_checkpoint(tree, t))},
-                                   BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0,
+    check(tree != NULL, error.message);
+    const berth_target target = berth_to_path(path);
+    const berth_content content = berth_of_value(make_checkpoint(tree, t));
+    check(berth_save_begin(&target, &content, BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0,
           error.message);
     berth_tree_free(tree);
     return job;
