@@ -57,9 +57,9 @@ Test(inert, are_saved_again_to_the_same_pickle)
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
-    cr_assert_eq(
-        berth_save_memory(&saved, &saved_nbytes, "inert", berth_root(checkpoint), NULL, &error), 0,
-        "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
+                               NAMED("inert"), &error),
+                 0, "%s", error.message);
     cr_assert_eq(berth_archive_open(FIXTURE, NULL, &first, NULL), 0);
     cr_assert_eq(berth_archive_open_memory(saved, saved_nbytes, NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);

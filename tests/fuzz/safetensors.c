@@ -5,6 +5,7 @@
  * writes is read, with the same elements.
  */
 #include "tests/support/fuzz/archive.h"
+#include "tests/support/support.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -119,7 +120,7 @@ static void check_saved(const berth_value *dict)
     size_t nbytes;
     berth_error error;
 
-    if (berth_save_memory(&saved, &nbytes, "a", dict, NULL, &error) < 0) {
+    if (berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(dict), NAMED("a"), &error) < 0) {
         MUST(is_clean_text(error.message) && error.message[0], "no sentence");
         return;
     }

@@ -71,7 +71,8 @@ class NamedTensor(c.Structure):
 
 class Record(c.Structure):
     _fields_ = [("name", c.c_char_p), ("nbytes", c.c_uint64), ("header_offset", c.c_uint64),
-                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16)]
+                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16),
+                ("reserved", c.c_uint64 * 2)]
 
 
 class Info(c.Structure):
@@ -111,7 +112,24 @@ WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
 
 class Sink(c.Structure):
-    _fields_ = [("write", WRITE), ("context", c.c_void_p), ("in_order", c.c_bool)]
+    _fields_ = [("write", WRITE), ("context", c.c_void_p), ("in_order", c.c_bool),
+                ("reserved", c.c_uint64 * 4)]
+
+
+Target, Content, PlanInfo = (
+    structure(f"berth_{name}") for name in ("target", "content", "plan_info"))
+
+
+def to_path(path):
+    return c.byref(Target(kind=1, path=path))
+
+
+def to_sink(sink):
+    return c.byref(Target(kind=4, sink=c.addressof(sink)))
+
+
+def of_value(value):
+    return c.byref(Content(kind=1, value=value))
 
 
 P, I64, U64, SIZE, INT, BOOL, DOUBLE, TEXT = (
@@ -158,9 +176,9 @@ DECLARATIONS = {
     "berth_config_patch": (INT, [TEXT, ERROR]), "berth_config_unpatch": (INT, [ERROR]),
     # saving
     "berth_save": (INT, [TEXT, P, P, ERROR]),
-    "berth_save_sink": (INT, [c.POINTER(Sink), TEXT, P, P, ERROR]),
-    "berth_plan_new": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
-    "berth_plan_nbytes": (U64, [P]), "berth_plan_count": (SIZE, [P]),
+    "berth_save_to": (INT, [P, P, P, ERROR]),
+    "berth_plan_new": (P, [P, P, P, ERROR]), "berth_plan_free": (None, [P]),
+    "berth_plan_get_info": (None, [P, c.POINTER(PlanInfo)]),
     "berth_plan_at": (INT, [P, SIZE, c.POINTER(Record)]),
     # devices
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
