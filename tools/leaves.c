@@ -48,11 +48,6 @@ static bool is_container(berth_kind kind)
     }
 }
 
-static bool is_dict(berth_kind kind)
-{
-    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
-}
-
 static bool is_tensor(const berth_value *value)
 {
     return berth_as_tensor(value) != NULL;
@@ -137,12 +132,12 @@ static bool push(walk *w, const berth_value *container)
 /* What an object holds beside its items, in the order of names (berth.h). */
 static const struct {
     const char *suffix;
-    berth_value *(*of)(const berth_value *value);
+    berth_part part;
 } steps[] = {
-    {".list_items", berth_value_list_items},
-    {".dict_items", berth_value_dict_items},
-    {".callable", berth_value_inner},
-    {".__dict__", berth_value_state},
+    {".list_items", BERTH_PART_LIST_ITEMS},
+    {".dict_items", BERTH_PART_DICT_ITEMS},
+    {".callable", BERTH_PART_INNER},
+    {".__dict__", BERTH_PART_STATE},
 };
 #define N_STEPS (sizeof steps / sizeof *steps)
 
@@ -150,15 +145,16 @@ static const struct {
 static bool append_key(walk *w, const berth_value *container, size_t i)
 {
     size_t n = berth_value_count(container);
+    berth_value *key;
     char number[32];
 
     if (i >= n)
         return append_path(w, steps[i - n].suffix);
-    if (!is_dict(berth_value_kind(container))) {
+    if (!berth_dict_at(container, i, &key, NULL)) {
         snprintf(number, sizeof number, "[%zu]", i);
         return append_path(w, number);
     }
-    char *text = leaf_text(berth_value_key(container, i));
+    char *text = leaf_text(key);
     bool done = text && append_path(w, "[") && append_path(w, text) && append_path(w, "]");
     free(text);
     return done;
@@ -172,8 +168,9 @@ static size_t count_children(const walk *w, const berth_value *value)
 
 static bool is_entered(const walk *w, const berth_value *value)
 {
-    bool is_object = w->alias && value &&
-                     (berth_value_kind(value) == BERTH_KIND_CALL || berth_value_state(value));
+    bool is_object =
+        w->alias && value &&
+        (berth_value_kind(value) == BERTH_KIND_CALL || berth_value_part(value, BERTH_PART_STATE));
 
     return value && !is_tensor(value) &&
            (is_object || (is_container(berth_value_kind(value)) && berth_value_count(value) > 0));
@@ -184,7 +181,11 @@ static const berth_value *child_at(const berth_value *value, size_t i)
 {
     size_t n = berth_value_count(value);
 
-    return i < n ? berth_value_item(value, i) : steps[i - n].of(value);
+    berth_value *item = NULL;
+
+    if (i >= n)
+        return berth_value_part(value, steps[i - n].part);
+    return berth_dict_at(value, i, NULL, &item) ? item : berth_list_at(value, i);
 }
 
 /* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
@@ -322,6 +323,7 @@ static bool print_shaped(FILE *out, const berth_value *value)
     int32_t rank = 0;
     const int64_t *shape = berth_as_size(value, &rank);
     berth_storage *storage = berth_as_storage(value);
+    int number = 0;
 
     switch (berth_value_kind(value)) {
     case BERTH_KIND_SIZE:
@@ -329,16 +331,19 @@ static bool print_shaped(FILE *out, const berth_value *value)
         fputc(')', out);
         return true;
     case BERTH_KIND_SPARSE:
-        fprintf(out, "<sparse of layout %d%s", (int)berth_as_layout(value),
-                berth_value_is_coalesced(value) ? ", coalesced" : "");
+        (void)berth_as_constant(value, BERTH_KIND_LAYOUT, &number);
+        fprintf(out, "<sparse of layout %d%s", number,
+                (berth_value_flags(value) & BERTH_COALESCED) ? ", coalesced" : "");
         print_ints(out, ", [", shape, rank);
         fputc('>', out);
         return true;
     case BERTH_KIND_QSCHEME:
-        fprintf(out, "<qscheme %d>", (int)berth_as_qscheme(value));
+        (void)berth_as_constant(value, BERTH_KIND_QSCHEME, &number);
+        fprintf(out, "<qscheme %d>", number);
         return true;
     case BERTH_KIND_LAYOUT:
-        fprintf(out, "<layout %d>", (int)berth_as_layout(value));
+        (void)berth_as_constant(value, BERTH_KIND_LAYOUT, &number);
+        fprintf(out, "<layout %d>", number);
         return true;
     case BERTH_KIND_STORAGE:
         fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_nbytes(storage));
@@ -353,22 +358,28 @@ static void print_single(FILE *out, const berth_value *value)
     size_t nbytes = 0;
     const char *text;
     const uint8_t *bytes;
+    bool is_true;
+    int number;
+    double real, imaginary;
 
     switch (berth_value_kind(value)) {
     case BERTH_KIND_NONE:
         fputs("None", out);
         break;
     case BERTH_KIND_BOOL:
-        fputs(berth_as_bool(value) ? "True" : "False", out);
+        (void)berth_as_bool(value, &is_true);
+        fputs(is_true ? "True" : "False", out);
         break;
     case BERTH_KIND_INT:
         print_int(out, value);
         break;
     case BERTH_KIND_FLOAT:
-        print_float(out, berth_as_float(value));
+        (void)berth_as_float(value, &real);
+        print_float(out, real);
         break;
     case BERTH_KIND_COMPLEX:
-        fprintf(out, "(%.17g%+.17gj)", berth_as_float(value), berth_value_imaginary(value));
+        (void)berth_as_complex(value, &real, &imaginary);
+        fprintf(out, "(%.17g%+.17gj)", real, imaginary);
         break;
     case BERTH_KIND_STR:
         text = berth_as_text(value, &nbytes);
@@ -381,7 +392,8 @@ static void print_single(FILE *out, const berth_value *value)
                   bytes, nbytes);
         break;
     case BERTH_KIND_DTYPE:
-        fprintf(out, "torch.%s", berth_dtype_name(berth_as_dtype(value)));
+        (void)berth_as_constant(value, BERTH_KIND_DTYPE, &number);
+        fprintf(out, "torch.%s", berth_dtype_name((berth_dtype)number));
         break;
     case BERTH_KIND_DEVICE:
     case BERTH_KIND_GLOBAL:
@@ -416,7 +428,7 @@ static void print_tuple(FILE *out, const berth_value *tuple)
             n--;
             continue;
         }
-        const berth_value *item = berth_value_item(open[n - 1].tuple, next);
+        const berth_value *item = berth_list_at(open[n - 1].tuple, next);
         bool nested = berth_value_kind(item) == BERTH_KIND_TUPLE;
         if (ftell(out) > LONGEST || (nested && n == DEEPEST)) {
             fputs("...", out);

@@ -4,8 +4,8 @@
  * recursion (P3). Entries are made only on the way to a tensor; the hash of a short name grows
  * with the steps, so that no text is made before it is asked for.
  */
-#include "format/names/names_inner.h"
 #include "format/hash.h"
+#include "format/names/names_inner.h"
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -123,7 +123,7 @@ static bool step_hash(bth_names *names, const struct names_entry *parent, uint32
     if (parent != names->entries)
         *hash = hash_bytes(names, *hash, ".", 1);
     const berth_value *key =
-        index < BTH_STEP_LIST_ITEMS ? berth_value_key(parent->value, index) : NULL;
+        index < BTH_STEP_LIST_ITEMS ? bth_value_key(parent->value, index) : NULL;
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (text && nbytes > LONG_KEY_NBYTES) {
@@ -228,8 +228,8 @@ static bool is_container(const berth_value *value)
 /* Whether a tensor, or what it is around, has attributes to be entered. */
 static bool has_state(const berth_value *value)
 {
-    for (; is_tensor(value); value = berth_value_inner(value))
-        if (berth_value_state(value))
+    for (; is_tensor(value); value = berth_value_part(value, BERTH_PART_INNER))
+        if (berth_value_part(value, BERTH_PART_STATE))
             return true;
     return false;
 }
@@ -265,7 +265,7 @@ static const berth_value *next_child(struct frame *frame, uint32_t *index)
     const berth_value *value = frame->value;
     size_t n = is_container(value) ? berth_value_count(value) : 0;
     for (; frame->next < n; frame->next++) {
-        const berth_value *child = berth_value_item(value, frame->next);
+        const berth_value *child = bth_value_item(value, frame->next);
         if (is_container(child) || is_tensor(child)) {
             *index = frame->next;
             return child;

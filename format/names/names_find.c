@@ -63,7 +63,7 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     size_t n = berth_value_count(dict);
     int n_found = 0;
     for (size_t i = 0; i < n && n_found < 2; i++) {
-        const berth_value *key = berth_value_key(dict, i);
+        const berth_value *key = bth_value_key(dict, i);
         if (is_text_key(key))
             continue;
         /* With room for a tuple that is cut, however short what it is cut to: a limit cuts, too. */
@@ -84,21 +84,21 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
 {
     if (nbytes == 8 && memcmp(text, "__dict__", 8) == 0) {
         *index = BTH_STEP_STATE;
-        return berth_value_state(value) != NULL;
+        return berth_value_part(value, BERTH_PART_STATE) != NULL;
     }
     if ((nbytes == 4 && memcmp(text, "data", 4) == 0) ||
         (nbytes == 8 && memcmp(text, "callable", 8) == 0)) {
         *index = BTH_STEP_INNER;
-        return berth_value_inner(value) != NULL &&
+        return berth_value_part(value, BERTH_PART_INNER) != NULL &&
                (nbytes == 8) == (berth_value_kind(value) == BERTH_KIND_CALL);
     }
     if (nbytes == 10 && memcmp(text, "list_items", 10) == 0) {
         *index = BTH_STEP_LIST_ITEMS;
-        return berth_value_list_items(value) != NULL;
+        return berth_value_part(value, BERTH_PART_LIST_ITEMS) != NULL;
     }
     if (nbytes == 10 && memcmp(text, "dict_items", 10) == 0) {
         *index = BTH_STEP_DICT_ITEMS;
-        return berth_value_dict_items(value) != NULL;
+        return berth_value_part(value, BERTH_PART_DICT_ITEMS) != NULL;
     }
     berth_kind kind = berth_value_kind(value);
     const char *name;

@@ -243,7 +243,7 @@ static void out_inert(struct names_out *out, const berth_value *key)
 {
     char text[160];
     const berth_value *global =
-        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_inner(key) : key;
+        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_part(key, BERTH_PART_INNER) : key;
     (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_as_text(global, NULL),
                    bth_value_id(key));
     bth_out_text(out, text);
@@ -257,16 +257,16 @@ static void out_scalar(struct names_out *out, const berth_value *key)
         bth_out_text(out, "None");
         break;
     case BERTH_KIND_BOOL:
-        bth_out_text(out, berth_as_bool(key) ? "True" : "False");
+        bth_out_text(out, bth_value_bool(key) ? "True" : "False");
         break;
     case BERTH_KIND_INT:
         out_int(out, key);
         break;
     case BERTH_KIND_FLOAT:
-        out_float(out, berth_as_float(key), false);
+        out_float(out, bth_value_real(key), false);
         break;
     case BERTH_KIND_COMPLEX:
-        out_complex(out, berth_as_float(key), berth_value_imaginary(key));
+        out_complex(out, bth_value_real(key), bth_value_imaginary(key));
         break;
     case BERTH_KIND_STR:
         out_str(out, key);
@@ -279,7 +279,7 @@ static void out_scalar(struct names_out *out, const berth_value *key)
         break;
     case BERTH_KIND_DTYPE:
         bth_out_text(out, "torch.");
-        bth_out_text(out, berth_dtype_name(berth_as_dtype(key)));
+        bth_out_text(out, berth_dtype_name(bth_value_constant(key, BERTH_KIND_DTYPE)));
         break;
     default: /* P4: nothing else is a key */
         out_inert(out, key);
@@ -319,7 +319,7 @@ static void out_tuple(struct names_out *out, const berth_value *key)
     open_tuple(out, key, &open[0]);
     while (!out->cut && !out->failed && n_open > 0 && n_open < BTH_TUPLE_REPR_NBYTES) {
         struct open_tuple *top = &open[n_open - 1];
-        const berth_value *item = berth_value_item(top->value, top->next);
+        const berth_value *item = bth_value_item(top->value, top->next);
         if (!item) {
             close_tuple(out, top);
             n_open--;

@@ -51,7 +51,7 @@ const berth_value *bth_part(const berth_value *value, uint32_t i)
     const berth_value *plain = bth_value_plain(value);
     const berth_tensor *tensor = berth_as_tensor(plain);
     if (!tensor)
-        return berth_value_item(plain, i);
+        return bth_value_item(plain, i);
     const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
     return berth_as_tensor(part) ? part : NULL; /* older files have lists */
 }
@@ -70,7 +70,7 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (berth_as_layout(plain)) {
+    switch (bth_value_constant(plain, BERTH_KIND_LAYOUT)) {
     case BERTH_SPARSE_COO:
         return coo[i];
     case BERTH_SPARSE_CSR:
@@ -84,14 +84,14 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
 const berth_value *bth_step(const berth_value *parent, uint32_t index)
 {
     if (index == BTH_STEP_STATE)
-        return berth_value_state(parent);
+        return berth_value_part(parent, BERTH_PART_STATE);
     if (index == BTH_STEP_INNER)
-        return berth_value_inner(parent);
+        return berth_value_part(parent, BERTH_PART_INNER);
     if (index == BTH_STEP_LIST_ITEMS)
-        return berth_value_list_items(parent);
+        return berth_value_part(parent, BERTH_PART_LIST_ITEMS);
     if (index == BTH_STEP_DICT_ITEMS)
-        return berth_value_dict_items(parent);
-    return is_tensor(parent) ? bth_part(parent, index) : berth_value_item(parent, index);
+        return berth_value_part(parent, BERTH_PART_DICT_ITEMS);
+    return is_tensor(parent) ? bth_part(parent, index) : bth_value_item(parent, index);
 }
 
 /* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
@@ -118,7 +118,7 @@ static void out_index(struct names_out *out, uint32_t index)
 void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
 {
     const char *attribute = attribute_name(parent, index);
-    const berth_value *key = attribute ? NULL : berth_value_key(parent, index);
+    const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (attribute)
@@ -139,7 +139,7 @@ void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_
         bth_out_text(out, attribute);
         return;
     }
-    const berth_value *key = berth_value_key(parent, index);
+    const berth_value *key = bth_value_key(parent, index);
     bth_out_text(out, "[");
     if (key)
         bth_out_repr(out, key);

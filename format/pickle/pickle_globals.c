@@ -164,9 +164,10 @@ static berth_value *make_known_global(bth_unpickler *unpickler, int number)
     bth_known room;
     const bth_known *known = known_global(number, &room);
     if (known->what == BTH_IS_DTYPE)
-        return berth_make_dtype(unpickler->tree, (berth_dtype)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, (berth_dtype)known->number);
     if (known->what == BTH_IS_QSCHEME)
-        return berth_make_qscheme(unpickler->tree, (berth_qscheme)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME,
+                                   (berth_qscheme)known->number);
     berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
                                    known->name, strlen(known->name));
     if (node)

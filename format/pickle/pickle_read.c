@@ -165,10 +165,10 @@ static int fill_inert(bth_unpickler *unpickler, berth_value *object, berth_value
                       size_t n, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode(unpickler);
-    if (berth_value_state(object))
+    if (berth_value_part(object, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
                                  opcode);
-    if (!by_key && berth_value_dict_items(object))
+    if (!by_key && berth_value_part(object, BERTH_PART_DICT_ITEMS))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
                                  opcode);
     int code =

@@ -159,8 +159,9 @@ static berth_value *begin_parameter(bth_unpickler *unpickler, const bth_known *k
     size_t n = bth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
-    return new_pending(unpickler, (bth_pending){.tensor = items[0],
-                                                .requires_grad = n < 2 || berth_as_bool(items[1])});
+    return new_pending(
+        unpickler,
+        (bth_pending){.tensor = items[0], .requires_grad = n < 2 || bth_value_bool(items[1])});
 }
 
 /* FloatTensor(): its BUILD tells storage, offset, size and stride. */

@@ -62,13 +62,13 @@ static bool read_metadata(bth_unpickler *unpickler, const bth_known *known,
                           const berth_value *metadata, uint32_t *flags)
 {
     for (size_t i = 0; i < berth_value_count(metadata); i++) {
-        const berth_value *key = berth_value_key(metadata, i);
-        const berth_value *value = berth_value_item(metadata, i);
+        const berth_value *key = bth_value_key(metadata, i);
+        const berth_value *value = bth_value_item(metadata, i);
         const char *name = berth_as_text(key, NULL);
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || !berth_as_bool(value)) {
+        if (!flag || !bth_value_bool(value)) {
             bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                               "%s %s with other metadata than conj and neg, True", known->module,
                               known->name);
@@ -96,7 +96,8 @@ BTH_BUILDER(tensor_v2)
 
 BTH_BUILDER(tensor_v3)
 {
-    berth_tensor tensor = {.dtype = berth_as_dtype(items[6]), .flags = grad_flag(items[4])};
+    berth_tensor tensor = {.dtype = bth_value_constant(items[6], BERTH_KIND_DTYPE),
+                           .flags = grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
                           known->module, known->name);
@@ -110,7 +111,7 @@ BTH_BUILDER(tensor_v3)
 BTH_BUILDER(meta)
 {
     (void)known, (void)n;
-    berth_tensor tensor = {.dtype = berth_as_dtype(items[0]),
+    berth_tensor tensor = {.dtype = bth_value_constant(items[0], BERTH_KIND_DTYPE),
                            .flags = BERTH_META | grad_flag(items[3])};
     if (!read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
@@ -123,7 +124,7 @@ static bool is_number(const berth_value *value, double *number)
 {
     int64_t integer;
     bool is_int = berth_as_int(value, &integer);
-    *number = is_int ? (double)integer : berth_as_float(value);
+    *number = is_int ? (double)integer : bth_value_real(value);
     return is_int || bth_node_kind(value) == BERTH_KIND_FLOAT;
 }
 
@@ -134,7 +135,7 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
     size_t n = bth_unpickle_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
-    tensor->qscheme = berth_as_qscheme(items[0]);
+    tensor->qscheme = bth_value_constant(items[0], BERTH_KIND_QSCHEME);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
         return n == 3 && is_number(items[1], &tensor->scale) &&
@@ -175,7 +176,7 @@ BTH_BUILDER(sparse)
     const int64_t *shape;
     int32_t rank;
     (void)n;
-    berth_layout_kind layout = berth_as_layout(items[0]);
+    berth_layout_kind layout = bth_value_constant(items[0], BERTH_KIND_LAYOUT);
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
@@ -192,7 +193,7 @@ BTH_BUILDER(sparse)
     }
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
-    bool is_coalesced = coo && n_parts == 4 && berth_as_bool(parts[3]);
+    bool is_coalesced = coo && n_parts == 4 && bth_value_bool(parts[3]);
     return bth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
 }
 
@@ -205,7 +206,7 @@ BTH_BUILDER(nested)
 BTH_BUILDER(parameter)
 {
     (void)known, (void)n;
-    return berth_make_parameter(unpickler->tree, items[0], berth_as_bool(items[1]));
+    return berth_make_parameter(unpickler->tree, items[0], bth_value_bool(items[1]));
 }
 
 /*
@@ -216,7 +217,7 @@ static void keep_attributes(berth_value *state)
 {
     bool pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
     for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
-        berth_value *part = pair ? berth_value_item(state, i) : state;
+        berth_value *part = pair ? bth_value_item(state, i) : state;
         if (bth_node_kind(part) == BERTH_KIND_DICT)
             part->flags |= BTH_NODE_USED | BTH_NODE_ATTRIBUTES;
     }
@@ -278,7 +279,7 @@ static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_v
                                  pending->tensor ? "Parameter" : "tensor", words);
     if (pending->tensor) {
         pending->value =
-            berth_make_parameter(unpickler->tree, pending->tensor, berth_as_bool(items[0]));
+            berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
         berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
         pending->value = make_tensor(unpickler, &tensor, items);
@@ -302,7 +303,7 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "BUILD of an OrderedDict wants a dict, got %s",
                                  berth_kind_name(bth_node_kind(state)));
-    if (berth_value_state(slot))
+    if (berth_value_part(slot, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
                                  bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT)

@@ -34,7 +34,7 @@ BTH_BUILDER(size)
 static double number_of(const berth_value *value)
 {
     int64_t integer;
-    return berth_as_int(value, &integer) ? (double)integer : berth_as_float(value);
+    return berth_as_int(value, &integer) ? (double)integer : bth_value_real(value);
 }
 
 BTH_BUILDER(complex)
@@ -129,7 +129,8 @@ BTH_BUILDER(layout)
     const char *name = berth_as_text(items[0], NULL);
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
         if (strcmp(name, bth_layout_names[layout]) == 0)
-            return berth_make_layout(unpickler->tree, (berth_layout_kind)layout);
+            return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT,
+                                       (berth_layout_kind)layout);
     }
     bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
                       known->name);

@@ -129,7 +129,7 @@ static void step_list(bth_emitter *emitter, bth_frame *frame)
         if (i % BATCH == 0 && !is_alone(frame, i, n))
             bth_emit_op(emitter, BTH_OP_MARK);
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(frame->value, i));
+        bth_emit_value(emitter, bth_value_item(frame->value, i));
         return;
     }
     if (berth_value_kind(frame->value) == BERTH_KIND_SET) /* a set is made of a list */
@@ -143,7 +143,7 @@ static void step_tuple(bth_emitter *emitter, bth_frame *frame)
     size_t n = berth_value_count(frame->value);
     if (frame->at < n) {
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(frame->value, frame->at - 1));
+        bth_emit_value(emitter, bth_value_item(frame->value, frame->at - 1));
         return;
     }
     bth_emit_tuple(emitter, n, bth_emit_slot(emitter, frame->value));
@@ -162,7 +162,7 @@ static void finish_dict(bth_emitter *emitter, bth_frame *frame, size_t n)
     }
     if (berth_value_kind(value) == BERTH_KIND_COUNTER)
         finish_reduce_one(emitter, bth_emit_slot(emitter, value));
-    const berth_value *state = is_ordered(value) ? berth_value_state(value) : NULL;
+    const berth_value *state = is_ordered(value) ? berth_value_part(value, BERTH_PART_STATE) : NULL;
     if (state && berth_value_kind(state) != BERTH_KIND_DICT)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "attributes of an OrderedDict cannot be saved as %s: they are a dict",
@@ -181,7 +181,7 @@ static void step_dict(bth_emitter *emitter, bth_frame *frame)
     size_t i = frame->at / 2;
     if (frame->at % 2 == 1) {
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(value, i));
+        bth_emit_value(emitter, bth_value_item(value, i));
         return;
     }
     if (i > 0 && is_alone(frame, i - 1, n))
@@ -195,14 +195,14 @@ static void step_dict(bth_emitter *emitter, bth_frame *frame)
     if (i % BATCH == 0 && !is_alone(frame, i, n))
         bth_emit_op(emitter, BTH_OP_MARK);
     frame->at++;
-    bth_emit_value(emitter, berth_value_key(value, i));
+    bth_emit_value(emitter, bth_value_key(value, i));
 }
 
 /* ---- inert calls: written back as they were read ---- */
 
 static void step_state(bth_emitter *emitter, bth_frame *frame)
 {
-    const berth_value *state = berth_value_state(frame->value);
+    const berth_value *state = berth_value_part(frame->value, BERTH_PART_STATE);
     if (state)
         emit_build(emitter, frame, state);
     else
@@ -212,8 +212,8 @@ static void step_state(bth_emitter *emitter, bth_frame *frame)
 /* save_reduce(): the object is made and stored; then list items, key items, and state. */
 static void begin_items(bth_emitter *emitter, bth_frame *frame)
 {
-    const berth_value *list = berth_value_list_items(frame->value);
-    const berth_value *dict = berth_value_dict_items(frame->value);
+    const berth_value *list = berth_value_part(frame->value, BERTH_PART_LIST_ITEMS);
+    const berth_value *dict = berth_value_part(frame->value, BERTH_PART_DICT_ITEMS);
     frame->step = step_state;
     if (dict)
         bth_emit_push(emitter, &(bth_frame){.step = step_dict, .value = dict, .items = true});
@@ -226,7 +226,7 @@ static void step_call(bth_emitter *emitter, bth_frame *frame)
     const berth_value *value = frame->value;
     size_t at = frame->at++;
     if (at == 0) {
-        bth_emit_value(emitter, berth_value_inner(value));
+        bth_emit_value(emitter, berth_value_part(value, BERTH_PART_INNER));
     } else if (at == 1) {
         bth_emit_value(emitter, bth_value_arguments(value));
     } else {
@@ -284,8 +284,8 @@ static void emit_bytearray(bth_emitter *emitter, const berth_value *value, uint3
 static void emit_complex(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     bth_emit_global(emitter, "__builtin__", "complex");
-    bth_emit_float(emitter, berth_as_float(value));
-    bth_emit_float(emitter, berth_value_imaginary(value));
+    bth_emit_float(emitter, bth_value_real(value));
+    bth_emit_float(emitter, bth_value_imaginary(value));
     bth_emit_tuple(emitter, 2, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
     bth_emit_memo(emitter, slot);
@@ -417,13 +417,13 @@ static bool emit_scalar(bth_emitter *emitter, const berth_value *value, uint32_t
         bth_emit_op(emitter, BTH_OP_NONE);
         return true;
     case BERTH_KIND_BOOL:
-        bth_emit_bool(emitter, berth_as_bool(value));
+        bth_emit_bool(emitter, bth_value_bool(value));
         return true;
     case BERTH_KIND_INT:
         emit_any_int(emitter, value);
         return true;
     case BERTH_KIND_FLOAT:
-        bth_emit_float(emitter, berth_as_float(value));
+        bth_emit_float(emitter, bth_value_real(value));
         return true;
     case BERTH_KIND_COMPLEX:
         emit_complex(emitter, value, slot);
@@ -458,13 +458,14 @@ static bool emit_object(bth_emitter *emitter, const berth_value *value, uint32_t
         emit_device(emitter, value, slot);
         return true;
     case BERTH_KIND_DTYPE:
-        bth_emit_global(emitter, "torch", berth_dtype_name(berth_as_dtype(value)));
+        bth_emit_global(emitter, "torch",
+                        berth_dtype_name(bth_value_constant(value, BERTH_KIND_DTYPE)));
         return true;
     case BERTH_KIND_QSCHEME:
-        bth_emit_qscheme(emitter, berth_as_qscheme(value));
+        bth_emit_qscheme(emitter, bth_value_constant(value, BERTH_KIND_QSCHEME));
         return true;
     case BERTH_KIND_LAYOUT:
-        bth_emit_layout(emitter, berth_as_layout(value));
+        bth_emit_layout(emitter, bth_value_constant(value, BERTH_KIND_LAYOUT));
         return true;
     case BERTH_KIND_STORAGE: {
         const berth_storage *storage = berth_as_storage(value);

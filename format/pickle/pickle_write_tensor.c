@@ -212,16 +212,16 @@ static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
 static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *frame)
 {
     if (frame->at == 0) {
-        bth_emit_layout(emitter, berth_as_layout(frame->inner));
+        bth_emit_layout(emitter, bth_value_constant(frame->inner, BERTH_KIND_LAYOUT));
         bth_emit_op(emitter, BTH_OP_MARK);
     }
     if (frame->at < berth_value_count(frame->inner))
-        return berth_value_item(frame->inner, frame->at);
+        return bth_value_item(frame->inner, frame->at);
     int32_t rank;
     const int64_t *shape = berth_as_size(frame->inner, &rank);
     bth_emit_size(emitter, shape, rank, NULL);
-    if (berth_as_layout(frame->inner) == BERTH_SPARSE_COO)
-        bth_emit_bool(emitter, berth_value_is_coalesced(frame->inner));
+    if (bth_value_constant(frame->inner, BERTH_KIND_LAYOUT) == BERTH_SPARSE_COO)
+        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_COALESCED));
     bth_emit_tuple(emitter, 4, NULL);
     bth_emit_tuple(emitter, 2, NULL);
     return NULL;
@@ -232,7 +232,7 @@ static const berth_value *next_of_nested(bth_emitter *emitter, const bth_frame *
     if (frame->at == 0)
         bth_emit_op(emitter, BTH_OP_MARK);
     if (frame->at < 4)
-        return berth_value_item(frame->inner, frame->at);
+        return bth_value_item(frame->inner, frame->at);
     bth_emit_tuple(emitter, 4, NULL);
     return NULL;
 }
@@ -241,14 +241,14 @@ static const berth_value *next_of_nested(bth_emitter *emitter, const bth_frame *
 static const berth_value *next_of_parameter(bth_emitter *emitter, const bth_frame *frame)
 {
     const berth_value *state =
-        frame->value != frame->inner ? berth_value_state(frame->value) : NULL;
+        frame->value != frame->inner ? berth_value_part(frame->value, BERTH_PART_STATE) : NULL;
     if (frame->at == 0) {
         if (state)
             bth_emit_op(emitter, BTH_OP_MARK);
-        return berth_value_inner(frame->inner);
+        return berth_value_part(frame->inner, BERTH_PART_INNER);
     }
     if (frame->at == 1) {
-        bth_emit_bool(emitter, berth_value_requires_grad(frame->inner));
+        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_REQUIRES_GRAD));
         emit_hooks(emitter);
         if (state)
             return state;
@@ -305,7 +305,7 @@ static void step_arguments(bth_emitter *emitter, bth_frame *frame)
             bth_emit_value(emitter, argument);
     } else if (has_type(frame)) {
         frame->step = step_type;
-        bth_emit_value(emitter, berth_value_state(frame->value));
+        bth_emit_value(emitter, berth_value_part(frame->value, BERTH_PART_STATE));
     } else {
         finish_reduce(emitter, frame);
     }
@@ -352,9 +352,9 @@ static bool check_scheme(bth_emitter *emitter, const berth_value *value)
 static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
 {
     const berth_value *state =
-        frame->value == frame->inner ? NULL : berth_value_state(frame->value);
+        frame->value == frame->inner ? NULL : berth_value_part(frame->value, BERTH_PART_STATE);
     char problem[200];
-    if (berth_value_state(frame->inner))
+    if (berth_value_part(frame->inner, BERTH_PART_STATE))
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
                  bth_kind_phrase(berth_value_kind(frame->inner)));
@@ -366,7 +366,8 @@ static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "a tensor cannot be saved with %s", problem);
     else if (berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER &&
-             berth_value_kind(berth_value_inner(frame->inner)) == BERTH_KIND_SUBCLASS)
+             berth_value_kind(berth_value_part(frame->inner, BERTH_PART_INNER)) ==
+                 BERTH_KIND_SUBCLASS)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
                  "them");
@@ -377,7 +378,7 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, bool detach
 {
     bth_frame frame = {.step = step_arguments, .value = value, .inner = value};
     if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        frame.inner = berth_value_inner(value);
+        frame.inner = berth_value_part(value, BERTH_PART_INNER);
     frame.detached = detached;
     if (!check_scheme(emitter, frame.inner) || !check_attributes(emitter, &frame))
         return;

@@ -53,7 +53,7 @@ static int check_header(berth_value *const *values, bth_stream *stream, berth_er
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
         return fail(error, SYSTEM, "little_endian is missing or no bool");
-    stream->recorded_little_endian = berth_as_bool(little);
+    stream->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
 
@@ -99,7 +99,7 @@ static int read_keys(const berth_value *list, berth_tree *tree, bth_stream *stre
     const char **keys = bth_tree_allocate(tree, (n_keys + 1) * sizeof *keys);
     int code = named && keys ? 0 : bth_fail_memory(error, n_keys * sizeof *keys);
     for (size_t i = 0; i < n_keys && code == 0; i++)
-        code = take_key(tree, berth_value_item(list, i), named, &keys[i], error);
+        code = take_key(tree, bth_value_item(list, i), named, &keys[i], error);
     if (code == 0)
         code = check_all_named(tree, named, error);
     bth_release(named);

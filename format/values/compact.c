@@ -129,7 +129,7 @@ static const berth_value *part_of(const berth_value *value, size_t i)
     case BERTH_KIND_TUPLE:
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return berth_value_item(value, i);
+        return bth_value_item(value, i);
     case BERTH_KIND_BYTEARRAY:
     case BERTH_KIND_SIZE:
     case BERTH_KIND_PARAMETER:
@@ -137,7 +137,7 @@ static const berth_value *part_of(const berth_value *value, size_t i)
         return i == 0 ? ((const struct wrap_node *)value)->inner : NULL;
     case BERTH_KIND_CALL:
         if (i == 0)
-            return berth_value_inner(value);
+            return berth_value_part(value, BERTH_PART_INNER);
         return i == 1 ? bth_value_arguments(value) : NULL;
     default:
         return NULL;
@@ -153,14 +153,14 @@ static berth_value *make_plain(berth_tree *tree, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_BOOL:
-        return berth_make_bool(tree, berth_as_bool(source));
+        return berth_make_bool(tree, bth_value_bool(source));
     case BERTH_KIND_INT:
         if (berth_as_int(source, &integer))
             return berth_make_int(tree, integer);
         bytes = berth_as_bigint(source, &nbytes);
         return berth_make_bigint(tree, bytes, nbytes);
     case BERTH_KIND_FLOAT:
-        return berth_make_float(tree, berth_as_float(source));
+        return berth_make_float(tree, bth_value_real(source));
     case BERTH_KIND_TUPLE:
         return berth_make_tuple(tree, NULL, 0);
     default:
@@ -187,7 +187,7 @@ static berth_value *make_tuple(const copying *copy, const berth_value *source)
         return NULL;
     }
     for (size_t i = 0; i < n; i++)
-        items[i] = made_of(copy, berth_value_item(source, i));
+        items[i] = made_of(copy, bth_value_item(source, i));
     berth_value *tuple = berth_make_tuple(copy->tree, items, n);
     bth_release(items);
     return tuple;
@@ -203,7 +203,7 @@ static berth_value *make_parts(const copying *copy, const berth_value *source)
     if (source->kind == BERTH_KIND_NESTED)
         return berth_make_nested(copy->tree, parts);
     return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
-                            parts, berth_value_is_coalesced(source));
+                            parts, (berth_value_flags(source) & BERTH_COALESCED));
 }
 
 /* Over all of its storage at first. The parameters of a quantized one are filled in. */
@@ -253,7 +253,7 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_COMPLEX:
-        return berth_make_complex(tree, berth_as_float(source), berth_value_imaginary(source));
+        return berth_make_complex(tree, bth_value_real(source), bth_value_imaginary(source));
     case BERTH_KIND_STR: {
         const char *text = berth_as_text(source, &nbytes);
         return berth_make_str(tree, text, nbytes);
@@ -267,11 +267,14 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
         return berth_make_device(tree, type, index);
     }
     case BERTH_KIND_DTYPE:
-        return berth_make_dtype(tree, berth_as_dtype(source));
+        return berth_make_constant(tree, BERTH_KIND_DTYPE,
+                                   bth_value_constant(source, BERTH_KIND_DTYPE));
     case BERTH_KIND_QSCHEME:
-        return berth_make_qscheme(tree, berth_as_qscheme(source));
+        return berth_make_constant(tree, BERTH_KIND_QSCHEME,
+                                   bth_value_constant(source, BERTH_KIND_QSCHEME));
     case BERTH_KIND_LAYOUT:
-        return berth_make_layout(tree, berth_as_layout(source));
+        return berth_make_constant(tree, BERTH_KIND_LAYOUT,
+                                   bth_value_constant(source, BERTH_KIND_LAYOUT));
     default:
         return make_global(copy, source);
     }
@@ -388,13 +391,13 @@ static void fill_container(copying *copy, const berth_value *source, berth_value
     size_t n = berth_value_count(source);
 
     for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
-        berth_value *item = get(copy, berth_value_item(source, i));
+        berth_value *item = get(copy, bth_value_item(source, i));
         if (kind == BERTH_KIND_LIST)
             berth_list_append(made, item);
         else if (kind == BERTH_KIND_SET)
             berth_set_add(made, item);
         else
-            berth_dict_set_value(made, get(copy, berth_value_key(source, i)), item);
+            berth_dict_set_value(made, get(copy, bth_value_key(source, i)), item);
     }
     made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
 }
@@ -412,7 +415,7 @@ static void fill_quantized(copying *copy, const berth_value *source, berth_value
 static void fill(copying *copy, const berth_value *source)
 {
     berth_value *made = made_of(copy, source);
-    const berth_value *state = berth_value_state(source);
+    const berth_value *state = berth_value_part(source, BERTH_PART_STATE);
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
@@ -426,8 +429,10 @@ static void fill(copying *copy, const berth_value *source)
         fill_quantized(copy, source, made);
         break;
     case BERTH_KIND_CALL:
-        ((struct call_node *)made)->list_items = get(copy, berth_value_list_items(source));
-        ((struct call_node *)made)->dict_items = get(copy, berth_value_dict_items(source));
+        ((struct call_node *)made)->list_items =
+            get(copy, berth_value_part(source, BERTH_PART_LIST_ITEMS));
+        ((struct call_node *)made)->dict_items =
+            get(copy, berth_value_part(source, BERTH_PART_DICT_ITEMS));
         break;
     default:
         break;

@@ -29,7 +29,7 @@ size_t berth_value_count(const berth_value *value)
     }
 }
 
-berth_value *berth_value_item(const berth_value *value, size_t i)
+berth_value *bth_value_item(const berth_value *value, size_t i)
 {
     if (i >= berth_value_count(value))
         return NULL;
@@ -49,9 +49,24 @@ berth_value *berth_value_item(const berth_value *value, size_t i)
     }
 }
 
-berth_value *berth_value_key(const berth_value *value, size_t i)
+berth_value *bth_value_key(const berth_value *value, size_t i)
 {
     const struct table *table =
         bth_is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
     return table && i < table->count ? table->entries[i].key : NULL;
+}
+
+berth_value *berth_list_at(const berth_value *value, size_t i)
+{
+    return bth_is_dict(value) ? NULL : bth_value_item(value, i);
+}
+
+bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key, berth_value **item)
+{
+    berth_value *found = bth_value_key(dict, i);
+    if (key)
+        *key = found;
+    if (item)
+        *item = found ? bth_value_item(dict, i) : NULL;
+    return found != NULL;
 }

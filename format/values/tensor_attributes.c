@@ -84,7 +84,7 @@ static bool is_good(const berth_value *attributes, char *problem, size_t problem
     if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
         return true;
     for (size_t i = 0; i < berth_value_count(attributes); i++) {
-        const berth_value *key = berth_value_key(attributes, i);
+        const berth_value *key = bth_value_key(attributes, i);
         size_t nbytes = 0;
         const char *name = berth_as_text(key, &nbytes);
         if (bth_node_kind(key) != BERTH_KIND_STR)
@@ -105,6 +105,6 @@ bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nby
 {
     if (bth_node_kind(state) != BERTH_KIND_TUPLE)
         return is_good(state, problem, nbytes);
-    return is_good(berth_value_item(state, 0), problem, nbytes) &&
-           is_good(berth_value_item(state, 1), problem, nbytes);
+    return is_good(bth_value_item(state, 0), problem, nbytes) &&
+           is_good(bth_value_item(state, 1), problem, nbytes);
 }

@@ -130,6 +130,15 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
+/* Item i of any container, of a dict the value; NULL beyond. Key i of a dict. */
+berth_value *bth_value_item(const berth_value *value, size_t i);
+berth_value *bth_value_key(const berth_value *value, size_t i);
+/* What is there, without an out-parameter: false or 0 for any other kind. */
+bool bth_value_bool(const berth_value *value);
+double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
+double bth_value_imaginary(const berth_value *value);
+int bth_value_constant(const berth_value *value, berth_kind kind);
+
 /* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);

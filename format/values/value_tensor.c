@@ -130,7 +130,8 @@ static bool is_plain(const berth_value *value)
 static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
-    if (is_plain(inner) || (berth_value_kind(inner) == other && is_plain(berth_value_inner(inner))))
+    if (is_plain(inner) ||
+        (berth_value_kind(inner) == other && is_plain(berth_value_part(inner, BERTH_PART_INNER))))
         return true;
     bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
                   bth_kind_phrase(berth_value_kind(inner)));
@@ -368,22 +369,21 @@ bool bth_value_is_state(const berth_value *value)
 {
     return is_dict_or_none(value) ||
            (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&
-            is_dict_or_none(berth_value_item(value, 0)) &&
-            is_dict_or_none(berth_value_item(value, 1)));
+            is_dict_or_none(bth_value_item(value, 0)) && is_dict_or_none(bth_value_item(value, 1)));
 }
 
-bool berth_value_is_coalesced(const berth_value *value)
+uint32_t berth_value_flags(const berth_value *value)
 {
-    return berth_value_kind(value) == BERTH_KIND_SPARSE && value->flags & BTH_NODE_COALESCED;
-}
-
-/* A Parameter's own word counts, not that of its tensor. */
-bool berth_value_requires_grad(const berth_value *value)
-{
-    while (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+    if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
         value = ((const struct wrap_node *)value)->inner;
-    if (berth_value_kind(value) == BERTH_KIND_PARAMETER)
-        return value->flags & BTH_NODE_TRUE;
-    return berth_value_kind(value) == BERTH_KIND_TENSOR &&
-           ((const struct tensor_node *)value)->tensor.flags & BERTH_REQUIRES_GRAD;
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_PARAMETER: /* its own flag counts, not that of its tensor */
+        return value->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
+    case BERTH_KIND_TENSOR:
+        return ((const struct tensor_node *)value)->tensor.flags & BERTH_REQUIRES_GRAD;
+    case BERTH_KIND_SPARSE:
+        return value->flags & BTH_NODE_COALESCED ? BERTH_COALESCED : 0;
+    default:
+        return 0;
+    }
 }

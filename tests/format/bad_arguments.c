@@ -107,8 +107,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
     cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
     cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
-    cr_expect_null(berth_value_list_items(call));
-    cr_expect_null(berth_value_dict_items(call));
+    cr_expect_null(berth_value_part(call, BERTH_PART_LIST_ITEMS));
+    cr_expect_null(berth_value_part(call, BERTH_PART_DICT_ITEMS));
 }
 
 Test(bad_arguments, null_pointers_are_refused)
@@ -203,14 +203,18 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
 
 Test(bad_arguments, facts_that_are_none_are_refused)
 {
-    REFUSED(berth_make_dtype(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
-    REFUSED(berth_make_dtype(tree, (berth_dtype)-1), BERTH_E_ARGUMENT, "no such dtype: -1");
-    REFUSED(berth_make_qscheme(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
-            "no such quantization scheme: 0");
-    REFUSED(berth_make_qscheme(tree, (berth_qscheme)77), BERTH_E_ARGUMENT,
-            "no such quantization scheme: 77");
-    REFUSED(berth_make_layout(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT, "no such layout: 0");
-    REFUSED(berth_make_layout(tree, (berth_layout_kind)99), BERTH_E_ARGUMENT, "no such layout: 99");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT,
+            "no torch.dtype has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, (berth_dtype)-1), BERTH_E_ARGUMENT,
+            "no torch.dtype has the number -1");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+            "no torch.qscheme has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_QSCHEME, (berth_qscheme)77), BERTH_E_ARGUMENT,
+            "no torch.qscheme has the number 77");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)0), BERTH_E_ARGUMENT,
+            "no torch.layout has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)99), BERTH_E_ARGUMENT,
+            "no torch.layout has the number 99");
     REFUSED(berth_storage_new(tree, (berth_dtype)99, numbers, 4, NULL), BERTH_E_ARGUMENT,
             "no such dtype: 99");
     REFUSED(berth_storage_new(tree, BERTH_UINT8, numbers, UINT64_MAX, NULL), BERTH_E_ARGUMENT,

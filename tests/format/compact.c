@@ -102,9 +102,9 @@ Test(compact, what_shared_a_storage_shares_it_still)
     berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 10));
     berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 0, 1));
     const berth_value *made = compact(list);
-    const berth_tensor *later = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *first = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *other = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *later = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *first = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *other = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(later->storage, first->storage);
     cr_expect_neq(other->storage, first->storage);
     cr_expect_eq(first->storage->nbytes, 210 * 4);
@@ -123,9 +123,9 @@ Test(compact, elements_of_any_width_stay_aligned)
     berth_list_append(list, view(bytes, BERTH_COMPLEX128, 4, 1));
     berth_list_append(list, view(bytes, BERTH_INT16, 45, 1));
     const berth_value *made = compact(list);
-    const berth_tensor *narrow = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *wide = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *last = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *narrow = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *wide = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *last = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(narrow->storage->data, (uint8_t *)numbers + 16);
     cr_expect_eq(narrow->storage->nbytes, 96 - 16);
     cr_expect_eq(narrow->storage_offset, 5);
@@ -140,7 +140,7 @@ Test(compact, the_last_unit_ends_with_the_storage)
 
     berth_list_append(list, view(bytes, BERTH_FLOAT64, 124, 1));
     berth_list_append(list, view(bytes, BERTH_UINT8, 1000, 1));
-    const berth_tensor *tensor = tensor_of(berth_value_item(compact(list), 0));
+    const berth_tensor *tensor = tensor_of(bth_value_item(compact(list), 0));
     cr_expect_eq(tensor->storage->nbytes, 9);
     cr_expect_eq(tensor->storage_offset, 0);
 }
@@ -188,11 +188,11 @@ Test(compact, a_storage_that_is_a_value_stays_whole)
     berth_list_append(list, berth_make_storage(from, storage));
     berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 0));
     const berth_value *made = compact(list);
-    const berth_tensor *tensor = tensor_of(berth_value_item(made, 0));
-    cr_expect_eq(berth_as_storage(berth_value_item(made, 1)), tensor->storage);
+    const berth_tensor *tensor = tensor_of(bth_value_item(made, 0));
+    cr_expect_eq(berth_as_storage(bth_value_item(made, 1)), tensor->storage);
     cr_expect_eq(tensor->storage->nbytes, sizeof numbers);
     cr_expect_eq(tensor->storage_offset, 900);
-    cr_expect_eq(tensor_of(berth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
+    cr_expect_eq(tensor_of(bth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
 }
 
 /* Streams from before 1.6: views of one storage are saved on it, so they share in it here, too. */
@@ -216,9 +216,9 @@ Test(compact, views_of_a_storage_share_what_they_use_of_it)
     bytes->root_offset = 2;
     berth_list_append(list, view(bytes, BERTH_INT16, 3, 2));
     const berth_value *made = compact(list);
-    const berth_tensor *first = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *second = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *third = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *first = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *second = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *third = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(first->storage, second->storage);
     cr_expect_eq(first->storage->data, &numbers[210]);
     cr_expect_eq(first->storage->nbytes, 70 * 4);
@@ -291,9 +291,9 @@ static void put_scalars(berth_value *dict)
     put(dict, "empty", berth_make_tuple(from, NULL, 0));
     put(dict, "size", berth_make_size(from, (int64_t[]){2, 3}, 2));
     put(dict, "device", berth_make_device(from, "cuda", 1));
-    put(dict, "dtype", berth_make_dtype(from, BERTH_BFLOAT16));
-    put(dict, "qscheme", berth_make_qscheme(from, BERTH_PER_TENSOR_AFFINE));
-    put(dict, "layout", berth_make_layout(from, BERTH_SPARSE_CSR));
+    put(dict, "dtype", berth_make_constant(from, BERTH_KIND_DTYPE, BERTH_BFLOAT16));
+    put(dict, "qscheme", berth_make_constant(from, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE));
+    put(dict, "layout", berth_make_constant(from, BERTH_KIND_LAYOUT, BERTH_SPARSE_CSR));
     berth_dict_set_value(dict, berth_make_tuple(from, key, 2), text("by a tuple"));
 }
 
@@ -411,9 +411,9 @@ Test(compact, what_is_not_there_is_not_there)
                                        berth_make_tuple(from, NULL, 0), false);
     const berth_value *made = compact(call);
 
-    cr_expect_null(berth_value_list_items(made));
-    cr_expect_null(berth_value_dict_items(made));
-    cr_expect_null(berth_value_state(made));
+    cr_expect_null(berth_value_part(made, BERTH_PART_LIST_ITEMS));
+    cr_expect_null(berth_value_part(made, BERTH_PART_DICT_ITEMS));
+    cr_expect_null(berth_value_part(made, BERTH_PART_STATE));
 }
 
 Test(compact, attributes_of_a_tensor_may_hold_it)
@@ -423,11 +423,11 @@ Test(compact, attributes_of_a_tensor_may_hold_it)
 
     put(state, "self", tensor);
     const berth_value *made = compact(tensor);
-    cr_expect_eq(berth_dict_get(berth_value_state(made), "self"), made);
+    cr_expect_eq(berth_dict_get(berth_value_part(made, BERTH_PART_STATE), "self"), made);
     berth_value *pair[] = {tensor, tensor};
     berth_value_set_state(tensor, berth_make_tuple(from, pair, 2));
     made = compact(tensor);
-    cr_expect_eq(berth_value_item(berth_value_state(made), 1), made);
+    cr_expect_eq(bth_value_item(berth_value_part(made, BERTH_PART_STATE), 1), made);
 }
 
 /* P3: no recursion. */
@@ -442,7 +442,7 @@ Test(compact, depth_costs_no_stack)
     }
     value = compact(value);
     for (int i = 0; i < 300000; i++)
-        value = berth_value_item(berth_value_item(value, 0), 0);
+        value = bth_value_item(bth_value_item(value, 0), 0);
     cr_expect_eq(berth_value_kind(value), BERTH_KIND_TENSOR);
 }
 
@@ -458,7 +458,7 @@ Test(compact, what_is_shared_is_made_once)
     size_t before = bth_tree_n_ids(to);
     const berth_value *made = compact(value);
     cr_expect_eq(bth_tree_n_ids(to) - before, 101);
-    cr_expect_eq(berth_value_item(made, 0), berth_value_item(made, 1));
+    cr_expect_eq(bth_value_item(made, 0), bth_value_item(made, 1));
 }
 
 Test(compact, the_tree_may_be_the_values_own)
@@ -471,12 +471,12 @@ Test(compact, the_tree_may_be_the_values_own)
     cr_assert_not_null(made);
     cr_expect_eq(bth_tree_n_storages(from), 40);
     for (size_t i = 0; i < 20; i++) {
-        const berth_tensor *tensor = tensor_of(berth_value_item(made, i));
+        const berth_tensor *tensor = tensor_of(bth_value_item(made, i));
         cr_expect_eq(tensor->storage->data, &numbers[10 * i]);
         cr_expect_eq(tensor->storage->nbytes, 12);
     }
     const berth_value *again = berth_value_compact(from, made);
-    cr_expect_eq(tensor_of(berth_value_item(again, 19))->storage->data, &numbers[190]);
+    cr_expect_eq(tensor_of(bth_value_item(again, 19))->storage->data, &numbers[190]);
 }
 
 /* ---- failures ---- */

@@ -46,9 +46,9 @@ Test(tree, makers_given_null_return_null)
     cr_assert_null(berth_make_set(NULL));
     cr_assert_null(berth_make_size(NULL, NULL, 0));
     cr_assert_null(berth_make_device(NULL, "cpu", 0));
-    cr_assert_null(berth_make_dtype(NULL, BERTH_FLOAT32));
-    cr_assert_null(berth_make_qscheme(NULL, BERTH_PER_TENSOR_AFFINE));
-    cr_assert_null(berth_make_layout(NULL, BERTH_STRIDED));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_DTYPE, BERTH_FLOAT32));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_LAYOUT, BERTH_STRIDED));
     cr_assert_null(berth_make_storage(NULL, NULL));
     cr_assert_null(berth_storage_new(NULL, BERTH_FLOAT32, NULL, 0, NULL));
     cr_assert_null(berth_make_tensor(NULL, &tensor));
@@ -129,8 +129,8 @@ Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
     cr_assert_eq(bth_value_id(berth_make_tuple(tree, NULL, 0)), SIZE_MAX);
     cr_assert_eq(bth_value_id(berth_make_list(tree)), 0);
     cr_assert_eq(bth_value_id(berth_make_str(tree, "a", 1)), 1);
-    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
-    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_INT8)), 2);
     cr_assert_eq(bth_tree_n_ids(tree), 3);
     berth_tree_free(tree);
 }
