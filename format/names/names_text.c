@@ -40,22 +40,6 @@ void bth_out_text(struct names_out *out, const char *text)
 
 /* ---- steps ---- */
 
-static bool is_tensor(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
-}
-
-const berth_value *bth_part(const berth_value *value, uint32_t i)
-{
-    const berth_value *plain = bth_value_plain(value);
-    const berth_tensor *tensor = berth_as_tensor(plain);
-    if (!tensor)
-        return bth_value_item(plain, i);
-    const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
-    return berth_as_tensor(part) ? part : NULL; /* older files have lists */
-}
-
 const char *bth_part_name(const berth_value *value, uint32_t i)
 {
     static const char *const coo[] = {"indices", "values"};
@@ -81,19 +65,6 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
     }
 }
 
-const berth_value *bth_step(const berth_value *parent, uint32_t index)
-{
-    if (index == BTH_STEP_STATE)
-        return berth_value_part(parent, BERTH_PART_STATE);
-    if (index == BTH_STEP_INNER)
-        return berth_value_part(parent, BERTH_PART_INNER);
-    if (index == BTH_STEP_LIST_ITEMS)
-        return berth_value_part(parent, BERTH_PART_LIST_ITEMS);
-    if (index == BTH_STEP_DICT_ITEMS)
-        return berth_value_part(parent, BERTH_PART_DICT_ITEMS);
-    return is_tensor(parent) ? bth_part(parent, index) : bth_value_item(parent, index);
-}
-
 /* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
 static const char *attribute_name(const berth_value *parent, uint32_t index)
 {
@@ -105,7 +76,7 @@ static const char *attribute_name(const berth_value *parent, uint32_t index)
         return "dict_items";
     if (index == BTH_STEP_INNER)
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
-    return is_tensor(parent) ? bth_part_name(parent, index) : NULL;
+    return bth_is_tensor(berth_value_kind(parent)) ? bth_part_name(parent, index) : NULL;
 }
 
 static void out_index(struct names_out *out, uint32_t index)

@@ -2,6 +2,11 @@
 /* What containers and objects hold. */
 #include "format/values/node.h"
 
+static const struct tuple_node *arguments_of(const berth_value *call)
+{
+    return (const struct tuple_node *)((const struct call_node *)call)->made_of[1];
+}
+
 size_t berth_value_count(const berth_value *value)
 {
     switch (berth_value_kind(value)) {
@@ -23,7 +28,7 @@ size_t berth_value_count(const berth_value *value)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->n_parts;
     case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->key.count;
+        return arguments_of(value)->key.count;
     default:
         return 0;
     }
@@ -43,7 +48,7 @@ berth_value *bth_value_item(const berth_value *value, size_t i)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->parts[i];
     case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->items[i];
+        return arguments_of(value)->items[i];
     default:
         return ((const struct dict_node *)value)->table->entries[i].value;
     }

@@ -172,8 +172,7 @@ struct parts_node { /* SPARSE, NESTED */
 
 struct call_node {
     berth_value head;
-    berth_value *callable;
-    struct tuple_node *arguments;
+    berth_value *made_of[2]; /* what is called, and the TUPLE of arguments */
     berth_value *state;
     berth_value *list_items; /* LIST, NULL until there is an item (P3) */
     berth_value *dict_items; /* DICT, the same */

@@ -12,8 +12,8 @@ berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value
     struct call_node *node = bth_node_new(tree, BERTH_KIND_CALL, sizeof(*node));
     if (!node)
         return NULL;
-    node->callable = callable;
-    node->arguments = (struct tuple_node *)arguments;
+    node->made_of[0] = callable;
+    node->made_of[1] = arguments;
     if (new_object)
         node->head.flags |= BTH_NODE_TRUE;
     return &node->head;
@@ -43,9 +43,8 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
 
 berth_value *bth_value_arguments(const berth_value *value)
 {
-    return bth_node_is(value, BERTH_KIND_CALL)
-               ? &((const struct call_node *)value)->arguments->key.head
-               : NULL;
+    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->made_of[1]
+                                               : NULL;
 }
 
 bool bth_value_is_new_object(const berth_value *value)
@@ -82,7 +81,7 @@ berth_value *berth_value_part(const berth_value *value, berth_part part)
     case BERTH_PART_INNER:
         if (bth_node_is(value, BERTH_KIND_PARAMETER) || bth_node_is(value, BERTH_KIND_SUBCLASS))
             return ((const struct wrap_node *)value)->inner;
-        return call ? call->callable : NULL;
+        return call ? call->made_of[0] : NULL;
     case BERTH_PART_STATE:
         return state ? *state : NULL;
     case BERTH_PART_LIST_ITEMS:
