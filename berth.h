@@ -437,21 +437,32 @@ BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_va
  */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
-/* ---- compact ---- */
+/* ---- copying ---- */
+
+/* Flags of berth_value_copy. */
+#define BERTH_COPY_COMPACT 1u /* cut each storage to the bytes that the tensors use */
 
 /*
- * Makes in `tree` a value equal to `value` whose storages hold no more than their tensors use: each
- * is cut to the range from the first to the last byte that any of them has. A save of it writes a
- * view, or some rows of a table, without the rest. What shared a storage, or was one node, still
- * is; a storage that is a value itself (BERTH_KIND_STORAGE) stays whole. Storages are shared within
- * what one call makes, not with what another one makes.
+ * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
+ * set what changes, save.
  *
- * `value` is of any tree or checkpoint, of `tree` too, and stays as it is. Its bytes are referred
- * to, not copied: its tree or checkpoint must outlive `tree`, or what is made must not be used any
- * more. Time and memory grow with all of the value's tree. NULL where something failed
- * (berth_tree_error tells). Not while another thread changes one of the trees.
+ *     berth_value *root = berth_make_dict(tree);
+ *     berth_dict_set(root, "model", berth_value_copy(tree, berth_find(checkpoint, "model", &error),
+ * 0)); berth_dict_set(root, "epoch", berth_make_int(tree, 7)); berth_save("model.pt", root, NULL,
+ * &error);
+ *
+ * value: a value of any tree or checkpoint, of `tree` too. It stays as it is.
+ * flags: 0, or BERTH_COPY_COMPACT: each new storage then has only the range from the first to the
+ *   last byte that a tensor of the copy uses, so that a save of a view writes no more. A storage
+ *   that is itself a value (BERTH_KIND_STORAGE) stays whole.
+ * Identity: what was one node, or shared a storage, in `value` does so in the copy. Two calls share
+ *   nothing with each other: copy in one call what shares storages.
+ * Lifetime: nodes are new, bytes are referred to, not copied. The tree or checkpoint of `value`
+ * must outlive the copy's last use. Returns NULL if something failed; berth_tree_error says why.
+ * Time and memory are in proportion to all of the value's tree. Threads: no other thread may change
+ * either tree meanwhile.
  */
-BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *value);
+BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags);
 
 /* ---- reading: each is defined for the kinds named, else gives 0, NULL or false ---- */
 

@@ -208,7 +208,8 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
     if (!bth_is_dict(dict))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
                              bth_kind_phrase((berth_kind)dict->kind));
-    if (!bth_tree_owns(tree, key, "a dict's key") || !bth_tree_owns(tree, value, "a dict's value"))
+    if (!bth_tree_owns(tree, key, "a dict's key") ||
+        !bth_tree_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
         return tree->error.code;
     return bth_dict_extend(dict, items, 1);
 }

@@ -221,6 +221,7 @@ struct berth_tree {
     struct key_table keys;
     struct storage_table storages;
     berth_error error;
+    bool is_located; /* the error names a key or an index */
 };
 
 /* ---- in line ---- */
@@ -318,7 +319,13 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 size_t bth_tree_capacity(size_t old, size_t need);
 /* True if the value is not NULL and of this tree; else the tree has failed. */
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
-/* bth_tree_owns for n values. */
+/*
+ * The same for an item of a container: the tree's error then names its key, or its index where key
+ * is NULL. So does one that was there before and names none: what could not be made is NULL.
+ */
+bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                        const berth_value *key, size_t index);
+/* bth_tree_owns_item for n values. */
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
 
 /* ---- sequence.c ---- */

@@ -107,7 +107,7 @@ int berth_list_append(berth_value *list, berth_value *item)
     if (list->kind != BERTH_KIND_LIST)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
                              bth_kind_phrase((berth_kind)list->kind));
-    if (!bth_tree_owns(tree, item, "an item of a list"))
+    if (!bth_tree_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
         return tree->error.code;
     return bth_list_extend(list, &item, 1);
 }

@@ -4,6 +4,7 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -262,10 +263,38 @@ bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
     return false;
 }
 
+/* Puts the key or index in front of the tree's error, once. */
+static void tree_locate_error(berth_tree *tree, const berth_value *key, size_t index)
+{
+    char where[128], text[sizeof(tree->error.message)];
+    if (tree->is_located)
+        return;
+    tree->is_located = true;
+    if (bth_node_is(key, BERTH_KIND_STR))
+        (void)snprintf(where, sizeof(where), "['%.100s']", ((const struct text_node *)key)->data);
+    else if (bth_node_is(key, BERTH_KIND_INT) && !(key->flags & BTH_NODE_BIG))
+        (void)snprintf(where, sizeof(where), "[%" PRId64 "]",
+                       ((const struct int_node *)key)->value);
+    else
+        (void)snprintf(where, sizeof(where), "[%zu]", index);
+    memcpy(text, tree->error.message, sizeof(text));
+    (void)snprintf(tree->error.message, sizeof(text), "%s: %.*s", where,
+                   (int)(sizeof(text) - sizeof(where) - 3), text);
+}
+
+bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                        const berth_value *key, size_t index)
+{
+    bool owns = bth_tree_owns(tree, value, what);
+    if (!owns)
+        tree_locate_error(tree, key, index);
+    return owns;
+}
+
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
-        if (!bth_tree_owns(tree, values[i], what))
+        if (!bth_tree_owns_item(tree, values[i], what, NULL, i))
             return false;
     return true;
 }

@@ -165,9 +165,9 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
             "the attributes of a tensor is of another tree");
     REFUSED(
         berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){tensor, tensor}, true),
-        BERTH_E_ARGUMENT, "a part of a sparse tensor is of another tree");
+        BERTH_E_ARGUMENT, "[0]: a part of a sparse tensor is of another tree");
     REFUSED(berth_make_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}),
-            BERTH_E_ARGUMENT, "a part of a nested tensor is of another tree");
+            BERTH_E_ARGUMENT, "[0]: a part of a nested tensor is of another tree");
     FAILS(berth_value_set_state(berth_make_ordered_dict(tree), foreign_dict),
           "the state is of another tree");
     FAILS(berth_dict_set_value(berth_make_dict(tree), foreign_text, berth_make_int(tree, 1)),

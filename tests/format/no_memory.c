@@ -108,9 +108,9 @@ static void prepare(void)
                                                              with.offsets}))                       \
     X(call,                                                                                        \
       bth_call_value(with.tree, berth_value_part(with.call, BERTH_PART_INNER), with.ints, true))   \
-    X(compact, berth_value_compact(with.tree, with.tensor))                                        \
-    X(compact_storage, berth_value_compact(with.tree, with.storage_value))                         \
-    X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
+    X(compact, berth_value_copy(with.tree, with.tensor, BERTH_COPY_COMPACT))                       \
+    X(compact_storage, berth_value_copy(with.tree, with.storage_value, BERTH_COPY_COMPACT))        \
+    X(compact_inert, berth_value_copy(with.tree, with.call, BERTH_COPY_COMPACT))                   \
     X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage,                                                                                 \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Compact values: the same in all but the bytes of storages that no tensor uses. */
+/* Copies of values: the same in all but, if compact, the bytes that no tensor uses. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -28,15 +28,23 @@ static void tear_down(void)
     berth_tree_free(from);
 }
 
-TestSuite(compact, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(copy, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static berth_value *compact(const berth_value *value)
 {
     berth_error error;
-    berth_value *made = berth_value_compact(to, value);
+    berth_value *made = berth_value_copy(to, value, BERTH_COPY_COMPACT);
 
     cr_assert_not_null(made, "%s", (berth_tree_error(to, &error), error.message));
     return made;
+}
+
+static void expect_error_of(const berth_tree *tree, const char *sentence)
+{
+    berth_error error;
+
+    cr_expect_eq(berth_tree_error(tree, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, sentence);
 }
 
 static berth_value *view(berth_storage *storage, berth_dtype dtype, int64_t offset, int64_t n)
@@ -62,7 +70,7 @@ static const berth_tensor *tensor_of(const berth_value *value)
 
 /* ---- what is kept of storages ---- */
 
-Test(compact, a_view_keeps_its_own_bytes)
+Test(copy, a_view_keeps_its_own_bytes)
 {
     berth_value *old = view(all_numbers(), BERTH_FLOAT32, 100, 7);
     const berth_tensor *tensor = tensor_of(compact(old));
@@ -77,7 +85,7 @@ Test(compact, a_view_keeps_its_own_bytes)
     cr_expect_eq(tensor_of(old)->storage_offset, 100);
 }
 
-Test(compact, strides_count)
+Test(copy, strides_count)
 {
     const int64_t shape[] = {3, 2}, stride[] = {1, 10};
     const berth_tensor columns = {.dtype = BERTH_FLOAT32,
@@ -93,7 +101,7 @@ Test(compact, strides_count)
     cr_expect_eq(tensor->stride[1], 10);
 }
 
-Test(compact, what_shared_a_storage_shares_it_still)
+Test(copy, what_shared_a_storage_shares_it_still)
 {
     berth_storage *storage = all_numbers();
     berth_value *list = berth_make_list(from);
@@ -114,7 +122,7 @@ Test(compact, what_shared_a_storage_shares_it_still)
 }
 
 /* The first byte of the range is at a multiple of the widest element, the last is behind one. */
-Test(compact, elements_of_any_width_stay_aligned)
+Test(copy, elements_of_any_width_stay_aligned)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
     berth_value *list = berth_make_list(from);
@@ -133,7 +141,7 @@ Test(compact, elements_of_any_width_stay_aligned)
     cr_expect_eq(last->storage_offset, 45 - 8);
 }
 
-Test(compact, the_last_unit_ends_with_the_storage)
+Test(copy, the_last_unit_ends_with_the_storage)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
     berth_value *list = berth_make_list(from);
@@ -146,7 +154,7 @@ Test(compact, the_last_unit_ends_with_the_storage)
 }
 
 /* A storage of a class of wider items holds whole ones of them. */
-Test(compact, storages_hold_whole_items_of_their_class)
+Test(copy, storages_hold_whole_items_of_their_class)
 {
     const berth_tensor *tensor = tensor_of(compact(view(all_numbers(), BERTH_UINT8, 6, 1)));
 
@@ -156,7 +164,7 @@ Test(compact, storages_hold_whole_items_of_their_class)
 }
 
 /* Two of quint4x2 and four of quint2x4 lie in a byte: what begins within one, stays there. */
-Test(compact, elements_within_a_byte_stay_where_they_are_in_it)
+Test(copy, elements_within_a_byte_stay_where_they_are_in_it)
 {
     berth_storage *fours = berth_storage_new(from, BERTH_QUINT4X2, numbers, 100, NULL);
     berth_storage *twos = berth_storage_new(from, BERTH_QUINT2X4, numbers, 100, NULL);
@@ -171,7 +179,7 @@ Test(compact, elements_within_a_byte_stay_where_they_are_in_it)
     cr_expect_eq(two->storage_offset, 3);
 }
 
-Test(compact, of_no_element_no_byte_is_kept)
+Test(copy, of_no_element_no_byte_is_kept)
 {
     const berth_tensor *tensor = tensor_of(compact(view(all_numbers(), BERTH_FLOAT32, 900, 0)));
 
@@ -179,7 +187,7 @@ Test(compact, of_no_element_no_byte_is_kept)
     cr_expect_eq(tensor->storage_offset, 0);
 }
 
-Test(compact, a_storage_that_is_a_value_stays_whole)
+Test(copy, a_storage_that_is_a_value_stays_whole)
 {
     berth_storage *storage = all_numbers();
     berth_value *list = berth_make_list(from);
@@ -196,7 +204,7 @@ Test(compact, a_storage_that_is_a_value_stays_whole)
 }
 
 /* Streams from before 1.6: views of one storage are saved on it, so they share in it here, too. */
-Test(compact, views_of_a_storage_share_what_they_use_of_it)
+Test(copy, views_of_a_storage_share_what_they_use_of_it)
 {
     berth_storage *root = all_numbers();
     berth_storage *parts[2];
@@ -237,7 +245,7 @@ static int read_numbers(const berth_storage *storage, void *buffer, size_t nbyte
     return 0;
 }
 
-Test(compact, bytes_that_are_not_in_memory_are_read_from_the_old_storage)
+Test(copy, bytes_that_are_not_in_memory_are_read_from_the_old_storage)
 {
     berth_storage *storage = all_numbers();
     float read[3] = {0};
@@ -382,7 +390,7 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
 }
 
 /* With nothing to leave out, the same pickle: of every kind, with all that is shared. */
-Test(compact, every_kind_of_value_is_the_same)
+Test(copy, every_kind_of_value_is_the_same)
 {
     berth_value *dict = berth_make_dict(from);
 
@@ -395,7 +403,7 @@ Test(compact, every_kind_of_value_is_the_same)
     cr_expect_eq(berth_value_count(compact(dict)), berth_value_count(dict));
 }
 
-Test(compact, plain_values_are_values_too)
+Test(copy, plain_values_are_values_too)
 {
     int64_t integer;
 
@@ -405,7 +413,7 @@ Test(compact, plain_values_are_values_too)
 }
 
 /* Not None in its place. */
-Test(compact, what_is_not_there_is_not_there)
+Test(copy, what_is_not_there_is_not_there)
 {
     berth_value *call = bth_call_value(from, bth_global(from, "a", 1, "B", 1),
                                        berth_make_tuple(from, NULL, 0), false);
@@ -416,7 +424,7 @@ Test(compact, what_is_not_there_is_not_there)
     cr_expect_null(berth_value_part(made, BERTH_PART_STATE));
 }
 
-Test(compact, attributes_of_a_tensor_may_hold_it)
+Test(copy, attributes_of_a_tensor_may_hold_it)
 {
     berth_value *state = berth_make_dict(from);
     berth_value *tensor = berth_make_subclass(from, whole(BERTH_FLOAT32, 2), state);
@@ -431,7 +439,7 @@ Test(compact, attributes_of_a_tensor_may_hold_it)
 }
 
 /* P3: no recursion. */
-Test(compact, depth_costs_no_stack)
+Test(copy, depth_costs_no_stack)
 {
     berth_value *value = whole(BERTH_FLOAT32, 1);
 
@@ -447,7 +455,7 @@ Test(compact, depth_costs_no_stack)
 }
 
 /* P3: 2^100 paths, 100 nodes. */
-Test(compact, what_is_shared_is_made_once)
+Test(copy, what_is_shared_is_made_once)
 {
     berth_value *value = berth_make_list(from), *pair[2];
 
@@ -461,13 +469,34 @@ Test(compact, what_is_shared_is_made_once)
     cr_expect_eq(bth_value_item(made, 0), bth_value_item(made, 1));
 }
 
-Test(compact, the_tree_may_be_the_values_own)
+Test(copy, without_the_flag_storages_are_whole_and_shared)
+{
+    berth_storage *storage = all_numbers();
+    berth_value *list = berth_make_list(from);
+
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 300, 10));
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 10));
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 0));
+    const berth_value *made = berth_value_copy(to, list, 0);
+    for (size_t i = 0; i < 3; i++) {
+        const berth_tensor *tensor = tensor_of(bth_value_item(made, i));
+        cr_expect_eq(tensor->storage, bth_tree_storage(to, 0));
+        cr_expect_eq(tensor->storage_offset, i == 0 ? 300 : 100);
+    }
+    cr_expect_eq(bth_tree_storage(to, 0)->data, numbers, "nothing is copied");
+    cr_expect_eq(bth_tree_storage(to, 0)->nbytes, sizeof numbers);
+    cr_expect_eq(bth_tree_n_storages(to), 1);
+    cr_expect_null(berth_value_copy(to, list, 2));
+    expect_error_of(to, "unknown flags 0x2 of a copy");
+}
+
+Test(copy, the_tree_may_be_the_values_own)
 {
     berth_value *list = berth_make_list(from);
 
     for (int i = 0; i < 20; i++)
         berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 10 * i, 3));
-    const berth_value *made = berth_value_compact(from, list);
+    const berth_value *made = berth_value_copy(from, list, BERTH_COPY_COMPACT);
     cr_assert_not_null(made);
     cr_expect_eq(bth_tree_n_storages(from), 40);
     for (size_t i = 0; i < 20; i++) {
@@ -475,31 +504,27 @@ Test(compact, the_tree_may_be_the_values_own)
         cr_expect_eq(tensor->storage->data, &numbers[10 * i]);
         cr_expect_eq(tensor->storage->nbytes, 12);
     }
-    const berth_value *again = berth_value_compact(from, made);
+    const berth_value *again = berth_value_copy(from, made, BERTH_COPY_COMPACT);
     cr_expect_eq(tensor_of(bth_value_item(again, 19))->storage->data, &numbers[190]);
 }
 
 /* ---- failures ---- */
 
-Test(compact, of_nothing_or_of_a_failed_tree_fails)
+Test(copy, of_nothing_or_of_a_failed_tree_fails)
 {
-    berth_error error;
-
-    cr_expect_null(berth_value_compact(NULL, berth_make_none(from)));
-    cr_expect_null(berth_value_compact(to, NULL));
-    cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the value is NULL");
+    cr_expect_null(berth_value_copy(NULL, berth_make_none(from), BERTH_COPY_COMPACT));
+    cr_expect_null(berth_value_copy(to, NULL, BERTH_COPY_COMPACT));
+    expect_error_of(to, "the value is NULL");
     berth_tree_free(to);
     to = berth_tree_new(NULL);
     berth_value *list = berth_make_list(from);
     cr_expect_lt(berth_list_append(list, NULL), 0);
-    cr_expect_null(berth_value_compact(to, list));
-    cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "an item of a list is NULL");
+    cr_expect_null(berth_value_copy(to, list, BERTH_COPY_COMPACT));
+    expect_error_of(to, "[0]: an item of a list is NULL");
 }
 
 /* W6: whichever allocation fails, it is told, and nothing is kept. */
-Test(compact, without_memory_is_told)
+Test(copy, without_memory_is_told)
 {
     berth_value *value;
     berth_error error;
@@ -517,7 +542,7 @@ Test(compact, without_memory_is_told)
         cr_assert_lt(nth, 1000);
         to = berth_tree_new(NULL);
         test_memory_refuse(nth, false);
-        const berth_value *made = berth_value_compact(to, value);
+        const berth_value *made = berth_value_copy(to, value, BERTH_COPY_COMPACT);
         code = berth_tree_error(to, &error);
         cr_assert_eq(made != NULL, code == 0);
         berth_tree_free(to);
@@ -530,7 +555,7 @@ Test(compact, without_memory_is_told)
 }
 
 /* What was begun when memory ended is not made twice: there is room for each node once. */
-Test(compact, after_the_first_failure_nothing_is_made)
+Test(copy, after_the_first_failure_nothing_is_made)
 {
     static char long_text[4096]; /* of a block of its own */
     berth_error error;
@@ -549,7 +574,7 @@ Test(compact, after_the_first_failure_nothing_is_made)
         cr_assert_lt(nth, 1000);
         to = berth_tree_new(NULL);
         test_memory_refuse(nth, false);
-        const berth_value *made = berth_value_compact(to, dict);
+        const berth_value *made = berth_value_copy(to, dict, BERTH_COPY_COMPACT);
         code = berth_tree_error(to, &error);
         cr_assert_eq(made != NULL, code == 0);
         cr_assert_leq(bth_tree_n_ids(to), bth_tree_n_ids(from), "allocation %d", (int)nth);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A value made again, in a tree of its own, over no more of its storages' bytes than its tensors
- * use. No byte is copied: the new storages are views of the old ones.
+ * A value made again in another tree. No byte is copied: the new storages are views of the old
+ * ones, of all of them or, if asked for, of the range that the tensors use.
  *
  * What a value was made of was there before it, so those edges have no cycles: nodes are made depth
  * first along them, each once, without recursion (P3). What was put into a value afterwards, and
@@ -12,13 +12,7 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 #include "format/values/tensor.h"
-
-#define FIRST_FRAMES 64
-
-struct frame {
-    const berth_value *source;
-    size_t at; /* parts that are made already */
-};
+#include "format/values/walk.h"
 
 /* What is used of one of the old storages. */
 struct use {
@@ -34,10 +28,10 @@ typedef struct copying {
     berth_value **made;          /* by the id that the node has in the old tree */
     const berth_value **sources; /* old nodes that were made, in that order */
     size_t n_made;
-    struct frame *frames;
-    size_t n_frames, n_frames_room;
+    bth_walk walk;    /* along what values are made of */
     struct use *uses; /* by the old storages' index */
     size_t n_uses;
+    bool is_compact; /* storages are cut to what is used */
 } copying;
 
 /* ---- storages ---- */
@@ -74,6 +68,7 @@ static struct use *use_of(copying *copy, const berth_storage *storage)
         use->made->context = (void *)(uintptr_t)bottom;
     }
     use->unit = berth_dtype_nbytes(storage->dtype);
+    use->is_whole = !copy->is_compact;
     return use;
 }
 
@@ -121,28 +116,6 @@ static void trim_storage(const berth_storage *old, struct use *use)
 }
 
 /* ---- making: along what the old node was made of ---- */
-
-/* Part i of what a node is made of; NULL: there are no more. */
-static const berth_value *part_of(const berth_value *value, size_t i)
-{
-    switch (berth_value_kind(value)) {
-    case BERTH_KIND_TUPLE:
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return bth_value_item(value, i);
-    case BERTH_KIND_BYTEARRAY:
-    case BERTH_KIND_SIZE:
-    case BERTH_KIND_PARAMETER:
-    case BERTH_KIND_SUBCLASS:
-        return i == 0 ? ((const struct wrap_node *)value)->inner : NULL;
-    case BERTH_KIND_CALL:
-        if (i == 0)
-            return berth_value_part(value, BERTH_PART_INNER);
-        return i == 1 ? bth_value_arguments(value) : NULL;
-    default:
-        return NULL;
-    }
-}
 
 /* Nodes without an id: nobody can tell whether they are the same. */
 static berth_value *make_plain(berth_tree *tree, const berth_value *source)
@@ -281,9 +254,10 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
 }
 
 /* A node whose parts are all made. Containers and attributes are empty at first. */
-static berth_value *make(copying *copy, const berth_value *source)
+static berth_value *make(copying *copy, const bth_walk_frame *frame)
 {
     berth_tree *tree = copy->tree;
+    const berth_value *source = frame->value;
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
@@ -299,9 +273,9 @@ static berth_value *make(copying *copy, const berth_value *source)
     case BERTH_KIND_TUPLE:
         return make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from(tree, made_of(copy, part_of(source, 0)));
+        return bth_bytearray_from(tree, made_of(copy, frame->items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from(tree, made_of(copy, part_of(source, 0)));
+        return bth_size_from(tree, made_of(copy, frame->items[0]));
     case BERTH_KIND_STORAGE:
         return make_storage(copy, source);
     case BERTH_KIND_TENSOR:
@@ -310,33 +284,16 @@ static berth_value *make(copying *copy, const berth_value *source)
     case BERTH_KIND_NESTED:
         return make_parts(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree, made_of(copy, part_of(source, 0)),
+        return berth_make_parameter(tree, made_of(copy, frame->items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree, made_of(copy, part_of(source, 0)), berth_make_none(tree));
+        return berth_make_subclass(tree, made_of(copy, frame->items[0]), berth_make_none(tree));
     case BERTH_KIND_CALL:
-        return bth_call_value(tree, made_of(copy, part_of(source, 0)),
-                              made_of(copy, part_of(source, 1)), bth_value_is_new_object(source));
+        return bth_call_value(tree, made_of(copy, frame->items[0]), made_of(copy, frame->items[1]),
+                              bth_value_is_new_object(source));
     default:
         return make_scalar(copy, source);
     }
-}
-
-static bool push(copying *copy, const berth_value *source)
-{
-    if (copy->n_frames == copy->n_frames_room) {
-        size_t room = copy->n_frames_room ? 2 * copy->n_frames_room : FIRST_FRAMES;
-        struct frame *frames = bth_reallocate(copy->frames, room * sizeof *frames);
-        if (!frames) {
-            bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
-                          room * sizeof *frames);
-            return false;
-        }
-        copy->frames = frames;
-        copy->n_frames_room = room;
-    }
-    copy->frames[copy->n_frames++] = (struct frame){.source = source};
-    return true;
 }
 
 static bool is_made(const copying *copy, const berth_value *source)
@@ -346,41 +303,38 @@ static bool is_made(const copying *copy, const berth_value *source)
     return id == SIZE_MAX || copy->made[id];
 }
 
-/* Makes the node of the last frame, or enters what is missing for it. */
-static bool step(copying *copy)
+/* Makes the node on top, or enters what is missing for it. */
+static int copy_step(copying *copy)
 {
-    struct frame *frame = &copy->frames[copy->n_frames - 1];
-    const berth_value *source = frame->source;
+    bth_walk *walk = &copy->walk;
+    const bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
     const berth_value *part;
 
-    while ((part = part_of(source, frame->at)) != NULL) {
-        frame->at++;
+    while ((part = bth_walk_next(walk)) != NULL)
         if (!is_made(copy, part))
-            return push(copy, part);
-    }
-    berth_value *made = make(copy, source);
+            return bth_walk_push(walk, part, &copy->tree->error);
+    berth_value *made = make(copy, frame);
     if (!made)
-        return false;
-    copy->made[bth_value_id(source)] = made;
-    copy->sources[copy->n_made++] = source;
-    copy->n_frames--;
-    return true;
+        return copy->tree->error.code;
+    copy->made[bth_value_id(frame->value)] = made;
+    copy->sources[copy->n_made++] = frame->value;
+    walk->n_frames--;
+    return 0;
 }
 
 /* The new node of an old one, made if it is not there yet. NULL: of NULL, or the tree has failed.
  */
 static berth_value *get(copying *copy, const berth_value *source)
 {
-    if (!source || copy->tree->error.code != BERTH_OK)
+    int code = copy->tree->error.code;
+
+    if (!source || code != BERTH_OK)
         return NULL;
-    if (!is_made(copy, source)) {
-        if (!push(copy, source))
-            return NULL;
-        while (copy->n_frames > 0)
-            if (!step(copy))
-                return NULL;
-    }
-    return made_of(copy, source);
+    if (!is_made(copy, source))
+        code = bth_walk_push(&copy->walk, source, &copy->tree->error);
+    while (code == BERTH_OK && copy->walk.n_frames > 0)
+        code = copy_step(copy);
+    return code == BERTH_OK ? made_of(copy, source) : NULL;
 }
 
 /* ---- filling: what came into the old node later ---- */
@@ -491,9 +445,12 @@ static bool begin(copying *copy)
     return false;
 }
 
-berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
+berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags)
 {
-    copying copy = {.tree = tree, .from = bth_value_tree(value)};
+    copying copy = {.tree = tree,
+                    .from = bth_value_tree(value),
+                    .walk = {.edges = BTH_WALK_MADE_OF},
+                    .is_compact = flags & BERTH_COPY_COMPACT};
     berth_value *made = NULL;
     berth_error error;
 
@@ -503,7 +460,9 @@ berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "the value is NULL");
         return NULL;
     }
-    if (berth_tree_error(copy.from, &error) < 0)
+    if (flags & ~BERTH_COPY_COMPACT)
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
+    else if (berth_tree_error(copy.from, &error) < 0)
         bth_tree_fail(tree, error.code, "%s", error.message);
     else if (begin(&copy))
         made = get(&copy, value);
@@ -514,6 +473,6 @@ berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
     bth_release(copy.made);
     bth_release(copy.sources);
     bth_release(copy.uses);
-    bth_release(copy.frames);
+    bth_walk_free(&copy.walk);
     return tree->error.code == BERTH_OK ? made : NULL;
 }
