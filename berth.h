@@ -512,6 +512,57 @@ BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part par
 /* BERTH_REQUIRES_GRAD: of a tensor or PARAMETER; BERTH_COALESCED: of a SPARSE. */
 BERTH_API uint32_t berth_value_flags(const berth_value *value);
 
+/* ---- walking ---- */
+
+/* Where a walk stands; valid during the call that gets it. */
+typedef struct berth_walk berth_walk;
+struct berth_walk {
+    const char *(*path)(const berth_walk *walk); /* see berth_walk_path */
+};
+
+/*
+ * Returns the path of the value at hand, as berth_find takes it: "['model'][0].__dict__"; "" for
+ * the root. Valid until the function of the walker returns. "..." if it is longer than 16 MiB.
+ */
+static inline const char *berth_walk_path(const berth_walk *walk)
+{
+    return walk->path(walk);
+}
+
+/* Returns 0 to go on, or another number, which ends the walk. */
+typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const berth_value *value);
+
+/* What `enter` returns to pass over all that is inside the value. */
+#define BERTH_WALK_SKIP 0x7fffffff
+
+/* Flags of a walker. */
+#define BERTH_WALK_ITEMS 1u /* only items of containers: no attributes, no parts of tensors */
+
+typedef struct berth_walker {
+    size_t struct_size; /* sizeof(berth_walker), or 0: the struct of version 0.2 */
+    uint32_t flags;
+    berth_walk_function enter; /* a value is met for the first time; what is inside follows */
+    berth_walk_function leave; /* all that is inside has been walked; not after BERTH_WALK_SKIP */
+    berth_walk_function alias; /* a value is met again; it is not entered again */
+    void *context;             /* for the functions, of which each may be NULL */
+} berth_walker;
+
+/*
+ * Walks all values under `value`, depth first and in order: items of containers (keys of dicts are
+ * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives.
+ * Values that have no identity (None, numbers) are entered wherever they are met.
+ *
+ * value: where the walk begins; the first one to be entered.
+ * walker: the functions that are called on the way. Read at the start, and not kept.
+ * Ownership: the walk owns nothing; values stay their tree's. The functions must not change it.
+ * Returns 0, what a function returned to end the walk, BERTH_E_ARGUMENT or BERTH_E_MEMORY. Nothing
+ *   recurses, so that values may be nested as deep as a file can hold them. Time is in proportion
+ *   to the values, and to the lengths of the paths that are asked for.
+ * Threads: several walks may run at once, as long as nobody changes the tree.
+ */
+BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *walker,
+                               berth_error *error);
+
 /* ===================================================================== */
 /*  Config                                                               */
 /* ===================================================================== */

@@ -320,7 +320,7 @@ static void begin_powers(bth_names *names)
 int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
 {
     berth_tree *tree = bth_value_tree(root);
-    struct naming naming = {.error = error};
+    struct naming naming = {.error = error, .walk = {.edges = BTH_WALK_MEMBERS}};
     *made = NULL;
     if (!tree)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no value to name");

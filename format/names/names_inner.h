@@ -44,6 +44,12 @@ struct bth_names {
  */
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
+/*
+ * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
+ * the key. A million levels of short keys are less.
+ */
+#define BTH_LONGEST_NAME_NBYTES ((size_t)16 << 20)
+
 /* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
 struct names_out {
     char *text;

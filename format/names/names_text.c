@@ -161,12 +161,6 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
 }
 
 /*
- * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
- * the key. A million levels of short keys are less.
- */
-#define LONGEST_NAME_NBYTES ((size_t)16 << 20)
-
-/*
  * Whether a short name can stand for its tensor: a NUL would end it early, and surrogates are no
  * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
  * does is read as one.
@@ -193,9 +187,9 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     struct names_out short_out = {
-        .limit = LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
+        .limit = BTH_LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
     struct names_out path_out = {
-        .limit = LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
+        .limit = BTH_LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
     bth_out_entry(&short_out, names, entry, shared);
     if (!shared && !short_out.failed && !short_out.cut &&
         !can_be_said(&short_out, &names->entries[entry])) {
@@ -209,7 +203,8 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
         return bth_fail_memory(error, short_out.nbytes + path_out.nbytes);
     if (path_out.cut) /* of the two, the path is the longer one */
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the name of tensor %zu has more than %zu bytes", i, LONGEST_NAME_NBYTES);
+                        "the name of tensor %zu has more than %zu bytes", i,
+                        BTH_LONGEST_NAME_NBYTES);
     return 0;
 }
 

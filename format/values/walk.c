@@ -118,7 +118,7 @@ const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *fram
 {
     const berth_value *value = frame->value, *child;
     uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
-    if (walk->edges == BTH_WALK_MADE_OF || step == BTH_STEP_NONE)
+    if (walk->edges == BTH_WALK_ITEMS || walk->edges == BTH_WALK_MADE_OF || step == BTH_STEP_NONE)
         return NULL;
     /* Only the tensor itself: a Parameter has it as BTH_STEP_INNER. */
     if (walk->edges == BTH_WALK_ALL && step < BTH_STEP_LIST_ITEMS &&

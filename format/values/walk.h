@@ -22,6 +22,7 @@ enum {
 
 /* Which children a walk gives. */
 typedef enum bth_walk_edges {
+    BTH_WALK_ITEMS,   /* items of containers */
     BTH_WALK_MEMBERS, /* items, then BTH_STEP_LIST_ITEMS to BTH_STEP_STATE; no parts of tensors */
     BTH_WALK_ALL,     /* the same, and the parts of tensors as items */
     BTH_WALK_MADE_OF  /* what a value was made of: it was there before, so these have no cycles */
