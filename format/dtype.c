@@ -48,14 +48,14 @@ static const struct dtype_facts facts[BERTH_DTYPE_COUNT] = {
 };
 
 /* Any value of the enum's type, also one from a foreign cast. */
-static unsigned row(berth_dtype dtype)
+static unsigned dtype_row(berth_dtype dtype)
 {
     return (unsigned)dtype < BERTH_DTYPE_COUNT ? (unsigned)dtype : 0;
 }
 
 const char *berth_dtype_name(berth_dtype dtype)
 {
-    return names[row(dtype)].name;
+    return names[dtype_row(dtype)].name;
 }
 
 berth_dtype berth_dtype_from_name(const char *name)
@@ -72,22 +72,22 @@ berth_dtype berth_dtype_from_name(const char *name)
 
 size_t berth_dtype_nbytes(berth_dtype dtype)
 {
-    return names[row(dtype)].nbytes;
+    return names[dtype_row(dtype)].nbytes;
 }
 
 size_t bth_dtype_swap_nbytes(berth_dtype dtype)
 {
-    return facts[row(dtype)].swap_nbytes;
+    return facts[dtype_row(dtype)].swap_nbytes;
 }
 
 int bth_dtype_elements(berth_dtype dtype)
 {
-    return facts[row(dtype)].elements;
+    return facts[dtype_row(dtype)].elements;
 }
 
 const char *bth_dtype_storage_class(berth_dtype dtype)
 {
-    return facts[row(dtype)].storage_class;
+    return facts[dtype_row(dtype)].storage_class;
 }
 
 bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
@@ -118,5 +118,5 @@ bool bth_dtype_same_class(berth_dtype a, berth_dtype b)
 
 bool bth_dtype_is_quantized(berth_dtype dtype)
 {
-    return facts[row(dtype)].sort == QUANTIZED;
+    return facts[dtype_row(dtype)].sort == QUANTIZED;
 }

@@ -28,32 +28,33 @@ struct naming {
 #define PRIME ((UINT64_C(1) << 61) - 1)
 
 /* Of less than 2^122. */
-static uint64_t remainder_of(bth_wide number)
+static uint64_t prime_remainder(bth_wide number)
 {
     uint64_t sum = (number.low & PRIME) + (number.low >> 61 | number.high << 3);
     return sum >= PRIME ? sum - PRIME : sum;
 }
 
-static uint64_t times(uint64_t a, uint64_t b)
+static uint64_t prime_times(uint64_t a, uint64_t b)
 {
-    return remainder_of(bth_wide_product(a, b));
+    return prime_remainder(bth_wide_product(a, b));
 }
 
-static uint64_t plus(uint64_t a, uint64_t b)
+static uint64_t prime_plus(uint64_t a, uint64_t b)
 {
     return a + b >= PRIME ? a + b - PRIME : a + b;
 }
 
-static uint64_t power(uint64_t base, size_t n)
+static uint64_t prime_power(uint64_t base, size_t n)
 {
     uint64_t result = 1;
-    for (; n; n >>= 1, base = times(base, base))
+    for (; n; n >>= 1, base = prime_times(base, base))
         if (n & 1)
-            result = times(result, base);
+            result = prime_times(result, base);
     return result;
 }
 
-static uint64_t hash_bytes(const bth_names *names, uint64_t hash, const char *text, size_t nbytes)
+static uint64_t name_hash_bytes(const bth_names *names, uint64_t hash, const char *text,
+                                size_t nbytes)
 {
     const uint8_t *at = (const uint8_t *)text;
     /* Eight digits at a time wait for one product, not for eight. */
@@ -63,17 +64,17 @@ static uint64_t hash_bytes(const bth_names *names, uint64_t hash, const char *te
         for (size_t i = 0; i < n; i++)
             sum =
                 bth_wide_sum(sum, bth_wide_product(names->powers[n - 1 - i], at[i] + UINT64_C(1)));
-        hash = plus(times(hash, names->powers[n]), remainder_of(sum));
+        hash = prime_plus(prime_times(hash, names->powers[n]), prime_remainder(sum));
     }
     return hash;
 }
 
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes)
 {
-    return hash_bytes(names, 0, name, nbytes);
+    return name_hash_bytes(names, 0, name, nbytes);
 }
 
-static struct names_key *key_slot(struct names_key *keys, size_t mask, const void *text)
+static struct names_key *name_key_slot(struct names_key *keys, size_t mask, const void *text)
 {
     size_t at = (size_t)((uintptr_t)text * UINT64_C(0x9e3779b97f4a7c15) >> 20) & mask;
     while (keys[at].text && keys[at].text != text)
@@ -82,7 +83,7 @@ static struct names_key *key_slot(struct names_key *keys, size_t mask, const voi
 }
 
 /* The kept hash of a long key, computed at first meeting. */
-static const struct names_key *long_key(bth_names *names, const char *text, size_t nbytes)
+static const struct names_key *name_long_key(bth_names *names, const char *text, size_t nbytes)
 {
     if (!names->keys || names->n_keys * 2 > names->keys_mask) {
         size_t n = names->keys ? (names->keys_mask + 1) * 2 : 16;
@@ -91,45 +92,45 @@ static const struct names_key *long_key(bth_names *names, const char *text, size
             return NULL;
         for (size_t i = 0; names->keys && i <= names->keys_mask; i++)
             if (names->keys[i].text)
-                *key_slot(keys, n - 1, names->keys[i].text) = names->keys[i];
+                *name_key_slot(keys, n - 1, names->keys[i].text) = names->keys[i];
         bth_release(names->keys);
         names->keys = keys;
         names->keys_mask = n - 1;
     }
-    struct names_key *key = key_slot(names->keys, names->keys_mask, text);
+    struct names_key *key = name_key_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
         *key = (struct names_key){.text = text,
-                                  .hash = hash_bytes(names, 0, text, nbytes),
-                                  .power = power(names->powers[1], nbytes)};
+                                  .hash = name_hash_bytes(names, 0, text, nbytes),
+                                  .power = prime_power(names->powers[1], nbytes)};
         names->n_keys++;
     }
     return key;
 }
 
 /* The hash of the name that a step makes of its parent's. False: out of memory. */
-static bool step_hash(bth_names *names, const struct names_entry *parent, uint32_t index,
-                      uint64_t *hash)
+static bool name_step_hash(bth_names *names, const struct names_entry *parent, uint32_t index,
+                           uint64_t *hash)
 {
     *hash = parent->hash & ~BTH_NAME_SHARED;
     if (parent != names->entries)
-        *hash = hash_bytes(names, *hash, ".", 1);
+        *hash = name_hash_bytes(names, *hash, ".", 1);
     const berth_value *key =
         index < BTH_STEP_LIST_ITEMS ? bth_value_key(parent->value, index) : NULL;
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (text && nbytes > LONG_KEY_NBYTES) {
-        const struct names_key *kept = long_key(names, text, nbytes);
+        const struct names_key *kept = name_long_key(names, text, nbytes);
         if (kept)
-            *hash = plus(times(*hash, kept->power), kept->hash);
+            *hash = prime_plus(prime_times(*hash, kept->power), kept->hash);
         return kept != NULL;
     }
     if (text) {
-        *hash = hash_bytes(names, *hash, text, nbytes);
+        *hash = name_hash_bytes(names, *hash, text, nbytes);
         return true;
     }
     struct names_out out = {.limit = SIZE_MAX};
     bth_out_short_step(&out, parent->value, index);
-    *hash = hash_bytes(names, *hash, out.text, out.nbytes);
+    *hash = name_hash_bytes(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
 }
@@ -137,8 +138,8 @@ static bool step_hash(bth_names *names, const struct names_entry *parent, uint32
 /* ---- entries ---- */
 
 /* An array with room for one more item of nbytes; NULL: the error is set. */
-static void *reserve(struct naming *naming, void *items, uint32_t n, uint32_t *capacity,
-                     size_t nbytes)
+static void *naming_reserve(struct naming *naming, void *items, uint32_t n, uint32_t *capacity,
+                            size_t nbytes)
 {
     if (n < *capacity)
         return items;
@@ -157,18 +158,19 @@ static void *reserve(struct naming *naming, void *items, uint32_t n, uint32_t *c
     return grown;
 }
 
-static uint32_t add_entry(struct naming *naming, uint32_t parent, uint32_t index,
-                          const berth_value *value)
+static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_t index,
+                                 const berth_value *value)
 {
     bth_names *names = naming->names;
-    void *grown = reserve(naming, names->entries, names->n_entries, &names->entries_capacity,
-                          sizeof(*names->entries));
+    void *grown = naming_reserve(naming, names->entries, names->n_entries, &names->entries_capacity,
+                                 sizeof(*names->entries));
     if (!grown)
         return NO_ENTRY;
     names->entries = grown;
     struct names_entry *entry = &names->entries[names->n_entries];
     *entry = (struct names_entry){.value = value, .parent = parent, .index = index};
-    if (parent != NO_ENTRY && !step_hash(names, &names->entries[parent], index, &entry->hash)) {
+    if (parent != NO_ENTRY &&
+        !name_step_hash(names, &names->entries[parent], index, &entry->hash)) {
         bth_fail_memory(naming->error, LONG_KEY_NBYTES);
         return NO_ENTRY;
     }
@@ -184,7 +186,7 @@ static uint32_t naming_top_entry(struct naming *naming)
         i--;
     uint32_t entry = i ? frames[i - 1].note - 1 : NO_ENTRY;
     for (; i < n; i++) {
-        entry = add_entry(naming, entry, i ? frames[i - 1].step : 0, frames[i].value);
+        entry = naming_add_entry(naming, entry, i ? frames[i - 1].step : 0, frames[i].value);
         if (entry == NO_ENTRY)
             return NO_ENTRY;
         frames[i].note = entry + 1;
@@ -192,12 +194,13 @@ static uint32_t naming_top_entry(struct naming *naming)
     return entry;
 }
 
-static int list_tensor(struct naming *naming, uint32_t entry)
+static int naming_add_tensor(struct naming *naming, uint32_t entry)
 {
     bth_names *names = naming->names;
-    void *grown = entry == NO_ENTRY ? NULL
-                                    : reserve(naming, names->tensors, names->n_tensors,
-                                              &names->tensors_capacity, sizeof(*names->tensors));
+    void *grown = entry == NO_ENTRY
+                      ? NULL
+                      : naming_reserve(naming, names->tensors, names->n_tensors,
+                                       &names->tensors_capacity, sizeof(*names->tensors));
     if (!grown)
         return naming->error->code;
     names->tensors = grown;
@@ -208,7 +211,7 @@ static int list_tensor(struct naming *naming, uint32_t entry)
 /* ---- the walk ---- */
 
 /* Whether a tensor, or what it is around, has attributes to be entered. */
-static bool has_state(const berth_value *value)
+static bool naming_has_state(const berth_value *value)
 {
     for (; bth_is_tensor(berth_value_kind(value));
          value = berth_value_part(value, BERTH_PART_INNER))
@@ -230,13 +233,13 @@ static int naming_enter(struct naming *naming, const berth_value *value, uint32_
  * once. */
 static int naming_list_tensor(struct naming *naming, const berth_value *value, uint32_t entry)
 {
-    if (entry == NO_ENTRY || (berth_as_tensor(value) && list_tensor(naming, entry) < 0))
+    if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_add_tensor(naming, entry) < 0))
         return naming->error->code;
     const berth_value *part;
     for (uint32_t i = 0; (part = bth_part(value, i)); i++)
-        if (list_tensor(naming, add_entry(naming, entry, i, part)) < 0)
+        if (naming_add_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
             return naming->error->code;
-    return has_state(value) ? naming_enter(naming, value, entry + 1) : 0;
+    return naming_has_state(value) ? naming_enter(naming, value, entry + 1) : 0;
 }
 
 /* What a step leads to. A tensor inside another one is no tensor of its own. */
@@ -244,14 +247,14 @@ static int naming_visit(struct naming *naming, const berth_value *value, uint32_
 {
     berth_kind kind = berth_value_kind(value);
     if (bth_is_container(kind) ||
-        (step == BTH_STEP_INNER && bth_is_tensor(kind) && has_state(value)))
+        (step == BTH_STEP_INNER && bth_is_tensor(kind) && naming_has_state(value)))
         return naming_enter(naming, value, 0);
     if (!bth_is_tensor(kind) || step == BTH_STEP_INNER)
         return 0;
     uint32_t parent = naming->walk.n_frames ? naming_top_entry(naming) : NO_ENTRY;
     if (naming->error->code != BERTH_OK)
         return naming->error->code;
-    return naming_list_tensor(naming, value, add_entry(naming, parent, step, value));
+    return naming_list_tensor(naming, value, naming_add_entry(naming, parent, step, value));
 }
 
 static int naming_walk(struct naming *naming)
@@ -282,7 +285,7 @@ uint32_t bth_names_slot(const bth_names *names, uint64_t hash)
 }
 
 /* The first tensor of each name gets a slot; all of a name that is not alone are marked. */
-static int make_slots(bth_names *names, berth_error *error)
+static int names_make_slots(bth_names *names, berth_error *error)
 {
     uint64_t n = 16;
     while (n / 3 * 2 < names->n_tensors)
@@ -309,12 +312,12 @@ static int make_slots(bth_names *names, berth_error *error)
 
 /* ---- the interface ---- */
 
-static void begin_powers(bth_names *names)
+static void names_begin_powers(bth_names *names)
 {
     uint64_t base = (uint64_t)(uintptr_t)names * UINT64_C(0x9e3779b97f4a7c15) % PRIME | 257;
     names->powers[0] = 1;
     for (int i = 1; i <= 8; i++)
-        names->powers[i] = times(names->powers[i - 1], base);
+        names->powers[i] = prime_times(names->powers[i - 1], base);
 }
 
 int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
@@ -329,9 +332,9 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
         return bth_fail_memory(error, sizeof(*names));
     names->root = root;
     naming.n_expected = bth_tree_n_storages(tree) + 8;
-    begin_powers(names);
+    names_begin_powers(names);
     if (bth_walk_begin_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
-        make_slots(names, error) == 0)
+        names_make_slots(names, error) == 0)
         *made = names;
     else
         bth_names_free(names);

@@ -66,7 +66,7 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
 }
 
 /* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
-static const char *attribute_name(const berth_value *parent, uint32_t index)
+static const char *step_attribute(const berth_value *parent, uint32_t index)
 {
     if (index == BTH_STEP_STATE)
         return "__dict__";
@@ -79,7 +79,7 @@ static const char *attribute_name(const berth_value *parent, uint32_t index)
     return bth_is_tensor(berth_value_kind(parent)) ? bth_part_name(parent, index) : NULL;
 }
 
-static void out_index(struct names_out *out, uint32_t index)
+static void name_out_index(struct names_out *out, uint32_t index)
 {
     char text[16];
     (void)snprintf(text, sizeof(text), "%" PRIu32, index);
@@ -88,7 +88,7 @@ static void out_index(struct names_out *out, uint32_t index)
 
 void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = attribute_name(parent, index);
+    const char *attribute = step_attribute(parent, index);
     const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
@@ -99,12 +99,12 @@ void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32
     else if (key)
         bth_out_repr(out, key);
     else
-        out_index(out, index);
+        name_out_index(out, index);
 }
 
 void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = attribute_name(parent, index);
+    const char *attribute = step_attribute(parent, index);
     if (attribute) {
         bth_out_text(out, ".");
         bth_out_text(out, attribute);
@@ -115,14 +115,14 @@ void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_
     if (key)
         bth_out_repr(out, key);
     else
-        out_index(out, index);
+        name_out_index(out, index);
     bth_out_text(out, "]");
 }
 
 /* ---- entries ---- */
 
-static void out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
-                      size_t n, bool path)
+static void name_out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
+                           size_t n, bool path)
 {
     for (size_t i = n; i-- > 0;) {
         const struct names_entry *entry = &names->entries[chain[i]];
@@ -155,7 +155,7 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
          at = names->entries[at].parent)
         chain[n++] = at;
-    out_steps(out, names, chain, n, path);
+    name_out_steps(out, names, chain, n, path);
     if (chain != few)
         bth_release(chain);
 }
@@ -165,7 +165,7 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
  * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
  * does is read as one.
  */
-static bool can_be_said(const struct names_out *out, const struct names_entry *entry)
+static bool name_can_stand(const struct names_out *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
@@ -192,7 +192,7 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
         .limit = BTH_LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
     bth_out_entry(&short_out, names, entry, shared);
     if (!shared && !short_out.failed && !short_out.cut &&
-        !can_be_said(&short_out, &names->entries[entry])) {
+        !name_can_stand(&short_out, &names->entries[entry])) {
         short_out.nbytes = 0;
         bth_out_entry(&short_out, names, entry, true);
     }

@@ -2,7 +2,7 @@
 /* What containers and objects hold. */
 #include "format/values/node.h"
 
-static const struct tuple_node *arguments_of(const berth_value *call)
+static const struct tuple_node *call_arguments(const berth_value *call)
 {
     return (const struct tuple_node *)((const struct call_node *)call)->made_of[1];
 }
@@ -28,7 +28,7 @@ size_t berth_value_count(const berth_value *value)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->n_parts;
     case BERTH_KIND_CALL:
-        return arguments_of(value)->key.count;
+        return call_arguments(value)->key.count;
     default:
         return 0;
     }
@@ -48,7 +48,7 @@ berth_value *bth_value_item(const berth_value *value, size_t i)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->parts[i];
     case BERTH_KIND_CALL:
-        return arguments_of(value)->items[i];
+        return call_arguments(value)->items[i];
     default:
         return ((const struct dict_node *)value)->table->entries[i].value;
     }

@@ -38,7 +38,7 @@ berth_value *berth_make_int(berth_tree *tree, int64_t value)
 }
 
 /* Bytes of the shortest two's complement form. */
-static size_t shortest(const uint8_t *bytes, size_t nbytes)
+static size_t bigint_shortest(const uint8_t *bytes, size_t nbytes)
 {
     while (nbytes > 1) {
         uint8_t sign = bytes[nbytes - 2] & 0x80 ? 0xff : 0;
@@ -57,7 +57,7 @@ berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nb
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)", nbytes);
         return NULL;
     }
-    nbytes = shortest(bytes, nbytes);
+    nbytes = bigint_shortest(bytes, nbytes);
     if (nbytes <= 8) {
         uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
         for (size_t i = nbytes; i-- > 0;)

@@ -5,7 +5,8 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-static void set_items(bth_walk_frame *frame, berth_value *const *items, size_t n, uint32_t stride)
+static void walk_set_items(bth_walk_frame *frame, berth_value *const *items, size_t n,
+                           uint32_t stride)
 {
     frame->items = items;
     frame->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
@@ -23,11 +24,11 @@ static void walk_begin_members(bth_walk_frame *frame)
     if (bth_is_dict(value) || kind == BERTH_KIND_SET) {
         const struct table *table = ((const struct dict_node *)value)->table;
         if (table)
-            set_items(frame, &table->entries->value, table->count,
-                      sizeof(*table->entries) / sizeof(value));
+            walk_set_items(frame, &table->entries->value, table->count,
+                           sizeof(*table->entries) / sizeof(value));
     } else if (bth_is_container(kind)) {
         berth_value *const *items = bth_node_items(value, &n);
-        set_items(frame, items, n, 1);
+        walk_set_items(frame, items, n, 1);
     }
 }
 
@@ -38,22 +39,22 @@ static void walk_begin_made_of(bth_walk_frame *frame)
     switch (bth_node_kind(value)) {
     case BERTH_KIND_TUPLE: {
         berth_value *const *items = bth_node_items(value, &n);
-        set_items(frame, items, n, 1);
+        walk_set_items(frame, items, n, 1);
         break;
     }
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        set_items(frame, ((const struct parts_node *)value)->parts,
-                  ((const struct parts_node *)value)->n_parts, 1);
+        walk_set_items(frame, ((const struct parts_node *)value)->parts,
+                       ((const struct parts_node *)value)->n_parts, 1);
         break;
     case BERTH_KIND_BYTEARRAY:
     case BERTH_KIND_SIZE:
     case BERTH_KIND_PARAMETER:
     case BERTH_KIND_SUBCLASS:
-        set_items(frame, &((const struct wrap_node *)value)->inner, 1, 1);
+        walk_set_items(frame, &((const struct wrap_node *)value)->inner, 1, 1);
         break;
     case BERTH_KIND_CALL: /* what is called, and the tuple of arguments */
-        set_items(frame, ((const struct call_node *)value)->made_of, 2, 1);
+        walk_set_items(frame, ((const struct call_node *)value)->made_of, 2, 1);
         break;
     default:
         break;
