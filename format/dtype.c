@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Facts about dtypes, from the rows of berth.h and dtypes.def. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include <stdbool.h>
 
 #include "config/memory.h"
-#include "format/zip/zip_fields.h"
 
 /* From the saturated value on, a size or an offset moves to the zip64 extra field. */
 static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)

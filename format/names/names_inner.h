@@ -4,7 +4,7 @@
 #define BTH_FORMAT_NAMES_NAMES_INNER_H
 
 #include "format/names/names.h"
-#include "format/values/walk.h"
+#include "format/values/value.h"
 
 /* Bit of names_entry.hash: another tensor has the same short name. */
 #define BTH_NAME_SHARED (UINT64_C(1) << 63)

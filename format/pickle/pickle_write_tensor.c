@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #define RECORD "data.pkl"
 

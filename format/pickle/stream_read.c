@@ -4,7 +4,7 @@
  * protocol version, system info, object, storage keys), then for each key its count of elements
  * and the elements. The object goes through the same reader as any other: no second, weaker door.
  */
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -11,8 +11,7 @@
 
 #include "config/memory.h"
 #include "format/values/node.h"
-#include "format/values/tensor.h"
-#include "format/values/walk.h"
+#include "format/values/value.h"
 
 /* What is used of one of the old storages. */
 struct use {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Moving elements: out of any strides into row-major order, and from one byte order to another. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
- * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c) and by those of the pickle reader.
+ * What a value is in memory. Private to format/values/, with one exception: the pickle reader, which
+ * makes millions of nodes and looks at them without a call.
  *
- * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
+ * The bound of P3, 64 bytes of memory for each byte of pickle, is the reason for every choice here:
  * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
  * does not point at its tree: `at` is its distance from the start of its memory block, which does.
  */

@@ -2,7 +2,7 @@
 /* Storages of a tree: the bytes that tensors view. */
 #include "config/memory.h"
 #include "format/values/node.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Arithmetic on tensors. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values that are tensors: strided, Parameter, sparse, nested, with attributes. */
 #include "format/values/node.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>

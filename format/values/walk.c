@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/values/walk.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
 #include "config/memory.h"

@@ -6,7 +6,7 @@
 #ifndef BTH_FORMAT_VALUES_WALK_H
 #define BTH_FORMAT_VALUES_WALK_H
 
-#include "format/values/value.h"
+#include "berth.h"
 
 /*
  * A step from a value to one that it holds: the number of an item, or of a part of a tensor (the

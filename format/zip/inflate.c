@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/inflate.h"
+#include "format/zip/zip.h"
 
 #include <inttypes.h>
 #include <zlib.h>

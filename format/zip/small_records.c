@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
 
 /* One entry as it stands there. */

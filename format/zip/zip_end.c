@@ -4,8 +4,7 @@
 
 #include "config/error.h"
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 /* What is known of the file's tail. */
 typedef struct zip_tail {

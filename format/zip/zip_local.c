@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parses local headers (FORMAT.md section 2); zip_record.c compares them with the directory. */
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 #include <inttypes.h>
 
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
 #include "format/zip/zip_inner.h"
 
 static int local_fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)

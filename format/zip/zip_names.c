@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/hash.h"
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 
 /* ---- which names are refused ---- */
 

@@ -6,9 +6,8 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
-#include "format/zip/zip_read.h"
 
 /* ---- the local header against the directory ---- */
 

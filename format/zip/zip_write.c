@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 
 #include <string.h>
 
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
 
 static uint16_t zip_flags(const bth_place *place)
 {

@@ -13,7 +13,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/bytes.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 static berth_tree *tree, *other;
 static berth_value *foreign_dict, *foreign_text;

@@ -5,7 +5,6 @@
 
 #include "config/error.h"
 #include "format/pickle/pickle.h"
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
 

@@ -6,7 +6,7 @@
  */
 #include "config/memory.h"
 #include "format/names/names.h"
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 #include "format/values/node.h"
 #include "tests/format/pickle_assembler.h"
 

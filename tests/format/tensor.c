@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T1, T2 and T4: bounds of tensors, and of those that are made of several. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
-#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
