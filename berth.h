@@ -304,6 +304,8 @@ typedef struct berth_archive berth_archive;       /* an opened file, its records
 #define BERTH_CONJ 2u /* the elements are the complex conjugates of the stored ones */
 #define BERTH_NEG 4u  /* the elements are the negatives of the stored ones */
 #define BERTH_META 8u /* on the meta device: a shape and a dtype, no storage */
+/* A flag of a sparse COO tensor, beside BERTH_REQUIRES_GRAD: see berth_value_flags. */
+#define BERTH_COALESCED 16u
 
 /* How a quantized tensor maps integers to numbers. Source: torch.qscheme. */
 typedef enum berth_qscheme {
@@ -389,43 +391,43 @@ BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
  * share a storage share its `berth_storage`.
  */
 typedef enum berth_kind {
-    BERTH_KIND_NONE,
-    BERTH_KIND_BOOL,
-    BERTH_KIND_INT,
-    BERTH_KIND_FLOAT,
-    BERTH_KIND_COMPLEX,
-    BERTH_KIND_STR,
-    BERTH_KIND_BYTES,
-    BERTH_KIND_BYTEARRAY,
-    BERTH_KIND_LIST,
-    BERTH_KIND_TUPLE,
-    BERTH_KIND_DICT,
-    BERTH_KIND_ORDERED_DICT,
-    BERTH_KIND_COUNTER,
-    BERTH_KIND_SET,
-    BERTH_KIND_SIZE,      /* torch.Size */
-    BERTH_KIND_DEVICE,    /* torch.device */
-    BERTH_KIND_DTYPE,     /* torch.dtype */
-    BERTH_KIND_QSCHEME,   /* torch.per_tensor_affine, … */
-    BERTH_KIND_LAYOUT,    /* torch.layout */
-    BERTH_KIND_STORAGE,   /* a bare storage */
-    BERTH_KIND_TENSOR,    /* strided, quantized or meta */
-    BERTH_KIND_SPARSE,    /* COO, CSR, CSC, BSR, BSC */
-    BERTH_KIND_NESTED,    /* nested tensor */
-    BERTH_KIND_PARAMETER, /* torch.nn.Parameter around a tensor */
-    BERTH_KIND_SUBCLASS,  /* a tensor that carries Python attributes */
-    BERTH_KIND_GLOBAL,    /* a class or function named, never called */
-    BERTH_KIND_CALL       /* inert: what an unknown global was asked to build */
+    BERTH_KIND_NONE = 0,
+    BERTH_KIND_BOOL = 1,
+    BERTH_KIND_INT = 2,
+    BERTH_KIND_FLOAT = 3,
+    BERTH_KIND_COMPLEX = 4,
+    BERTH_KIND_STR = 5,
+    BERTH_KIND_BYTES = 6,
+    BERTH_KIND_BYTEARRAY = 7,
+    BERTH_KIND_LIST = 8,
+    BERTH_KIND_TUPLE = 9,
+    BERTH_KIND_DICT = 10,
+    BERTH_KIND_ORDERED_DICT = 11,
+    BERTH_KIND_COUNTER = 12,
+    BERTH_KIND_SET = 13,
+    BERTH_KIND_SIZE = 14,      /* torch.Size */
+    BERTH_KIND_DEVICE = 15,    /* torch.device */
+    BERTH_KIND_DTYPE = 16,     /* torch.dtype */
+    BERTH_KIND_QSCHEME = 17,   /* torch.per_tensor_affine, … */
+    BERTH_KIND_LAYOUT = 18,    /* torch.layout */
+    BERTH_KIND_STORAGE = 19,   /* a bare storage */
+    BERTH_KIND_TENSOR = 20,    /* strided, quantized or meta */
+    BERTH_KIND_SPARSE = 21,    /* COO, CSR, CSC, BSR, BSC */
+    BERTH_KIND_NESTED = 22,    /* nested tensor */
+    BERTH_KIND_PARAMETER = 23, /* torch.nn.Parameter around a tensor */
+    BERTH_KIND_SUBCLASS = 24,  /* a tensor that carries Python attributes */
+    BERTH_KIND_GLOBAL = 25,    /* a class or function named, never called */
+    BERTH_KIND_CALL = 26       /* inert: what an unknown global was asked to build */
 } berth_kind;
 
 typedef enum berth_layout_kind {
     BERTH_SPARSE_COO = 1,
-    BERTH_SPARSE_CSR,
-    BERTH_SPARSE_CSC,
-    BERTH_SPARSE_BSR,
-    BERTH_SPARSE_BSC,
-    BERTH_STRIDED,
-    BERTH_JAGGED
+    BERTH_SPARSE_CSR = 2,
+    BERTH_SPARSE_CSC = 3,
+    BERTH_SPARSE_BSR = 4,
+    BERTH_SPARSE_BSC = 5,
+    BERTH_STRIDED = 6,
+    BERTH_JAGGED = 7
 } berth_layout_kind;
 
 /*
@@ -464,9 +466,8 @@ BERTH_API berth_value *berth_make_set(berth_tree *tree);
 BERTH_API berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank);
 /* torch.device(type) when index < 0, else torch.device(type, index). */
 BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index);
-BERTH_API berth_value *berth_make_dtype(berth_tree *tree, berth_dtype dtype);
-BERTH_API berth_value *berth_make_qscheme(berth_tree *tree, berth_qscheme qscheme);
-BERTH_API berth_value *berth_make_layout(berth_tree *tree, berth_layout_kind layout);
+/* torch.float32 and its like. `kind` says what `number` is: DTYPE, QSCHEME or LAYOUT. */
+BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number);
 BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
 /* Copies *tensor, its shape and stride. Checked at once: it must fit its storage. */
 BERTH_API berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *tensor);
@@ -504,66 +505,131 @@ BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_va
  */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
-/* ---- compact ---- */
+/* ---- copying ---- */
+
+/* Flags of berth_value_copy. */
+#define BERTH_COPY_COMPACT 1u /* cut each storage to the bytes that the tensors use */
 
 /*
- * Makes in `tree` a value equal to `value` whose storages hold no more than their tensors use: each
- * is cut to the range from the first to the last byte that any of them has. A save of it writes a
- * view, or some rows of a table, without the rest. What shared a storage, or was one node, still
- * is; a storage that is a value itself (BERTH_KIND_STORAGE) stays whole. Storages are shared within
- * what one call makes, not with what another one makes.
+ * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
+ * set what changes, save.
  *
- * `value` is of any tree or checkpoint, of `tree` too, and stays as it is. Its bytes are referred
- * to, not copied: its tree or checkpoint must outlive `tree`, or what is made must not be used any
- * more. Time and memory grow with all of the value's tree. NULL where something failed
- * (berth_tree_error tells). Not while another thread changes one of the trees.
+ *     berth_value *root = berth_make_dict(tree);
+ *     berth_dict_set(root, "model", berth_value_copy(tree, berth_find(checkpoint, "model", &error),
+ * 0)); berth_dict_set(root, "epoch", berth_make_int(tree, 7)); berth_save("model.pt", root, NULL,
+ * &error);
+ *
+ * value: a value of any tree or checkpoint, of `tree` too. It stays as it is.
+ * flags: 0, or BERTH_COPY_COMPACT: each new storage then has only the range from the first to the
+ *   last byte that a tensor of the copy uses, so that a save of a view writes no more. A storage
+ *   that is itself a value (BERTH_KIND_STORAGE) stays whole.
+ * Identity: what was one node, or shared a storage, in `value` does so in the copy. Two calls share
+ *   nothing with each other: copy in one call what shares storages.
+ * Lifetime: nodes are new, bytes are referred to, not copied. The tree or checkpoint of `value`
+ * must outlive the copy's last use. Returns NULL if something failed; berth_tree_error says why.
+ * Time and memory are in proportion to all of the value's tree. Threads: no other thread may change
+ * either tree meanwhile.
  */
-BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *value);
+BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags);
 
-/* ---- asking: each is defined for the kinds named, else gives 0, NULL or false ---- */
+/* ---- reading: each is defined for the kinds named, else gives 0, NULL or false ---- */
 
 BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
 BERTH_API const char *berth_kind_name(berth_kind kind);
-BERTH_API bool berth_as_bool(const berth_value *value);
-/* True and the integer, if `value` is an INT that fits. */
-BERTH_API bool berth_as_int(const berth_value *value, int64_t *integer);
+/*
+ * Returns true and sets what it points to if `value` is of that kind; else false, and 0. An INT
+ * that does not fit is read by berth_as_bigint.
+ */
+BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
+BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
+BERTH_API bool berth_as_float(const berth_value *value, double *result);
+BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
+/* DTYPE, QSCHEME, LAYOUT, whichever `kind` says. The layout of a SPARSE is one, too. */
+BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
 /* The two's complement bytes of an INT beyond int64; NULL for one that fits. */
 BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
-BERTH_API double berth_as_float(const berth_value *value); /* FLOAT; COMPLEX: real part */
-BERTH_API double berth_value_imaginary(const berth_value *value);
 /* STR: its text. GLOBAL: "module name". DEVICE: "cuda:1". */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 /* BYTES, BYTEARRAY. */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
-/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
-BERTH_API size_t berth_value_count(const berth_value *value);
-/* Item i in order; for dicts the value. SPARSE, NESTED: part i. CALL: argument i. */
-BERTH_API berth_value *berth_value_item(const berth_value *value, size_t i);
-/* Key i of a dict, in insertion order. */
-BERTH_API berth_value *berth_value_key(const berth_value *value, size_t i);
-/* The value under a text key, or NULL. */
-BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
-BERTH_API berth_dtype berth_as_dtype(const berth_value *value);        /* DTYPE */
-BERTH_API berth_qscheme berth_as_qscheme(const berth_value *value);    /* QSCHEME */
-BERTH_API berth_layout_kind berth_as_layout(const berth_value *value); /* LAYOUT, SPARSE */
-BERTH_API berth_storage *berth_as_storage(const berth_value *value);   /* STORAGE */
-/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
-BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 /* SIZE, SPARSE: the shape; *rank items. */
 BERTH_API const int64_t *berth_as_size(const berth_value *value, int32_t *rank);
-BERTH_API bool berth_value_is_coalesced(const berth_value *value);  /* SPARSE COO */
-BERTH_API bool berth_value_requires_grad(const berth_value *value); /* tensors, PARAMETER */
+BERTH_API berth_storage *berth_as_storage(const berth_value *value); /* STORAGE */
+/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
+BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
+
+/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
+BERTH_API size_t berth_value_count(const berth_value *value);
+/* Item i of anything that berth_value_count counts but dicts; NULL if there is none. */
+BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
+/* Key and item i of a dict, in the order of insertion; either pointer may be NULL. */
+BERTH_API bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key,
+                             berth_value **item);
+/* The value under a text key, or NULL. */
+BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
+
+/* What a value has beside its items. */
+typedef enum berth_part {
+    BERTH_PART_INNER = 0,      /* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called */
+    BERTH_PART_STATE = 1,      /* attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL */
+    BERTH_PART_LIST_ITEMS = 2, /* CALL: the LIST of what Python would append to the object */
+    BERTH_PART_DICT_ITEMS = 3  /* CALL: the DICT of what it would set in it by key */
+} berth_part;
+/* NULL if there is none. In names: "x.__dict__", "x.list_items.0", "x.dict_items.key". */
+BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part part);
+/* BERTH_REQUIRES_GRAD: of a tensor or PARAMETER; BERTH_COALESCED: of a SPARSE. */
+BERTH_API uint32_t berth_value_flags(const berth_value *value);
+
+/* ---- walking ---- */
+
+/* Where a walk stands; valid during the call that gets it. */
+typedef struct berth_walk berth_walk;
+struct berth_walk {
+    const char *(*path)(const berth_walk *walk); /* see berth_walk_path */
+};
+
 /*
- * CALL, which keeps what Python would fill its object with: the LIST of what is appended to it, and
- * the DICT of what is set in it by key, each NULL if there is none. In names: "x.list_items.0",
- * "x.dict_items.key".
+ * Returns the path of the value at hand, as berth_find takes it: "['model'][0].__dict__"; "" for
+ * the root. Valid until the function of the walker returns. "..." if it is longer than 16 MiB.
  */
-BERTH_API berth_value *berth_value_list_items(const berth_value *value);
-BERTH_API berth_value *berth_value_dict_items(const berth_value *value);
-/* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called. */
-BERTH_API berth_value *berth_value_inner(const berth_value *value);
-/* Attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL; NULL if none. */
-BERTH_API berth_value *berth_value_state(const berth_value *value);
+static inline const char *berth_walk_path(const berth_walk *walk)
+{
+    return walk->path(walk);
+}
+
+/* Returns 0 to go on, or another number, which ends the walk. */
+typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const berth_value *value);
+
+/* What `enter` returns to pass over all that is inside the value. */
+#define BERTH_WALK_SKIP 0x7fffffff
+
+/* Flags of a walker. */
+#define BERTH_WALK_ITEMS 1u /* only items of containers: no attributes, no parts of tensors */
+
+typedef struct berth_walker {
+    size_t struct_size; /* sizeof(berth_walker), or 0: the struct of version 0.2 */
+    uint32_t flags;
+    berth_walk_function enter; /* a value is met for the first time; what is inside follows */
+    berth_walk_function leave; /* all that is inside has been walked; not after BERTH_WALK_SKIP */
+    berth_walk_function alias; /* a value is met again; it is not entered again */
+    void *context;             /* for the functions, of which each may be NULL */
+} berth_walker;
+
+/*
+ * Walks all values under `value`, depth first and in order: items of containers (keys of dicts are
+ * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives.
+ * Values that have no identity (None, numbers) are entered wherever they are met.
+ *
+ * value: where the walk begins; the first one to be entered.
+ * walker: the functions that are called on the way. Read at the start, and not kept.
+ * Ownership: the walk owns nothing; values stay their tree's. The functions must not change it.
+ * Returns 0, what a function returned to end the walk, BERTH_E_ARGUMENT or BERTH_E_MEMORY. Nothing
+ *   recurses, so that values may be nested as deep as a file can hold them. Time is in proportion
+ *   to the values, and to the lengths of the paths that are asked for.
+ * Threads: several walks may run at once, as long as nobody changes the tree.
+ */
+BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *walker,
+                               berth_error *error);
 
 /* ===================================================================== */
 /*  Config                                                               */

@@ -96,7 +96,8 @@ Test(inert, are_listed_with_what_they_hold)
         cr_expect_eq(berth_find(checkpoint, named.path, &error), named.value, "%s", named.path);
         cr_expect_eq(berth_find(checkpoint, named.name, &error), named.value, "%s", named.name);
     }
-    const berth_value *items = berth_value_list_items(berth_find(checkpoint, "lists.5", &error));
+    const berth_value *items =
+        berth_value_part(berth_find(checkpoint, "lists.5", &error), BERTH_PART_LIST_ITEMS);
     cr_expect_eq(berth_value_count(items), 1001);
     cr_expect_eq(berth_value_count(berth_find(checkpoint, "objects", &error)), 2);
     cr_expect_eq(berth_value_count(berth_find(checkpoint, "keyed", &error)), 3);

@@ -274,7 +274,8 @@ static void check_part_of_a_checkpoint(const char *options)
     cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
     berth_tree *other = berth_tree_new(NULL);
     berth_value *dict = berth_make_dict(other);
-    berth_dict_set(dict, "tied", berth_value_compact(other, berth_find(whole, "tied", NULL)));
+    berth_dict_set(dict, "tied",
+                   berth_value_copy(other, berth_find(whole, "tied", NULL), BERTH_COPY_COMPACT));
     cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
     berth_tree_free(other);
     berth_close(whole);
@@ -286,6 +287,35 @@ static void check_part_of_a_checkpoint(const char *options)
     berth_close(part);
     berth_config_unpatch(NULL);
     free(part_path);
+}
+
+Test(save, a_checkpoint_is_edited_in_five_lines)
+{
+    char *edited = test_path(folder, "edited.pt");
+    berth_checkpoint *opened;
+    berth_error error;
+    int64_t epoch;
+
+    free(save_to_path(&(size_t){0}));
+    cr_assert_eq(berth_open(path, NULL, &opened, &error), 0, "%s", error.message);
+    berth_tree *other = berth_tree_new(NULL);
+
+    berth_value *root = berth_make_dict(other);
+    berth_dict_set(root, "model", berth_value_copy(other, berth_root(opened), 0));
+    berth_dict_set(root, "epoch", berth_make_int(other, 7));
+    cr_assert_eq(berth_save(edited, root, NULL, &error), 0, "%s", error.message);
+
+    berth_tree_free(other);
+    berth_close(opened);
+    cr_assert_eq(berth_open(edited, NULL, &opened, &error), 0, "%s", error.message);
+    cr_expect(berth_as_int(berth_find(opened, "epoch", NULL), &epoch) && epoch == 7);
+    const berth_tensor *tied = berth_find_tensor(opened, "model.tied");
+    cr_expect_gt(berth_storage_nbytes(tied->storage), berth_tensor_nbytes(tied), "it stays whole");
+    cr_expect_eq(
+        memcmp(berth_tensor_data(opened, tied, &error), weights + 500, berth_tensor_nbytes(tied)),
+        0);
+    berth_close(opened);
+    free(edited);
 }
 
 Test(save, a_part_of_a_checkpoint_is_saved_compactly)

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 
+#include "format/values/value.h"
 #include "io/syscalls.h"
 #include "tests/support/io/no_map.h"
 #include "tests/support/load/archive.h"
@@ -289,7 +290,7 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     cr_assert_eq(open_with(bytes, nbytes, "load.check=none", NULL, &checkpoint, &error), 0, "%s",
                  error.message);
     bth_system_restore();
-    const char *read = berth_as_text(berth_value_item(berth_root(checkpoint), 0), &n);
+    const char *read = berth_as_text(bth_value_item(berth_root(checkpoint), 0), &n);
     cr_assert_eq(n, N_BYTES);
     cr_expect_arr_eq(read, text, N_BYTES);
     berth_close(checkpoint);

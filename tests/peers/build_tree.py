@@ -147,9 +147,9 @@ class Tree:
         (torch.Size, lambda self, v: b.berth_make_size(self.tree, int64s(v), len(v))),
         (torch.device, lambda self, v: b.berth_make_device(
             self.tree, v.type.encode(), -1 if v.index is None else v.index)),
-        (torch.dtype, lambda self, v: b.berth_make_dtype(self.tree, DTYPES[v])),
-        (torch.qscheme, lambda self, v: b.berth_make_qscheme(self.tree, QSCHEMES[v])),
-        (torch.layout, lambda self, v: b.berth_make_layout(self.tree, LAYOUTS[v])),
+        (torch.dtype, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["DTYPE"], DTYPES[v])),
+        (torch.qscheme, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["QSCHEME"], QSCHEMES[v])),
+        (torch.layout, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["LAYOUT"], LAYOUTS[v])),
         (torch.UntypedStorage, lambda self, v: b.berth_make_storage(self.tree, self.storage(v))),
         (torch.TypedStorage, lambda self, v: b.berth_make_storage(
             self.tree, self.storage(v._untyped_storage, v.dtype))),

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/values/value.h"
 #include "tests/support/support.h"
 
 #define N_TENSORS 12
@@ -143,7 +144,7 @@ static void *walk(void *checkpoint)
     const berth_value *root = berth_root(checkpoint);
 
     for (size_t i = 0; i < berth_value_count(root); i++)
-        expect(berth_as_tensor(berth_value_item(root, i)) != NULL, "a tensor");
+        expect(berth_as_tensor(bth_value_item(root, i)) != NULL, "a tensor");
     return NULL;
 }
 

@@ -203,9 +203,10 @@ DEVICE_TEST(views_are_compacted_on_the_device)
     view.stride = NULL;
     view.storage_offset = 60001;
     berth_tree *tree = berth_tree_new(&error), *again = berth_tree_new(&error);
-    berth_value *compact = berth_value_compact(tree, berth_make_tensor(scene.tree, &view));
+    berth_value *compact =
+        berth_value_copy(tree, berth_make_tensor(scene.tree, &view), BERTH_COPY_COMPACT);
     /* A view of what is one already. */
-    berth_value *twice = berth_value_compact(again, compact);
+    berth_value *twice = berth_value_copy(again, compact, BERTH_COPY_COMPACT);
     cr_assert_eq(berth_save_to(TO_MEMORY(&bytes[0], &nbytes[0]), OF_VALUE(compact), NULL, &error),
                  0, "%s", error.message);
     cr_assert_eq(berth_save_to(TO_MEMORY(&bytes[1], &nbytes[1]), OF_VALUE(twice), NULL, &error), 0,

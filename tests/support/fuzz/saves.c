@@ -124,7 +124,7 @@ void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
 
     most_nbytes = live_nbytes;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *compact = berth_value_compact(tree, berth_root(checkpoint));
+    berth_value *compact = berth_value_copy(tree, berth_root(checkpoint), BERTH_COPY_COMPACT);
     MUST(compact, "%s", (berth_tree_error(tree, &error), error.message));
     MUST(most_nbytes - before_nbytes <= COMPACT_MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
          "P3: %zu bytes of memory for a compact value of %zu", most_nbytes - before_nbytes, nbytes);
