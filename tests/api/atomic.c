@@ -13,24 +13,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
-
-static char *folder, *path;
+#include "tests/support/scene.h"
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "model.json");
+    begin_scene("model.json");
     test_write_file(path, "old", 3);
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(atomic, .init = set_up, .fini = tear_down);
+TestSuite(atomic, .init = set_up, .fini = end_scene);
 
 static void check_holds(const char *expected, size_t nbytes)
 {

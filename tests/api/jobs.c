@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "tests/api/job_scene.h"
+#include "tests/support/job_scene.h"
 
 #define OLD "the old file"
 
-TestSuite(jobs, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
 
 static berth_job *begin(uint32_t flags, const berth_params *call)
 {

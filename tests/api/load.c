@@ -7,9 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
-static char *folder, *path;
 static const float weight[6] = {0, 1, 2, 3, 4, 5};
 
 /* {"model": {"layer.weight": Parameter, "bias": tensor}, "steps": [1, tensor]} */
@@ -27,8 +26,7 @@ static void set_up(void)
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = three, .storage_offset = 3, .storage = storage};
     berth_error error;
 
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     berth_dict_set(model, "layer.weight",
                    berth_make_parameter(tree, berth_make_tensor(tree, &whole), true));
     berth_dict_set(model, "bias", berth_make_tensor(tree, &row));
@@ -40,13 +38,7 @@ static void set_up(void)
     berth_tree_free(tree);
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(load, .init = set_up, .fini = tear_down);
+TestSuite(load, .init = set_up, .fini = end_scene);
 
 static berth_checkpoint *opened(void)
 {

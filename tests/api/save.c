@@ -12,11 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
 #define N_WEIGHTS 20000
 
-static char *folder, *path;
 static float *weights;
 static berth_tree *tree;
 static berth_value *state;
@@ -24,8 +23,7 @@ static berth_value *state;
 /* A tensor, one tied to its storage, an empty one, ints, and a number. */
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "archive.pt");
+    begin_scene("archive.pt");
     weights = malloc(N_WEIGHTS * sizeof *weights);
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i * 0.37f;
@@ -52,18 +50,10 @@ static void tear_down(void)
 {
     berth_tree_free(tree);
     free(weights);
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 
 TestSuite(save, .init = set_up, .fini = tear_down);
-
-static void patch(const char *assignments)
-{
-    berth_error error;
-
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-}
 
 /* What all ways of saving must give. */
 static uint8_t *save_to_path(size_t *nbytes)

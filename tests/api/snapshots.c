@@ -3,9 +3,9 @@
 #include <semaphore.h>
 #include <stdio.h>
 
-#include "tests/api/job_scene.h"
+#include "tests/support/job_scene.h"
 
-TestSuite(snapshots, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(snapshots, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
 
 static berth_job *begin(const berth_params *call)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command when its terminal closes, nobody reads its remarks, or a file may grow no more."""
+"""The command when a signal ends it, its terminal or its output closes, or a file may not grow."""
 
 import contextlib
 import ctypes
@@ -10,9 +10,10 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 
-from case import BERTH, Case
+from case import BERTH, Case, old
 
 PR_SET_CHILD_SUBREAPER = 36
 LIMIT = 512
@@ -231,3 +232,133 @@ class Limited(Case):
                 self.assertEqual((done.returncode, said),
                                  (2, "berth: standard output: File too large\n"), (words, was))
         self.assertGreaterEqual(n_limited, 10)
+
+
+class Signals(Case):
+    """SIGHUP gives 129, SIGINT 130, SIGTERM 143; what is there stays, nothing else is left (X14)."""
+
+    SIZE = 1 << 27
+    SLOWLY = ["--set", "io.threads=1", "--set", "io.chunk_nbytes=512"]
+
+    def big_safetensors(self):
+        header = json.dumps({"a": {"dtype": "U8", "shape": [self.SIZE],
+                                   "data_offsets": [0, self.SIZE]}}).encode()
+        with open(self.path("big.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + self.SIZE)
+
+    def catches(self, pid):
+        """Whether the process has readied itself for signals."""
+        try:
+            with open("/proc/%d/status" % pid) as status:
+                mask = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+        except (OSError, StopIteration):
+            return False
+        return bool(mask >> (signal.SIGINT - 1) & 1)
+
+    def interrupt(self, *words, writes=True):
+        """Sends each signal as soon as the work has begun."""
+        before = self.entries()
+        for number, code in ((signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            job = subprocess.Popen([BERTH, *words], cwd=self.folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline and job.poll() is None:
+                if self.catches(job.pid) and (not writes or len(self.entries()) > len(before)):
+                    break
+                time.sleep(0.0005)
+            job.send_signal(number)
+            out, err = job.communicate(timeout=60)
+            self.assertEqual((job.returncode, out), (code, b""), err)
+            self.assertRegex(err, rb"\Aberth: .*: cancelled\n\Z")
+            self.assertEqual(self.entries(), before)
+            if writes:
+                self.assertEqual(self.read(words[2]), b"old")
+
+    def test_convert_from_safetensors(self):
+        self.big_safetensors()
+        self.write("out.pt", b"old")
+        self.interrupt("convert", "big.safetensors", "out.pt", *self.SLOWLY)
+
+    def test_everything_that_begins_with_a_checkpoint(self):
+        self.big_safetensors()
+        self.berth("convert", "big.safetensors", "big.pt", "--set", "save.durability=none")
+        os.unlink(self.path("big.safetensors"))
+        self.write("out.pt", b"old")
+        self.write("out.safetensors", b"old")
+        self.interrupt("copy", "big.pt", "out.pt", *self.SLOWLY)
+        other = "big" if sys.byteorder == "little" else "little"
+        self.interrupt("copy", "big.pt", "out.pt", "--set", "save.byteorder=" + other, *self.SLOWLY)
+        self.interrupt("convert", "big.pt", "out.pt", *self.SLOWLY)
+        self.interrupt("convert", "big.pt", "out.safetensors")
+        self.interrupt("verify", "big.pt", "--set", "load.method=read", *self.SLOWLY, writes=False)
+
+    def test_who_writes_no_file_just_dies(self):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            job = subprocess.Popen([BERTH, "cat", self.demo, "model.head.weight"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            job.stdout.read(1)  # more than a pipe holds follows
+            job.send_signal(number)
+            self.assertEqual((job.wait(60), job.stderr.read()), (-number, b""))
+            job.stdout.close()
+            job.stderr.close()
+
+
+    def test_what_is_ignored_stays_so(self):
+        """As under nohup."""
+        self.big_safetensors()
+        job = subprocess.Popen(["nohup", BERTH, "convert", "big.safetensors", "out.pt"],
+                               cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdin=subprocess.DEVNULL)
+        time.sleep(0.1)
+        job.send_signal(signal.SIGHUP)
+        self.assertEqual(job.wait(120), 0)
+        job.stdout.close()
+        job.stderr.close()
+
+
+class Closed(Case):
+    """Started without descriptors 0, 1 or 2: files are whole, what cannot be told is trouble (X10)."""
+
+    def without(self, closed, *words):
+        script = "exec \"$@\" " + " ".join("%d>&-" % fd for fd in closed)
+        return ["sh", "-c", script, "sh", BERTH, *words]
+
+    def start(self, closed, *words):
+        return subprocess.run(self.without(closed, *words), cwd=self.folder, capture_output=True,
+                              timeout=60)
+
+    def test_no_file_gets_a_low_descriptor(self):
+        self.write("header", json.dumps({"a": {"dtype": "U8", "shape": [1 << 27],
+                                               "data_offsets": [0, 1 << 27]}}).encode())
+        with open(self.path("big.safetensors"), "wb") as file:
+            header = self.read("header")
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + (1 << 27))
+        self.berth("convert", "big.safetensors", "big.pt", "--set", "save.durability=none")
+        for words in (["big.safetensors", "out.pt"], ["big.pt", "out.safetensors"]):
+            job = subprocess.Popen(self.without([0, 1, 2], "convert", *words), cwd=self.folder)
+            seen = set()
+            while job.poll() is None:
+                for fd in range(3):
+                    try:
+                        seen.add(os.readlink("/proc/%d/fd/%d" % (job.pid, fd)))
+                    except OSError:
+                        pass
+            self.assertEqual(job.returncode, 0)
+            # The shell that becomes the command has its own for a moment.
+            self.assertEqual([name for name in seen if name.startswith(self.folder)], [])
+
+    def test_in_all_ways(self):
+        whole = {}
+        for bits in range(8):
+            closed = [fd for fd in range(3) if bits >> fd & 1]
+            for words in (["convert", self.demo, "new.pt", "--stats"],
+                          ["convert", self.demo, "new.safetensors", "--tensors-only"]):
+                done = self.start(closed, *words)
+                self.assertEqual(done.returncode, 0, (closed, done))
+                written = self.read(words[2])
+                self.assertEqual(written, whole.setdefault(words[2], written))
+            self.berth("verify", "new.pt")
+            done = self.start(closed, "verify", "new.pt")
+            self.assertEqual(done.returncode, 2 if 1 in closed else 0, (closed, done))

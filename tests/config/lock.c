@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/support.h"
+
 static bth_lock lock;
 
 TestSuite(lock, .timeout = 30);
@@ -16,19 +18,6 @@ static void begin(bool by_id)
     if (by_id)
         bth_process_by_id();
     bth_lock_begin(&lock);
-}
-
-/* Runs in a child, which has to end with 0. */
-static void in_child(int (*try)(void))
-{
-    int status;
-
-    (void)fflush(NULL);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(try());
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0, "ended with %x", (unsigned)status);
 }
 
 static bool takes_as(bth_lock_state wanted)
@@ -64,31 +53,31 @@ static int has_a_child_that_finds_it_free(void)
 {
     if (!takes_as(BTH_LOCK_INHERITED))
         return 1;
-    in_child(finds_it_free);
+    test_in_child(finds_it_free);
     return 0;
 }
 
 static int has_a_child_that_finds_it_torn(void)
 {
-    in_child(finds_it_torn); /* nobody had it in between */
+    test_in_child(finds_it_torn); /* nobody had it in between */
     if (bth_lock_take(&lock) != BTH_LOCK_TORN)
         return 1;
-    in_child(finds_it_torn);
+    test_in_child(finds_it_torn);
     return 0;
 }
 
 static void try_all(bool by_id)
 {
     begin(by_id);
-    in_child(finds_it_free);
+    test_in_child(finds_it_free);
     cr_assert(takes_as(BTH_LOCK_OURS));
-    in_child(has_a_child_that_finds_it_free);
+    test_in_child(has_a_child_that_finds_it_free);
     cr_assert_eq(bth_lock_take(&lock), BTH_LOCK_OURS);
-    in_child(finds_it_torn);
-    in_child(has_a_child_that_finds_it_torn);
+    test_in_child(finds_it_torn);
+    test_in_child(has_a_child_that_finds_it_torn);
     bth_lock_give(&lock);
     lock.state = BTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
-    in_child(is_told_still);
+    test_in_child(is_told_still);
     bth_lock_end(&lock);
 }
 
@@ -135,7 +124,7 @@ Test(lock, of_a_parent_is_made_anew_once)
     begin(false);
     (void)bth_lock_take(&lock);
     for (int i = 0; i < 50; i++)
-        in_child(takes_it_in_many_threads);
+        test_in_child(takes_it_in_many_threads);
     bth_lock_give(&lock);
 }
 
@@ -151,6 +140,6 @@ Test(process, numbers_are_told_apart)
     cr_assert_neq(mine, 0);
     uint64_t before = bth_forks();
     if (before == 0)
-        in_child(numbers_itself);
+        test_in_child(numbers_itself);
     cr_assert_eq(bth_process(), mine);
 }

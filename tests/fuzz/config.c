@@ -3,7 +3,7 @@
  * Configurations: any bytes as an environment, as assignments, as portable text, and as values of
  * each option by itself. What is taken is printed, and taken again as the same.
  */
-#include "tests/fuzz/target.h"
+#include "tests/support/fuzz/target.h"
 
 #include "config/layer.h"
 
@@ -157,7 +157,7 @@ static void check_values(const char *text)
     (void)berth_config_reset(NULL, &error);
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     if (nbytes > MOST_TEXT_NBYTES)
         return;
@@ -233,7 +233,7 @@ static size_t insert_name(uint8_t *bytes, size_t nbytes, size_t most)
     return insert(bytes, nbytes, most, name);
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     static const char between[] = "\n\0 |";
 
@@ -251,7 +251,7 @@ static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number
     }
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     static const char environment[] =
         "BERTH_SAVE_METHOD=direct\0BERTH_FORCE_LOAD_CHECK=data\0PATH=/bin";

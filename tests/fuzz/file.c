@@ -3,7 +3,7 @@
  * Whole files: any bytes, opened in every way, asked for everything; what is accepted is one
  * reading, however it is found.
  */
-#include "tests/fuzz/archive.h"
+#include "tests/support/fuzz/archive.h"
 
 enum kind {
     BY_DIRECTORY,
@@ -16,7 +16,7 @@ enum kind {
     N_KINDS
 };
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static const char plain[] = "load.check=headers load.calculate_storage_offsets=off";
     unsigned kind = kind_of(bytes, nbytes, N_KINDS);
@@ -38,12 +38,12 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
         check_readings(bytes, nbytes, "load.unknown_globals=refuse");
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     return mutate_archive(bytes, start_over(bytes, nbytes, most), most, number);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_folder("tests/data/torch", ".pt");
     seed_folder("tests/data/old", ".pt");

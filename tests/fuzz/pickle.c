@@ -3,8 +3,8 @@
  * Pickles: any bytes as the data.pkl of an archive that has just the storages that they name, so
  * that whatever the pickle reader accepts goes all the way.
  */
-#include "tests/fuzz/pickles.h"
-#include "tests/fuzz/wrap.h"
+#include "tests/support/fuzz/pickles.h"
+#include "tests/support/fuzz/wrap.h"
 
 /* ---- the reader by itself ---- */
 
@@ -113,7 +113,7 @@ static void check_wrapped(const struct memory_file *file, bool is_plain, unsigne
         check_readings(file->bytes, file->nbytes, "load.unknown_globals=inert");
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
     unsigned kind = kind_of(bytes, nbytes, 12);
@@ -130,12 +130,12 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
     berth_tree_free(plain.tree);
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     return mutate_pickle(bytes, nbytes, most, number);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_written();
     seed_usual();

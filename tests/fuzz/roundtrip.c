@@ -3,9 +3,9 @@
  * There and back: whatever is accepted, a file, or a pickle in an archive around it, is saved again
  * in every form, and read back equal; compact, with equal elements in no more bytes.
  */
-#include "tests/fuzz/archive.h"
-#include "tests/fuzz/saves.h"
-#include "tests/fuzz/wrap.h"
+#include "tests/support/fuzz/archive.h"
+#include "tests/support/fuzz/saves.h"
+#include "tests/support/fuzz/wrap.h"
 
 static const char *const forms[] = {
     "io.threads=1", "save.byteorder=big", "save.storage_alignment=1",
@@ -20,8 +20,8 @@ static void there_and_back(const uint8_t *bytes, size_t nbytes, unsigned kind)
 
     count_memory_from_now();
     size_t before_nbytes = live_nbytes;
-    if (open_with(bytes, nbytes, "load.unknown_globals=inert load.check=directory", &checkpoint,
-                  &error) < 0)
+    if (open_memory_with(bytes, nbytes, "load.unknown_globals=inert load.check=directory",
+                         &checkpoint, &error) < 0)
         return;
     for (unsigned i = 0; i < N_FORMS; i++)
         if (IS_CHECKED(kind, i))
@@ -32,7 +32,7 @@ static void there_and_back(const uint8_t *bytes, size_t nbytes, unsigned kind)
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     static struct memory_file file;
     unsigned kind = kind_of(bytes, nbytes, COMPACT + 1);
@@ -53,14 +53,14 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
         there_and_back(file.bytes, file.nbytes, kind);
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     nbytes = start_over(bytes, nbytes, most);
     return nbytes > 0 && bytes[0] == 0x80 ? mutate_pickle(bytes, nbytes, most, number)
                                           : mutate_archive(bytes, nbytes, most, number);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_written();
     seed_usual();

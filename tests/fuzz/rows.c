@@ -4,7 +4,7 @@
  * any order, ids that are none and tickets that are over too. Rows are the table's bytes as long as
  * their ticket lives; memory is what the limits say.
  */
-#include "tests/fuzz/target.h"
+#include "tests/support/fuzz/target.h"
 
 #include <errno.h>
 
@@ -218,7 +218,7 @@ static void carry_out(struct scene *scene, struct asked *asked)
         check_request(scene, &scene->requests[i]);
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     struct asked asked = {bytes, nbytes, 0};
     static struct scene scene;
@@ -250,7 +250,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     (void)number;
     if (nbytes > 0 && random_below(2)) {
@@ -260,7 +260,7 @@ static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number
     return LLVMFuzzerMutate(bytes, nbytes, most);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     for (unsigned i = 0; i < 40; i++) {
         uint8_t bytes[400] = {0, (uint8_t)(i * 4), 0, (uint8_t)(i % 8), (uint8_t)(i % 20), 1};

@@ -4,7 +4,7 @@
  * A checkpoint (what begins as a zip archive does) is converted to safetensors, and what that
  * writes is read, with the same elements.
  */
-#include "tests/fuzz/archive.h"
+#include "tests/support/fuzz/archive.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -123,7 +123,7 @@ static void check_saved(const berth_value *dict)
         MUST(is_clean_text(error.message) && error.message[0], "no sentence");
         return;
     }
-    MUST(open_with(saved, nbytes, "load.check=data", &checkpoint, &error) == 0, "%s",
+    MUST(open_memory_with(saved, nbytes, "load.check=data", &checkpoint, &error) == 0, "%s",
          error.message);
     size_t n = berth_value_count(berth_root(checkpoint));
     MUST(n == berth_value_count(dict), "%zu", n);
@@ -204,7 +204,7 @@ static bool is_converted(const uint8_t *bytes, size_t nbytes)
     berth_error error;
     uint64_t sum = 0;
 
-    if (open_with(bytes, nbytes, "", &checkpoint, &error) < 0)
+    if (open_memory_with(bytes, nbytes, "", &checkpoint, &error) < 0)
         return IS_CHECKED(kind_of(bytes, nbytes, 8), 0);
     for (size_t i = 0; i < berth_tensor_count(checkpoint) && sum < 1 << 20; i++)
         if (berth_tensor_at(checkpoint, i, &named, &error) == 0 &&
@@ -232,7 +232,7 @@ static void to_safetensors(const uint8_t *bytes, size_t nbytes)
     close(fd);
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     count_memory_from_now();
     size_t before_nbytes = live_nbytes;
@@ -289,7 +289,7 @@ static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
     return nbytes;
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     if (nbytes > 2 && memcmp(bytes, "PK", 2) == 0)
         return mutate_archive(bytes, nbytes, most, number);
@@ -310,7 +310,7 @@ static void seed_text(const char *name, const char *header, size_t data_nbytes)
     seed(name, bytes, 8 + n + data_nbytes);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_text("empty", "{}", 0);
     seed_text("metadata", "{\"__metadata__\":{\"format\":\"pt\",\"by\":\"me\"}}", 0);

@@ -6,7 +6,7 @@
  *
  * An input is a lie of LIE_NBYTES bytes, and a file.
  */
-#include "tests/fuzz/archive.h"
+#include "tests/support/fuzz/archive.h"
 
 #include <errno.h>
 
@@ -172,8 +172,8 @@ static void check_honest(struct liar liar, const char *options)
     berth_error error, other_error;
     struct span span = {liar.bytes, liar.nbytes};
 
-    (void)open_as(liar.bytes, liar.nbytes, NULL, options, &checkpoint, &error);
-    (void)open_as(liar.bytes, liar.nbytes, &span, options, &pieces, &other_error);
+    (void)open_span_as(liar.bytes, liar.nbytes, NULL, options, &checkpoint, &error);
+    (void)open_span_as(liar.bytes, liar.nbytes, &span, options, &pieces, &other_error);
     if (checkpoint && pieces) {
         check_same_reading(checkpoint, pieces);
         check_as_plain(pieces, liar.bytes, liar.nbytes, options);
@@ -182,7 +182,7 @@ static void check_honest(struct liar liar, const char *options)
     berth_close(pieces);
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     if (nbytes < LIE_NBYTES)
         return;
@@ -207,7 +207,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     nbytes = start_over(bytes, nbytes, most);
     if (nbytes <= LIE_NBYTES || random_below(4) == 0) {
@@ -244,7 +244,7 @@ static void seed_lies(const char *path, const char *name)
     }
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_lies("tests/data/torch/small.pt", "small");
     seed_lies("tests/data/torch/scalar.pt", "scalar");

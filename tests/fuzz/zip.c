@@ -3,7 +3,7 @@
  * Zip directories: any bytes as an archive, its records alone. What is accepted is one reading: a
  * reader that looks at the directory alone, as other tools do, sees the same (Z1 to Z10).
  */
-#include "tests/fuzz/archive.h"
+#include "tests/support/fuzz/archive.h"
 
 #include "tests/support/format/zip_builder.h"
 
@@ -189,7 +189,7 @@ static bool check_archive(const uint8_t *bytes, size_t nbytes, const char *optio
     return archive != NULL;
 }
 
-static void check_input(const uint8_t *bytes, size_t nbytes)
+void check_input(const uint8_t *bytes, size_t nbytes)
 {
     uint8_t *own = malloc(nbytes + (nbytes == 0));
 
@@ -205,7 +205,7 @@ static void check_input(const uint8_t *bytes, size_t nbytes)
         MUST(check_archive(bytes, nbytes, "load.check=directory"), "opens with more checks alone");
 }
 
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     return mutate_archive(bytes, start_over(bytes, nbytes, most), most, number);
 }
@@ -251,7 +251,7 @@ static void seed_overlap(void)
     test_zip_free(&within);
 }
 
-static void make_seeds(void)
+void make_seeds(void)
 {
     seed_archives();
     seed_overlap();

@@ -12,29 +12,22 @@
 #include <dirent.h>
 #include <sys/wait.h>
 
-#include "tests/hostile/recipe.h"
-#include "tests/hostile/ways.h"
+#include "tests/support/hostile/recipe.h"
+#include "tests/support/hostile/ways.h"
+#include "tests/support/scene.h"
 
 #define FOLDER "tests/hostile/ambiguity"
 
-static char *folder, *path;
 static size_t n_refused, n_read, n_readings;
 /* Of those that are refused: what load.check=directory, the default, opens, and lists. */
 static size_t n_opened, n_listed;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "variant.pt");
+    begin_scene("variant.pt");
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(ambiguity, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(ambiguity, .init = set_up, .fini = end_scene, .timeout = 300);
 
 /* One variant: what it is called, its archive, what each way says of it. */
 struct variant {
@@ -77,16 +70,16 @@ static void expect_the_same_by_other_ways(const struct variant *variant)
     for (int check = 0; check < 4; check++) {
         bool debug = check < OPEN_HEADERS;
         const char *strict = variant->says[debug ? OPEN_HEADERS : check];
-        open_bytes(text, variant->bytes, variant->nbytes, check_options[check], "", true);
+        verdict_on_bytes(text, variant->bytes, variant->nbytes, check_options[check], "", true);
         cr_expect_str_eq(text, strict, "%s: %s in debug mode: %s", variant->name, way_names[check],
                          text);
-        open_pieces(text, variant->bytes, variant->nbytes, check_options[check], true);
+        verdict_on_pieces(text, variant->bytes, variant->nbytes, check_options[check], true);
         cr_expect_str_eq(text, strict, "%s: %s by pieces: %s", variant->name, way_names[check],
                          text);
-        open_file(text, path, check_options[check], false);
+        verdict_on_file(text, path, check_options[check], false);
         cr_expect_str_eq(text, variant->says[check], "%s: %s of a file: %s", variant->name,
                          way_names[check], text);
-        open_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
+        verdict_on_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
         cr_expect_str_eq(text, variant->says[ARCHIVE_NONE + (debug ? 2 : check)],
                          "%s: the archive, %s, in debug mode: %s", variant->name,
                          check_options[check], text);

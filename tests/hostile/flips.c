@@ -15,7 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/hostile/recipe.h"
+#include "tests/support/hostile/recipe.h"
+#include "tests/support/scene.h"
 
 /* ---- files ---- */
 
@@ -37,21 +38,12 @@ struct subject {
     uint32_t records;
 };
 
-static char *folder, *path;
-
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "flipped.pt");
+    begin_scene("flipped.pt");
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(flips, .init = set_up, .fini = tear_down, .timeout = 3600);
+TestSuite(flips, .init = set_up, .fini = end_scene, .timeout = 3600);
 
 static uint8_t *by_recipe(const char *const *lines, size_t *nbytes)
 {

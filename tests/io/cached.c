@@ -8,14 +8,14 @@
 
 #define NBYTES 100000
 
-#include "tests/io/small_file.h"
+#include "tests/support/io/small_file.h"
 
 static int fd;
 static bth_map map;
 
 static void open_a_file(void)
 {
-    make_a_file();
+    begin_file(NBYTES);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     cr_assert_eq(bth_map_file(fd, 0, NBYTES, 0, &map, &error), 0);
 }
@@ -24,7 +24,7 @@ static void close_the_file(void)
 {
     bth_map_free(&map);
     (void)close(fd);
-    remove_the_file();
+    end_file();
 }
 
 TestSuite(cached, .init = open_a_file, .fini = close_the_file);

@@ -9,13 +9,12 @@
 #include <string.h>
 
 #include "io/syscalls.h"
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
 #define NBYTES 10000
 
 static berth_error error;
 static uint8_t bytes[NBYTES];
-static char *folder, *path;
 static int fd;
 
 /* What goes wrong: every call moves at most `most` bytes, and call n may fail first. */
@@ -30,8 +29,7 @@ static struct {
 
 static void open_a_file(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "file");
+    begin_scene("file");
     for (size_t i = 0; i < NBYTES; i++)
         bytes[i] = (uint8_t)(i * 7 + i / 251);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -45,8 +43,7 @@ static void close_the_file(void)
 {
     bth_system_restore();
     (void)close(fd);
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 TestSuite(file, .init = open_a_file, .fini = close_the_file);
 

@@ -10,20 +10,20 @@
 
 #define NBYTES 20000
 
-#include "tests/io/small_file.h"
+#include "tests/support/io/small_file.h"
 
 static int fd;
 
 static void open_a_file(void)
 {
-    make_a_file();
+    begin_file(NBYTES);
     fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static void close_the_file(void)
 {
     (void)close(fd);
-    remove_the_file();
+    end_file();
 }
 TestSuite(map, .init = open_a_file, .fini = close_the_file);
 
@@ -36,7 +36,7 @@ Test(map, begins_at_any_byte)
         uint64_t nbytes = NBYTES - offsets[i];
         cr_assert_eq(bth_map_file(fd, offsets[i], nbytes, 0, &map, &error), 0);
         cr_assert_eq(map.nbytes, nbytes);
-        cr_assert_arr_eq(map.address, bytes + offsets[i], nbytes);
+        cr_assert_arr_eq(map.address, file_bytes + offsets[i], nbytes);
         bth_map_free(&map);
         cr_assert_null(map.address);
         bth_map_free(&map);
@@ -51,9 +51,9 @@ Test(map, private_is_copied_on_write)
     cr_assert_eq(bth_map_file(fd, 100, 50, BTH_MMAP_POPULATE, &map, &error), 0);
     cr_assert_eq(bth_map_file(fd, 100, 50, 0, &other, &error), 0);
     memset(map.address, 0xEE, 50);
-    cr_assert_arr_eq(other.address, bytes + 100, 50);
+    cr_assert_arr_eq(other.address, file_bytes + 100, 50);
     uint8_t *found = test_read_file(path, &nbytes);
-    cr_assert_arr_eq(found, bytes, NBYTES);
+    cr_assert_arr_eq(found, file_bytes, NBYTES);
     free(found);
     bth_map_free(&map);
     bth_map_free(&other);

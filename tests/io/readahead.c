@@ -10,20 +10,20 @@
 
 #define NBYTES 100
 
-#include "tests/io/small_file.h"
+#include "tests/support/io/small_file.h"
 
 static int fd;
 
 static void open_a_file(void)
 {
-    make_a_file();
+    begin_file(NBYTES);
     fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static void close_the_file(void)
 {
     (void)close(fd);
-    remove_the_file();
+    end_file();
 }
 
 TestSuite(readahead, .init = open_a_file, .fini = close_the_file);

@@ -9,20 +9,20 @@
 #define NBYTES 20000
 
 #include "io/file_system.h"
-#include "tests/io/small_file.h"
+#include "tests/support/io/small_file.h"
 
 static int fd;
 
 static void open_a_file(void)
 {
-    make_a_file();
+    begin_file(NBYTES);
     fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static void close_the_file(void)
 {
     (void)close(fd);
-    remove_the_file();
+    end_file();
 }
 
 TestSuite(residency, .init = open_a_file, .fini = close_the_file);

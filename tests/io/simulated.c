@@ -468,25 +468,18 @@ static int use_in_child(void)
 
 SIMULATED_TEST(no_device_survives_a_fork)
 {
-    int status;
-    pid_t child = fork();
-
-    if (child == 0)
-        _exit(use_in_child());
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
+    test_in_child(use_in_child);
     expect_good(use_all());
+}
+
+static int open_in_child(void)
+{
+    return bth_device_open("simulated:0", &device, &error) != 0;
 }
 
 Test(fork, before_any_device_is_open_leaves_the_child_free)
 {
-    int status;
-
     cr_expect_eq(bth_device_open("simulated:9", &device, &error), BERTH_E_DEVICE);
     bth_error_clear(&error);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(bth_device_open("simulated:0", &device, &error) != 0);
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    test_in_child(open_in_child);
 }

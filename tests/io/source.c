@@ -9,11 +9,16 @@
 
 #define NBYTES 5000
 
-#include "tests/io/small_file.h"
+#include "tests/support/io/small_file.h"
 
 static int result_of_read;
 
-TestSuite(source, .init = make_a_file, .fini = remove_the_file);
+static void begin_source(void)
+{
+    begin_file(NBYTES);
+}
+
+TestSuite(source, .init = begin_source, .fini = end_file);
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
@@ -22,7 +27,7 @@ static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offse
 }
 
 static const berth_source of_caller = {
-    .nbytes = NBYTES, .name = "store://bucket/model", .read = read_bytes, .context = bytes};
+    .nbytes = NBYTES, .name = "store://bucket/model", .read = read_bytes, .context = file_bytes};
 
 /* Opens the same bytes in one of four ways. */
 static int open_by(int way, bth_reader *reader)
@@ -39,7 +44,7 @@ static int open_by(int way, bth_reader *reader)
         (void)close(fd); /* the reader has its own */
         return status;
     case 2:
-        return bth_reader_open_memory(bytes, NBYTES, reader, &error);
+        return bth_reader_open_memory(file_bytes, NBYTES, reader, &error);
     default:
         return bth_reader_open_source(&of_caller, reader, &error);
     }
@@ -54,9 +59,9 @@ Test(source, of_any_kind_gives_the_same_bytes_and_counts)
         cr_assert_eq(open_by(way, &reader), 0, "%s", error.message);
         cr_assert_eq(reader.nbytes, NBYTES);
         cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), 0);
-        cr_assert_arr_eq(found, bytes, NBYTES);
+        cr_assert_arr_eq(found, file_bytes, NBYTES);
         cr_assert_eq(bth_reader_read(&reader, found, 100, NBYTES - 100, &error), 0);
-        cr_assert_arr_eq(found, bytes + NBYTES - 100, 100);
+        cr_assert_arr_eq(found, file_bytes + NBYTES - 100, 100);
         cr_assert_eq(bth_reader_read(&reader, NULL, 0, NBYTES, &error), 0);
         cr_assert_eq(reader.n_requests, 2);
         cr_assert_eq(reader.moved_nbytes, NBYTES + 100);
@@ -154,7 +159,7 @@ Test(source, that_is_replaced_while_read_stays_whole_w9)
     test_write_file(other, "new", 3);
     cr_assert_eq(rename(other, path), 0);
     cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), 0);
-    cr_assert_arr_eq(found, bytes, NBYTES);
+    cr_assert_arr_eq(found, file_bytes, NBYTES);
     bth_reader_close(&reader);
     free(other);
 }

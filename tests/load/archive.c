@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level, and verification: records listed, read, inflated, summed. */
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
-
-static char *folder, *path;
+#include "tests/support/scene.h"
 
 static void begin(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "file.pt");
+    begin_scene("file.pt");
 }
 
-static void end(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(archive, .init = begin, .fini = end);
+TestSuite(archive, .init = begin, .fini = end_scene);
 
 /* Writes the archive, with one lie or none, to `path`. */
 static void write_built(const struct archive *archive, bool with_crc, const struct lie *lie)

@@ -11,24 +11,22 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
-static char *folder, *path;
 static uint8_t *file;
 static size_t file_nbytes;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "sample.pt");
+    begin_scene("sample.pt");
     file = build_sample(true, &file_nbytes);
     test_write_file(path, file, file_nbytes);
 }
 
 static void tear_down(void)
 {
-    free(path), free(file);
-    test_folder_remove(folder);
+    free(file);
+    end_scene();
 }
 
 TestSuite(bad_input, .init = set_up, .fini = tear_down, .timeout = 100);

@@ -8,25 +8,16 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
-
-static char *folder, *path;
+#include "tests/support/scene.h"
 
 /* Before anything has asked for the environment, which is read once. */
 static void set_up(void)
 {
     cr_assert_eq(setenv("BERTH_SERIALIZATION_DEBUG", "1", 1), 0);
-    folder = test_folder_new();
-    path = test_path(folder, "lie.pt");
+    begin_scene("lie.pt");
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(debug, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(debug, .init = set_up, .fini = end_scene, .timeout = 300);
 
 /* ---- lies ---- */
 

@@ -407,17 +407,11 @@ static int act_as_child(void)
 Test(device_failures, devices_do_not_survive_a_fork)
 {
     const berth_selection first = {.pattern = "part0"};
-    int status = 0;
 
     open_as("");
     place_all(&as_they_were);
     (void)fetched(&first);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(act_as_child());
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_expect(WIFEXITED(status));
-    cr_expect_eq(WEXITSTATUS(status), 0);
+    test_in_child(act_as_child);
     (void)fetched(NULL);
     expect_all_as_they_were();
 }

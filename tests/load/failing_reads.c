@@ -7,8 +7,8 @@
 #include <errno.h>
 
 #include "io/syscalls.h"
+#include "tests/support/io/no_map.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/no_map.h"
 #include "tests/support/support.h"
 
 struct flaky {

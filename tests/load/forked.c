@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include "load/transfer/bring.h"
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
-static char *folder, *path;
 static berth_checkpoint *checkpoint;
 static uint8_t bytes[3][5000];
 static const char *const names[] = {"a", "b", "c"};
@@ -22,8 +21,7 @@ static void set_up(void)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     for (int i = 0; i < 3; i++) {
         memset(bytes[i], 17 * i + 1, sizeof bytes[i]);
         berth_dict_set(
@@ -36,13 +34,7 @@ static void set_up(void)
     berth_tree_free(tree);
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(forked, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(forked, .init = set_up, .fini = end_scene, .timeout = 60);
 
 static void open_with(const char *options)
 {
@@ -100,18 +92,6 @@ static int close_at_once(void)
     return 0;
 }
 
-static void in_child(int (*try)(void))
-{
-    int status;
-
-    (void)fflush(NULL);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(try());
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0, "ended with %x", (unsigned)status);
-}
-
 /* By a thread that the child has not. */
 static void leave_half_changed(berth_checkpoint *with)
 {
@@ -161,10 +141,10 @@ Test(forked, what_was_half_changed_is_made_anew)
             cr_assert(is_right(1));
         berth_checkpoint before = *checkpoint;
         leave_half_changed(checkpoint);
-        in_child(read_all);
-        in_child(close_at_once);
+        test_in_child(read_all);
+        test_in_child(close_at_once);
         make_good(checkpoint, &before);
-        in_child(read_all);
+        test_in_child(read_all);
         cr_assert_eq(read_all(), 0);
     }
 }
@@ -194,6 +174,6 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
     cr_assert_eq(kept, checkpoint->storages.regions);
     kept->n_forks = bth_forks() + 1;
     memset(kept->region.bytes, 0, sizeof bytes[2]);
-    in_child(finds_the_latest_anew);
+    test_in_child(finds_the_latest_anew);
     berth_close(checkpoint);
 }

@@ -321,6 +321,7 @@ Test(listing, that_ends_elsewhere_than_its_last_entry_is_taken_apart)
         leave_out_what_follows(&archive);
         uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
         size_t end = nbytes - BTH_ZIP_END_NBYTES;
+        bytes = realloc(bytes, nbytes + LAST_NBYTES);
         bth_cursor cursor = bth_cursor_over(bytes + end + 40, 16);
         uint64_t directory_nbytes = bth_cursor_u64(&cursor), offset = bth_cursor_u64(&cursor);
         memmove(bytes + end + more - LAST_NBYTES, bytes + end - LAST_NBYTES, LAST_NBYTES);

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
 #define MIB ((size_t)1 << 20)
 #define LIMIT_NBYTES (256 * MIB)
@@ -31,7 +31,7 @@ static const struct version {
 };
 
 static const struct version *version;
-static char *folder, *path, group[100];
+static char group[100];
 
 /* What the process in the group found. */
 static struct findings {
@@ -185,8 +185,7 @@ static void set_up(void)
     if (!make_group(&versions[0]) && !make_group(&versions[1]))
         cr_skip_test("no memory cgroup without swap can be made here");
     (void)rmdir(group);
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     memset(bytes, 7, TENSOR_NBYTES);
     berth_dict_set(
         root, "weight",
@@ -203,9 +202,8 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    free(path);
     if (folder)
-        test_folder_remove(folder);
+        end_scene();
 }
 
 /* ---- the cases ---- */

@@ -10,7 +10,7 @@
 #include "load/checkpoint.h"
 #include "load/transfer/io_method.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
 static const char *const names[] = {"auto", "map", "read", "direct"};
 
@@ -207,7 +207,6 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
 
 /* ---- of a file ---- */
 
-static char *folder, *path;
 static berth_checkpoint *checkpoint;
 static berth_error error;
 
@@ -216,8 +215,7 @@ static void set_up(void)
     size_t nbytes;
     uint8_t *bytes = build_sample(true, &nbytes);
 
-    folder = test_folder_new();
-    path = test_path(folder, "sample.pt");
+    begin_scene("sample.pt");
     test_write_file(path, bytes, nbytes);
     free(bytes);
 }
@@ -226,8 +224,7 @@ static void tear_down(void)
 {
     berth_close(checkpoint);
     bth_system_restore();
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 
 TestSuite(chosen, .init = set_up, .fini = tear_down);

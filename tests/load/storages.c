@@ -10,8 +10,8 @@
 #include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
+#include "tests/support/io/no_map.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/no_map.h"
 #include "tests/support/support.h"
 
 /* ---- one file, many ways ---- */

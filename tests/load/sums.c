@@ -4,7 +4,7 @@
  * each is summed as it comes, and no byte of it is read twice (Z10).
  */
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+#include "tests/support/scene.h"
 
 enum { N_TENSORS = 6, N_BYTES = 300000 };
 
@@ -12,7 +12,6 @@ static uint8_t *file;
 static size_t file_nbytes;
 static uint64_t places[N_TENSORS];
 static uint8_t elements[N_BYTES];
-static char *folder, *path;
 
 static void set_up(void)
 {
@@ -42,14 +41,12 @@ static void set_up(void)
         places[i] = named.offset;
     }
     berth_close(checkpoint);
-    folder = test_folder_new();
-    path = test_path(folder, "sums.pt");
+    begin_scene("sums.pt");
 }
 
 static void tear_down(void)
 {
-    free(file), free(path);
-    test_folder_remove(folder);
+    free(file), end_scene();
 }
 
 TestSuite(sums, .init = set_up, .fini = tear_down, .timeout = 100);

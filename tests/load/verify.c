@@ -8,23 +8,14 @@
 
 #include "io/syscalls.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
-
-static char *folder, *path;
+#include "tests/support/scene.h"
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "sample.pt");
+    begin_scene("sample.pt");
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(verify, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(verify, .init = set_up, .fini = end_scene, .timeout = 300);
 
 /* With these options alone, whatever the environment says of debug. */
 static int verify_with(const char *options, berth_record_function tell, void *context,

@@ -8,26 +8,19 @@
 #include "format/values/value.h"
 #include "io/staging.h"
 #include "tests/support/save/device_storages.h"
+#include "tests/support/scene.h"
 
 static device_scene scene;
-static char *folder, *path;
 static berth_error error;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "archive.pt");
+    begin_scene("archive.pt");
     bth_simulated_set(NULL);
     scene_begin(&scene);
 }
 
-static void tear_down(void)
-{
-    free(path);
-    test_folder_remove(folder);
-}
-
-TestSuite(save_device, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(save_device, .init = set_up, .fini = end_scene, .timeout = 60);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 #define DEVICE_TEST(name)                                                                          \
@@ -44,11 +37,6 @@ TestSuite(save_device, .init = set_up, .fini = tear_down, .timeout = 60);
         bth_simulated_set(NULL);                                                                   \
     }                                                                                              \
     static void name(void)
-
-static void patch(const char *assignments)
-{
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-}
 
 static void check_bytes(const void *bytes, size_t nbytes, const char *what)
 {

@@ -10,15 +10,14 @@
 #include "config/error.h"
 #include "io/staging.h"
 #include "tests/support/save/device_storages.h"
+#include "tests/support/scene.h"
 
 static device_scene scene;
-static char *folder, *path;
 static berth_error error;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "archive.pt");
+    begin_scene("archive.pt");
     bth_simulated_set(NULL);
     scene_begin(&scene);
 }
@@ -26,8 +25,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     scene_end(&scene);
-    free(path);
-    test_folder_remove(folder);
+    end_scene();
 }
 
 TestSuite(save_device_job, .init = set_up, .fini = tear_down, .timeout = 60);

@@ -10,15 +10,15 @@
 #include "io/syscalls.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
+#include "tests/support/scene.h"
 
 #define OLD "half a checkpoint" /* leave_temporary's */
 
-static char *folder, *path, *leftover, *other;
+static char *leftover, *other;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     other = test_path(folder, "other.pt");
     leftover = temporary_path(folder, "model.pt", 0);
 }
@@ -26,8 +26,8 @@ static void set_up(void)
 static void tear_down(void)
 {
     bth_system_restore();
-    free(path), free(leftover), free(other);
-    test_folder_remove(folder);
+    free(leftover), free(other);
+    end_scene();
 }
 
 TestSuite(leftovers, .init = set_up, .fini = tear_down);

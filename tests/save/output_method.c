@@ -10,24 +10,23 @@
 #include "io/syscalls.h"
 #include "save/output_method.h"
 #include "tests/support/save/records.h"
+#include "tests/support/scene.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static char *folder, *path;
 static uint8_t *bytes;
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     bytes = sample_bytes(MIB);
 }
 
 static void tear_down(void)
 {
     bth_system_restore();
-    free(path), free(bytes);
-    test_folder_remove(folder);
+    free(bytes);
+    end_scene();
 }
 
 TestSuite(method, .init = set_up, .fini = tear_down);

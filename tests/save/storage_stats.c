@@ -8,12 +8,12 @@
 
 #include "io/syscalls.h"
 #include "tests/support/save/records.h"
+#include "tests/support/scene.h"
 
 #define MIB ((size_t)1 << 20)
 #define N_RECORDS 7
 #define N_STORAGES 5
 
-static char *folder, *path;
 static uint8_t *bytes;
 static berth_new_record records[N_RECORDS];
 
@@ -25,8 +25,7 @@ static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offs
 
 static void set_up(void)
 {
-    folder = test_folder_new();
-    path = test_path(folder, "model.pt");
+    begin_model_scene();
     bytes = sample_bytes(5 * MIB);
     uint8_t *page = bytes + (4096 - (uintptr_t)bytes % 4096);
     records[0] = (berth_new_record){.name = "data.pkl", .nbytes = 100, .data = bytes};
@@ -43,8 +42,8 @@ static void set_up(void)
 static void tear_down(void)
 {
     bth_system_restore();
-    free(path), free(bytes);
-    test_folder_remove(folder);
+    free(bytes);
+    end_scene();
 }
 
 TestSuite(tally, .init = set_up, .fini = tear_down, .timeout = 60);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What tests of every folder share. Sees only <berth.h>, knows no test
- * framework; anything that a test could not go on without ends the process
- * with a sentence. Memory handed out is malloc's: the caller frees it.
+ * What tests of every folder share. Anything that a test cannot go on without ends the process with
+ * a sentence, unless it says otherwise: programs with a main of their own use this, too. Memory
+ * handed out is malloc's: the caller frees it.
  */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
@@ -28,6 +28,11 @@ void test_memory_refuse(uint64_t nth, bool for_ever);
 struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
+
+/* ---- processes ---- */
+
+/* Runs `try` in a child. Fails the test (by Criterion) unless it returns 0. */
+void test_in_child(int (*try)(void));
 
 /* ---- files ---- */
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/faults/save_scene.h"
 
+#define LARGE_PAGE (2u << 20)
+
+#define N_LARGE_BYTES 300000
+
 char *link_path, *leftover_path;
 uint8_t *bytes;
 unsigned n_points;

@@ -16,9 +16,6 @@
 
 #define OLD "the old file"
 #define N_BYTES 30000
-#define N_LARGE_BYTES 300000
-#define LARGE_PAGE (2u << 20)
-
 extern char *link_path, *leftover_path;
 extern uint8_t *bytes;
 extern unsigned n_points;        /* fault points tried */

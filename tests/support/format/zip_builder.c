@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/format/zip_builder.h"
+#include "tests/support/format/composed.h"
 
 void test_zip_put(test_zip *zip, size_t at, uint64_t value, size_t width)
 {
@@ -38,7 +39,8 @@ void test_zip_remove(test_zip *zip, size_t at, size_t n)
 void test_zip_append(test_zip *zip, const void *bytes, size_t n)
 {
     zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
-    memcpy(zip->bytes + zip->nbytes, bytes, n);
+    if (n > 0)
+        memcpy(zip->bytes + zip->nbytes, bytes, n);
     zip->nbytes += n;
 }
 
@@ -48,74 +50,30 @@ void test_zip_free(test_zip *zip)
     *zip = (test_zip){0};
 }
 
-static void test_zip_grow(test_zip *zip, size_t n)
-{
-    zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
-    memset(zip->bytes + zip->nbytes, 0, n);
-}
-
-static void test_zip_add_end(test_zip *zip, size_t n_entries)
-{
-    zip->end64_at = zip->nbytes;
-    zip->locator_at = zip->end64_at + BTH_ZIP_END64_RECORD_NBYTES;
-    zip->end_at = zip->locator_at + BTH_ZIP_LOCATOR_NBYTES;
-    test_zip_grow(zip, BTH_ZIP_END_NBYTES);
-    bth_zip_write_end(n_entries, zip->directory_at, zip->nbytes - zip->directory_at,
-                      zip->bytes + zip->nbytes);
-    zip->nbytes += BTH_ZIP_END_NBYTES;
-}
-
-/* As PyTorch writes it, by the layout. */
-static test_zip test_zip_new(const test_record *records, size_t n, uint32_t alignment)
-{
-    test_zip zip = {.n_records = n};
-    bth_place places[TEST_ZIP_MAX_RECORDS];
-    uint64_t cursor = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const test_record *record = &records[i];
-        bth_place *place = &places[i];
-        if (bth_layout_place(cursor, strlen(record->name), record->nbytes, alignment, place) < 0)
-            abort();
-        cursor = place->next_offset;
-        test_zip_grow(&zip, place->next_offset - place->header_offset);
-        zip.nbytes = place->next_offset;
-        zip.header_at[i] = place->header_offset;
-        zip.extra_at[i] = place->header_offset + LOCAL_NAME + place->name_nbytes;
-        zip.data_at[i] = place->data_offset;
-        zip.descriptor_at[i] = place->data_offset + place->nbytes;
-        bth_zip_write_local(place, record->name, zip.bytes + zip.header_at[i]);
-        memcpy(zip.bytes + zip.data_at[i], record->data, record->nbytes);
-        bth_zip_write_descriptor(place, bth_crc32(0, record->data, record->nbytes),
-                                 zip.bytes + zip.descriptor_at[i]);
-    }
-    zip.directory_at = zip.nbytes;
-    for (size_t i = 0; i < n; i++) {
-        size_t nbytes = bth_layout_central_nbytes(&places[i]);
-        zip.central_at[i] = zip.nbytes;
-        test_zip_grow(&zip, nbytes);
-        bth_zip_write_central(&places[i], records[i].name,
-                              bth_crc32(0, records[i].data, records[i].nbytes),
-                              zip.bytes + zip.nbytes);
-        zip.nbytes += nbytes;
-    }
-    test_zip_add_end(&zip, n);
-    return zip;
-}
-
 test_zip test_zip_small(void)
 {
-    static const test_record records[] = {
-        {"m/data.pkl", "pickle", 6}, {"m/byteorder", "little", 6}, {"m/data/0", "\1\2\3\4\5", 5},
-        {"m/data/1", "", 0},         {"m/version", "3\n", 2},
+    static const struct record records[] = {
+        {"data.pkl", "pickle", 6}, {"byteorder", "little", 6}, {"data/0", "\1\2\3\4\5", 5},
+        {"data/1", "", 0},         {"version", "3\n", 2},
     };
-    return test_zip_new(records, 5, 64);
-}
+    composed file;
 
-static void test_zip_add(test_zip *zip, const void *bytes, size_t n)
-{
-    if (n > 0)
-        test_zip_append(zip, bytes, n);
+    compose_archive(&file, "m/", records, 5, 64, true, NULL);
+    test_zip zip = {.bytes = file.bytes,
+                    .nbytes = file.nbytes,
+                    .n_records = 5,
+                    .directory_at = file.directory_at,
+                    .end64_at = file.end_at,
+                    .locator_at = file.end_at + BTH_ZIP_END64_RECORD_NBYTES,
+                    .end_at = file.nbytes - BTH_ZIP_END_RECORD_NBYTES};
+    for (size_t i = 0; i < 5; i++) {
+        zip.header_at[i] = file.places[i].header_offset;
+        zip.extra_at[i] = zip.header_at[i] + LOCAL_NAME + file.places[i].name_nbytes;
+        zip.data_at[i] = file.places[i].data_offset;
+        zip.descriptor_at[i] = zip.data_at[i] + file.places[i].nbytes;
+        zip.central_at[i] = file.central_at[i];
+    }
+    return zip;
 }
 
 static void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
@@ -129,14 +87,14 @@ static void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
     bth_put_u16(fixed + LOCAL_NAME_NBYTES, strlen(entry->name));
     bth_put_u16(fixed + LOCAL_EXTRA_NBYTES, entry->local_extra_nbytes);
     zip->header_at[i] = zip->nbytes;
-    test_zip_add(zip, fixed, sizeof fixed);
-    test_zip_add(zip, entry->name, strlen(entry->name));
+    test_zip_append(zip, fixed, sizeof fixed);
+    test_zip_append(zip, entry->name, strlen(entry->name));
     zip->extra_at[i] = zip->nbytes;
-    test_zip_add(zip, entry->local_extra, entry->local_extra_nbytes);
+    test_zip_append(zip, entry->local_extra, entry->local_extra_nbytes);
     zip->data_at[i] = zip->nbytes;
-    test_zip_add(zip, entry->data, entry->data_nbytes);
+    test_zip_append(zip, entry->data, entry->data_nbytes);
     zip->descriptor_at[i] = zip->nbytes;
-    test_zip_add(zip, entry->descriptor, entry->descriptor_nbytes);
+    test_zip_append(zip, entry->descriptor, entry->descriptor_nbytes);
 }
 
 static void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entry)
@@ -153,14 +111,15 @@ static void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entr
     bth_put_u16(fixed + CENTRAL_COMMENT_NBYTES, strlen(comment));
     bth_put_u32(fixed + CENTRAL_HEADER_OFFSET, zip->header_at[i]);
     zip->central_at[i] = zip->nbytes;
-    test_zip_add(zip, fixed, sizeof fixed);
-    test_zip_add(zip, entry->name, strlen(entry->name));
-    test_zip_add(zip, entry->extra, entry->extra_nbytes);
-    test_zip_add(zip, comment, strlen(comment));
+    test_zip_append(zip, fixed, sizeof fixed);
+    test_zip_append(zip, entry->name, strlen(entry->name));
+    test_zip_append(zip, entry->extra, entry->extra_nbytes);
+    test_zip_append(zip, comment, strlen(comment));
 }
 
 test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
 {
+    uint8_t end[BTH_ZIP_END_NBYTES];
     test_zip zip = {.n_records = n};
 
     for (size_t i = 0; i < n; i++)
@@ -168,9 +127,9 @@ test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
     zip.directory_at = zip.nbytes;
     for (size_t i = 0; i < n; i++)
         test_zip_add_central(&zip, i, &entries[i]);
-    test_zip_add_end(&zip, n);
-    test_zip_remove(&zip, zip.end64_at, BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES);
-    zip.locator_at = zip.end_at = zip.end64_at;
+    bth_zip_write_end(n, zip.directory_at, zip.nbytes - zip.directory_at, end);
+    zip.end64_at = zip.locator_at = zip.end_at = zip.nbytes;
+    test_zip_append(&zip, end + sizeof end - BTH_ZIP_END_RECORD_NBYTES, BTH_ZIP_END_RECORD_NBYTES);
     return zip;
 }
 

@@ -93,12 +93,6 @@ void test_zip_free(test_zip *zip);
 
 /* ---- making ---- */
 
-typedef struct test_record {
-    const char *name;
-    const char *data;
-    size_t nbytes;
-} test_record;
-
 /* Five records in "m/": 0 data.pkl, 1 byteorder, 2 data/0, 3 data/1 (empty), 4 version. */
 test_zip test_zip_small(void);
 

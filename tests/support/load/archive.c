@@ -90,99 +90,21 @@ void free_archive(struct archive *archive)
     berth_tree_free(archive->tree);
 }
 
-/* Places one record behind `cursor`, as the layout says, or as the lie does. */
-static bth_place place_record(const struct record *record, const struct lie *lie, uint64_t cursor,
-                              uint32_t alignment)
-{
-    bool lies = lie && strcmp(lie->record, record->name) == 0;
-    uint64_t at = cursor + (lies ? lie->gap : 0);
-    bth_place place;
-
-    cr_assert_eq(bth_layout_place(at, strlen("sample/") + strlen(record->name), record->nbytes,
-                                  alignment, &place),
-                 0);
-    if (lies) {
-        place.padding_nbytes += lie->more_padding;
-        place.data_offset += lie->more_padding;
-        place.next_offset += lie->more_padding;
-    }
-    return place;
-}
-
-static uint32_t crc_of(const struct record *record, bool with_crc)
-{
-    return with_crc ? bth_crc32(0, record->bytes, record->nbytes) : 0;
-}
-
-static void full_name(char name[64], const struct record *record)
-{
-    (void)snprintf(name, 64, "sample/%s", record->name);
-}
-
-static void write_record(const struct record *record, const struct lie *lie, bth_place place,
-                         bool with_crc, uint8_t *file)
-{
-    bool lies = lie && strcmp(lie->record, record->name) == 0;
-    uint32_t crc32 = crc_of(record, with_crc) ^ (lies ? lie->descriptor_crc : 0);
-    char name[64];
-
-    full_name(name, record);
-    bth_zip_write_local(&place, name, file + place.header_offset);
-    if (record->nbytes > 0)
-        memcpy(file + place.data_offset, record->bytes, record->nbytes);
-    uint64_t end = place.data_offset + place.nbytes;
-    if (lies)
-        place.nbytes += lie->descriptor_lie;
-    if (place.descriptor_nbytes > 0)
-        bth_zip_write_descriptor(&place, crc32, file + end);
-}
-
-/* Writes a record's directory entry; returns its bytes. */
-static uint64_t write_entry(const struct record *record, const struct lie *lie, bth_place place,
-                            bool with_crc, uint8_t *out)
-{
-    bool lies = lie && strcmp(lie->record, record->name) == 0;
-    char name[64];
-
-    if (lies && lie->unlisted)
-        return 0;
-    if (lies) {
-        place.header_offset += (uint64_t)lie->directory_shift;
-        place.nbytes += lie->directory_lie;
-    }
-    full_name(name, record);
-    bth_zip_write_central(&place, name, crc_of(record, with_crc), out);
-    return bth_layout_central_nbytes(&place);
-}
-
 uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
                const struct lie *lie, size_t *nbytes)
 {
-    bth_place places[MAX_RECORDS];
-    uint64_t cursor = 0, n_listed = archive->n - (lie && lie->unlisted);
-    size_t capacity = 65536 + (lie ? lie->more_padding + lie->gap : 0);
+    composed file;
 
-    for (size_t i = 0; i < archive->n; i++)
-        capacity += archive->records[i].nbytes + alignment;
-    uint8_t *file = calloc(1, capacity);
-    for (size_t i = 0; i < archive->n; i++) {
-        places[i] = place_record(&archive->records[i], lie, cursor, alignment);
-        write_record(&archive->records[i], lie, places[i], with_crc, file);
-        cursor = places[i].next_offset;
-    }
-    uint64_t directory_offset = cursor;
-    for (size_t i = 0; i < archive->n; i++)
-        cursor += write_entry(&archive->records[i], lie, places[i], with_crc, file + cursor);
-    bth_zip_write_end(n_listed, directory_offset, cursor - directory_offset, file + cursor);
-    *nbytes = cursor + BTH_ZIP_END_NBYTES;
-    return file;
+    compose_archive(&file, "sample/", archive->records, archive->n, alignment, with_crc, lie);
+    *nbytes = file.nbytes;
+    return file.bytes;
 }
 
 uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *record)
 {
     char name[64];
 
-    full_name(name, &(struct record){.name = record});
+    (void)snprintf(name, sizeof name, "sample/%s", record);
     for (size_t at = 0; at + BTH_ZIP_CENTRAL_NBYTES + strlen(name) <= nbytes; at++)
         if (memcmp(file + at, "PK\1\2", 4) == 0 &&
             memcmp(file + at + BTH_ZIP_CENTRAL_NBYTES, name, strlen(name)) == 0)

@@ -16,27 +16,10 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip_write.h"
+#include "tests/support/format/composed.h"
 
 #define MAX_RECORDS 24
 #define N_SAMPLE_STORAGES 3
-
-struct record {
-    const char *name;
-    const void *bytes;
-    uint64_t nbytes;
-};
-
-/* What is wrong about one record; zeros: nothing. */
-struct lie {
-    const char *record;
-    uint64_t gap;            /* bytes of nothing before its header */
-    uint32_t more_padding;   /* bytes between its header and its data, beyond the layout's */
-    int64_t directory_shift; /* its directory entry's header offset is wrong by this */
-    uint64_t descriptor_lie; /* the descriptor's sizes are larger by this */
-    uint32_t descriptor_crc; /* xor */
-    uint64_t directory_lie;  /* the directory's sizes are larger by this */
-    bool unlisted;           /* not in the directory */
-};
 
 struct archive {
     struct record records[MAX_RECORDS];
@@ -69,7 +52,7 @@ berth_tree *sample_tree(berth_value **root);
 struct archive sample(void);
 void free_archive(struct archive *archive);
 
-/* The whole file, by malloc. */
+/* The whole file, by malloc; `lie` may be NULL. */
 uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
                const struct lie *lie, size_t *nbytes);
 

@@ -24,7 +24,7 @@ void save_parts(const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
-    char name[16];
+    char name[32];
 
     patch(options);
     for (size_t i = 0; i < n_parts; i++) {

@@ -60,7 +60,7 @@ uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
     return n;
 }
 
-berth_config *prefetch_config(const char *options)
+static berth_config *prefetch_config(const char *options)
 {
     berth_config *config = berth_config_new(NULL);
 

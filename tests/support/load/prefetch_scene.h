@@ -27,8 +27,6 @@ void evict_file(void);
 
 /* How many bytes of the file are in memory. */
 uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes);
-berth_config *prefetch_config(const char *options);
-
 /* load.head_nbytes: no more of the file comes into memory than must. */
 int try_to_open(const char *options);
 void open_file(const char *options);

@@ -2,8 +2,11 @@
 #include "tests/support/save/device_storages.h"
 
 const char *scene_devices[3] = {"simulated:0", "simulated:1", "cpu"};
-const struct scene_part scene_parts[SCENE_N] = {{1, 0}, {70000, 0}, {300, 2}, {33333, 1},
-                                                {0, 1}, {20000, 2}, {5, 1}};
+
+/* Elements of float32, and on which of these they lie. */
+static const struct {
+    size_t n, device;
+} scene_parts[SCENE_N] = {{1, 0}, {70000, 0}, {300, 2}, {33333, 1}, {0, 1}, {20000, 2}, {5, 1}};
 
 static void scene_must(int status, const berth_error *error)
 {

@@ -19,11 +19,6 @@ enum { SCENE_N = 7 };
 /* Simulated, or a real one, or twice the same, before scene_begin. */
 extern const char *scene_devices[3];
 
-/* Elements of float32, and on which of these they lie. */
-extern const struct scene_part {
-    size_t n, device;
-} scene_parts[SCENE_N];
-
 typedef struct device_scene {
     float *host[SCENE_N];
     uintptr_t address[SCENE_N];

@@ -49,42 +49,14 @@ void sample_records(const uint8_t *bytes, berth_new_record records[N_SAMPLES])
             .name = samples[i].name, .nbytes = samples[i].nbytes, .data = bytes + i * 13};
 }
 
-static uint8_t *grow(composed *file, size_t nbytes)
-{
-    file->bytes = realloc(file->bytes, file->nbytes + nbytes + 1);
-    if (!file->bytes)
-        test_give_up("out of memory");
-    file->nbytes += nbytes;
-    return file->bytes + file->nbytes - nbytes;
-}
-
 void compose(composed *file, const berth_new_record *records, size_t n_records, uint32_t alignment,
              bool compute_crc32)
 {
-    char name[256];
+    struct record plain[COMPOSED_MAX_RECORDS];
 
-    *file = (composed){.n_records = n_records};
-    for (size_t i = 0; i < n_records; i++) {
-        bth_place *place = &file->places[i];
-        snprintf(name, sizeof name, "archive/%s", records[i].name);
-        if (bth_layout_place(file->nbytes, strlen(name), records[i].nbytes, alignment, place) < 0)
-            test_give_up("%s has no place", name);
-        file->sums[i] =
-            compute_crc32 ? bth_crc32(0, records[i].data, (size_t)records[i].nbytes) : 0;
-        bth_zip_write_local(place, name, grow(file, place->data_offset - place->header_offset));
-        if (place->nbytes > 0)
-            memcpy(grow(file, place->nbytes), records[i].data, place->nbytes);
-        if (place->descriptor_nbytes > 0)
-            bth_zip_write_descriptor(place, file->sums[i], grow(file, place->descriptor_nbytes));
-    }
-    size_t directory_at = file->nbytes;
-    for (size_t i = 0; i < n_records; i++) {
-        snprintf(name, sizeof name, "archive/%s", records[i].name);
-        bth_zip_write_central(&file->places[i], name, file->sums[i],
-                              grow(file, bth_layout_central_nbytes(&file->places[i])));
-    }
-    size_t directory_nbytes = file->nbytes - directory_at;
-    bth_zip_write_end(n_records, directory_at, directory_nbytes, grow(file, BTH_ZIP_END_NBYTES));
+    for (size_t i = 0; i < n_records; i++)
+        plain[i] = (struct record){records[i].name, records[i].data, records[i].nbytes};
+    compose_archive(file, "archive/", plain, n_records, alignment, compute_crc32, NULL);
 }
 
 struct berth_config config_of(const char *assignments)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What tests of saving share: a few records of awkward sizes, and the file that they must become,
- * put together one piece after the other by nothing but the header writers.
+ * What tests of saving share: a few records of awkward sizes, and the file that they must become.
  */
 #ifndef TESTS_SUPPORT_RECORDS_H
 #define TESTS_SUPPORT_RECORDS_H
@@ -19,6 +18,7 @@
 #include "format/checksum.h"
 #include "format/zip/zip_write.h"
 #include "save/temporary.h"
+#include "tests/support/format/composed.h"
 #include "tests/support/support.h"
 
 #define N_SAMPLES 9
@@ -37,15 +37,7 @@ void sample_records(const uint8_t *bytes, berth_new_record records[N_SAMPLES]);
 
 #define SAMPLE_NBYTES (20000 + N_SAMPLES * 13)
 
-/* A file being put together. */
-typedef struct composed {
-    uint8_t *bytes;
-    size_t nbytes;
-    bth_place places[64];
-    uint32_t sums[64];
-    size_t n_records;
-} composed;
-/* Every name is "archive/…". */
+/* The file that these records must become; every name is "archive/…". */
 void compose(composed *file, const berth_new_record *records, size_t n_records, uint32_t alignment,
              bool compute_crc32);
 

@@ -1,22 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A pickle as a row of whole opcodes: said, found, and put between others. */
-#ifndef TESTS_FUZZ_OPCODES_H
-#define TESTS_FUZZ_OPCODES_H
+#include "tests/support/fuzz/opcodes.h"
 
-#include "format/pickle/pickle_machine.h"
-#include "tests/fuzz/target.h"
-
-#define MOST_OPCODES 4096
-#define MOST_FRAGMENT_NBYTES 2048
-
-/* ---- said ---- */
-
-struct fragment {
-    uint8_t bytes[MOST_FRAGMENT_NBYTES];
-    size_t nbytes;
-};
-
-static inline void say_bytes(struct fragment *out, const void *bytes, size_t n)
+void say_bytes(struct fragment *out, const void *bytes, size_t n)
 {
     if (n > sizeof out->bytes - out->nbytes)
         return;
@@ -24,17 +9,17 @@ static inline void say_bytes(struct fragment *out, const void *bytes, size_t n)
     out->nbytes += n;
 }
 
-static inline void say(struct fragment *out, const char *text)
+void say(struct fragment *out, const char *text)
 {
     say_bytes(out, text, strlen(text));
 }
 
-static inline void say_byte(struct fragment *out, size_t byte)
+void say_byte(struct fragment *out, size_t byte)
 {
     say_bytes(out, &(uint8_t){(uint8_t)byte}, 1);
 }
 
-static inline void say_global(struct fragment *out, const char *module, const char *name)
+void say_global(struct fragment *out, const char *module, const char *name)
 {
     say(out, "c");
     say(out, module);
@@ -43,7 +28,7 @@ static inline void say_global(struct fragment *out, const char *module, const ch
     say(out, "\n");
 }
 
-static inline void say_text(struct fragment *out, const char *text)
+void say_text(struct fragment *out, const char *text)
 {
     const uint8_t length[4] = {(uint8_t)strlen(text)};
 
@@ -52,16 +37,14 @@ static inline void say_text(struct fragment *out, const char *text)
     say(out, text);
 }
 
-static inline void say_int(struct fragment *out, size_t number)
+void say_int(struct fragment *out, size_t number)
 {
     say(out, "K");
     say_byte(out, number);
 }
 
-/* ---- found ---- */
-
 /* Bytes of the opcode at bytes, its argument too; nbytes where it is cut, or none. */
-static inline size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
+static size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
 {
     static const size_t fixed[] = {[BTH_FORM_U1] = 1, [BTH_FORM_U2] = 2, [BTH_FORM_U4] = 4,
                                    [BTH_FORM_I4] = 4, [BTH_FORM_F8] = 8, [BTH_FORM_LINES] = 0};
@@ -84,12 +67,7 @@ static inline size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
     return used > left ? nbytes : 1 + used;
 }
 
-struct opcodes {
-    size_t at[MOST_OPCODES + 1]; /* the last is the end */
-    size_t n;
-};
-
-static inline void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opcodes *found)
+void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opcodes *found)
 {
     size_t at = 0;
 
@@ -101,9 +79,8 @@ static inline void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opco
     found->at[found->n] = at;
 }
 
-/* Puts `with` in the place of `cut` bytes at `at`; leaves it where it does not fit. */
-static inline size_t put_between(uint8_t *bytes, size_t nbytes, size_t most, size_t at, size_t cut,
-                                 const void *with, size_t n)
+size_t put_between(uint8_t *bytes, size_t nbytes, size_t most, size_t at, size_t cut,
+                   const void *with, size_t n)
 {
     if (nbytes - cut + n > most)
         return nbytes;
@@ -112,5 +89,3 @@ static inline size_t put_between(uint8_t *bytes, size_t nbytes, size_t most, siz
         memcpy(bytes + at, with, n);
     return nbytes - cut + n;
 }
-
-#endif

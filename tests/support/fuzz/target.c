@@ -1,42 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What makes a program of a target. As a fuzzer (-DBERTH_FUZZER, VARIANT=fuzz) libFuzzer calls it;
- * with BERTH_FUZZ_SEEDS=folder it writes its seeds there, and ends. As a Criterion program it
- * replays the seeds, what was ever found, and some thousand changes of them that its own mutator
- * makes.
- *
- * A target defines check_input, make_seeds, and mutate.
- */
-#ifndef TESTS_FUZZ_TARGET_H
-#define TESTS_FUZZ_TARGET_H
-
+#include "tests/support/fuzz/target.h"
 #include <dirent.h>
-
-#include "tests/fuzz/properties.h"
-
-/* Seconds of a processor that all properties of an input may take. */
-#define MOST_SECONDS 5
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
-/* Checks all that must hold of an input; stops the program where it does not. */
-static void check_input(const uint8_t *bytes, size_t nbytes);
-/* Calls seed() or seed_folder() for each. */
-static void make_seeds(void);
-/* Changes bytes in place, up to `most` of them; returns how many there are then. */
-static size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
-static void seed(const char *name, const void *bytes, size_t nbytes);
 
 /* ---- numbers that look random, the same ones each time ---- */
 
 static uint64_t random_state = 1;
 
-static inline void random_begin(unsigned number)
+void random_begin(unsigned number)
 {
     random_state = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
 }
 
-/* Below n; n 0: 0. */
-static inline size_t random_below(size_t n)
+size_t random_below(size_t n)
 {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
@@ -45,6 +20,9 @@ static inline size_t random_below(size_t n)
 }
 
 /* ---- what was accepted ---- */
+
+/* Seconds of a processor that all properties of an input may take. */
+#define MOST_SECONDS 5
 
 /* Of what a fuzzer keeps nearly all is refused, and most changes of that are refused as well. */
 #define N_KEPT 64
@@ -57,7 +35,7 @@ static struct kept {
 static size_t n_kept;
 
 /* The first ones, which are seeds, for good; then the latest. */
-static inline void keep(const uint8_t *bytes, size_t nbytes)
+static void keep(const uint8_t *bytes, size_t nbytes)
 {
     size_t at = n_kept < N_KEPT ? n_kept : N_KEPT / 2 + n_kept % (N_KEPT / 2);
 
@@ -68,8 +46,7 @@ static inline void keep(const uint8_t *bytes, size_t nbytes)
     n_kept++;
 }
 
-/* Every other time one that was accepted in the place of this one; how long it is. */
-static inline size_t start_over(uint8_t *bytes, size_t nbytes, size_t most)
+size_t start_over(uint8_t *bytes, size_t nbytes, size_t most)
 {
     const struct kept *other = &all_kept[random_below(n_kept < N_KEPT ? n_kept : N_KEPT)];
 
@@ -96,10 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 
 /* ---- files ---- */
 
-#define MOST_FILE_NBYTES ((size_t)1 << 20)
-
 /* An existing file as a seed. */
-static inline void seed_file(const char *path, const char *name)
+static void seed_file(const char *path, const char *name)
 {
     static uint8_t bytes[MOST_FILE_NBYTES];
     FILE *file = fopen(path, "rb");
@@ -111,8 +86,7 @@ static inline void seed_file(const char *path, const char *name)
     seed(name, bytes, nbytes);
 }
 
-/* All files of a folder whose name holds `part`; in the project's root, where tests run. */
-static inline void seed_folder(const char *folder, const char *part)
+void seed_folder(const char *folder, const char *part)
 {
     DIR *opened = opendir(folder);
     struct dirent *entry;
@@ -130,13 +104,12 @@ static inline void seed_folder(const char *folder, const char *part)
 
 #ifdef BERTH_FUZZER
 
-size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static const char *seeds_folder;
 
-static void seed(const char *name, const void *bytes, size_t nbytes)
+void seed(const char *name, const void *bytes, size_t nbytes)
 {
     char path[600];
 
@@ -164,10 +137,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t most, unsig
 
 #else
 
-#include <criterion/criterion.h>
-
 /* In the place of libFuzzer's: a few bytes overwritten, inserted or cut out. */
-static inline size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most)
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most)
 {
     static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, '.', '(', 't', 'R', '=', '\n', '"'};
     size_t at = random_below(nbytes), n = 1 + random_below(4);
@@ -195,10 +166,10 @@ static inline size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t most
     }
 }
 
-static size_t n_seeds, n_changes_of_each;
+static size_t n_seeds;
+size_t n_changes_of_each;
 
-/* A copy of its own: a sanitizer then sees every step beyond. */
-static inline void replay(const uint8_t *bytes, size_t nbytes)
+void replay(const uint8_t *bytes, size_t nbytes)
 {
     uint8_t *copy = malloc(nbytes + (nbytes == 0));
 
@@ -207,7 +178,7 @@ static inline void replay(const uint8_t *bytes, size_t nbytes)
     free(copy);
 }
 
-static void seed(const char *name, const void *bytes, size_t nbytes)
+void seed(const char *name, const void *bytes, size_t nbytes)
 {
     size_t most = 2 * nbytes + 256, n = nbytes;
     uint8_t *changed = malloc(most);
@@ -229,8 +200,7 @@ static void seed(const char *name, const void *bytes, size_t nbytes)
     free(changed);
 }
 
-/* The number of seeds, for the test to know that it had some. */
-static inline size_t replay_seeds(size_t changes_of_each)
+size_t replay_seeds(size_t changes_of_each)
 {
     n_seeds = 0;
     n_changes_of_each = changes_of_each;
@@ -238,5 +208,4 @@ static inline size_t replay_seeds(size_t changes_of_each)
     return n_seeds;
 }
 
-#endif
 #endif

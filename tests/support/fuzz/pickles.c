@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Pickles: made of what the reader knows, and changed by whole opcodes, so that a change is often
- * a pickle still. mutate_pickle knows opcodes and globals by the reader's own tables.
- */
-#ifndef TESTS_FUZZ_PICKLES_H
-#define TESTS_FUZZ_PICKLES_H
-
-#include "tests/fuzz/usual.h"
-
-/* ---- what can be built ---- */
+#include "tests/support/fuzz/pickles.h"
 
 struct callable {
     const char *module, *name, *wanted, *optional;
@@ -18,9 +9,10 @@ static const struct callable callables[] = {
 #define BTH_CALLABLE(module, name, build, wanted, optional) {module, name, wanted, optional},
 #include "format/pickle/pickle_globals.def"
 };
+#include "format/pickle/pickle_globals.def"
 
 /* Of one key always the same class and size (T3), most of the time. */
-static inline void say_storage(struct fragment *out)
+static void say_storage(struct fragment *out)
 {
     static const char *const classes[] = {"FloatStorage",        "LongStorage",   "ByteStorage",
                                           "ComplexFloatStorage", "QUInt8Storage", "UntypedStorage"};
@@ -37,7 +29,7 @@ static inline void say_storage(struct fragment *out)
     say(out, "tQ");
 }
 
-static inline void say_shape(struct fragment *out)
+static void say_shape(struct fragment *out)
 {
     size_t rank = random_below(4);
 
@@ -46,13 +38,13 @@ static inline void say_shape(struct fragment *out)
     say_bytes(out, &")\x85\x86\x87"[rank], 1);
 }
 
-static inline void say_hooks(struct fragment *out)
+static void say_hooks(struct fragment *out)
 {
     say_global(out, "collections", "OrderedDict");
     say(out, ")R");
 }
 
-static inline void say_tensor(struct fragment *out)
+void say_tensor(struct fragment *out)
 {
     static const char *const shapes[] = {"K\2K\3\x86K\3K\1\x86", "K\4\x85K\1\x85", "))",
                                          "K\2K\2\x86K\1K\2\x86", "K\7K\7\x86K\0K\0\x86"};
@@ -69,7 +61,7 @@ static inline void say_tensor(struct fragment *out)
     say(out, "tR");
 }
 
-static inline void say_quantizer(struct fragment *out)
+static void say_quantizer(struct fragment *out)
 {
     static const uint8_t half[] = {'G', 0x3f, 0xe0, 0, 0, 0, 0, 0, 0};
 
@@ -87,7 +79,7 @@ static inline void say_quantizer(struct fragment *out)
     say(out, "t");
 }
 
-static inline void say_tuple(struct fragment *out)
+static void say_tuple(struct fragment *out)
 {
     switch (random_below(4)) {
     case 0:
@@ -107,7 +99,7 @@ static inline void say_tuple(struct fragment *out)
     }
 }
 
-static inline void say_layout(struct fragment *out)
+static void say_layout(struct fragment *out)
 {
     static const char *const layouts[] = {"torch.sparse_coo", "torch.sparse_csr",
                                           "torch.sparse_bsc", "torch.strided", "torch.nothing"};
@@ -117,7 +109,7 @@ static inline void say_layout(struct fragment *out)
     say(out, "\x85R");
 }
 
-static inline void say_word(struct fragment *out)
+static void say_word(struct fragment *out)
 {
     static const char *const words[] = {"a", "latin1", "cuda:1", "torch.strided", "", "0", "w.b"};
 
@@ -125,7 +117,7 @@ static inline void say_word(struct fragment *out)
 }
 
 /* An argument of the form that a letter of pickle_globals.def stands for. */
-static inline void say_argument(struct fragment *out, char letter)
+static void say_argument(struct fragment *out, char letter)
 {
     static const uint8_t real[] = {'G', 0x3f, 0xf8, 0, 0, 0, 0, 0, 0};
     static const char *const plain[] = {"N", "}", "]", "\x88", "\x89", "K\1", ")"};
@@ -173,7 +165,7 @@ static inline void say_argument(struct fragment *out, char letter)
 }
 
 /* A call with the arguments it wants. */
-static inline void say_call(struct fragment *out)
+static void say_call(struct fragment *out)
 {
     const struct callable *one = &callables[random_below(sizeof callables / sizeof *callables)];
 
@@ -187,8 +179,7 @@ static inline void say_call(struct fragment *out)
     say(out, "tR");
 }
 
-/* Something to put into a pickle at any place. */
-static inline void say_anything(struct fragment *out)
+void say_anything(struct fragment *out)
 {
     static const char letters[] = "SihbfDomsYlduLtT*";
     size_t opcode;
@@ -230,11 +221,9 @@ static inline void say_anything(struct fragment *out)
     }
 }
 
-/* ---- changed ---- */
-
 /* A run of opcodes once more, or many times: what nests, doubles or repeats. */
-static inline size_t repeat_run(uint8_t *bytes, size_t nbytes, size_t most, size_t begin,
-                                size_t end, size_t at)
+static size_t repeat_run(uint8_t *bytes, size_t nbytes, size_t most, size_t begin, size_t end,
+                         size_t at)
 {
     uint8_t run[MOST_FRAGMENT_NBYTES];
     size_t times = random_below(4) ? 1 : 1 + random_below(200), n = end - begin;
@@ -248,7 +237,7 @@ static inline size_t repeat_run(uint8_t *bytes, size_t nbytes, size_t most, size
 }
 
 /* The bytes of an opcode's argument, in place. */
-static inline size_t change_argument(uint8_t *bytes, size_t nbytes, size_t begin, size_t end)
+static size_t change_argument(uint8_t *bytes, size_t nbytes, size_t begin, size_t end)
 {
     static const uint8_t telling[] = {0, 1, 2, 0x7f, 0x80, 0xff};
 
@@ -259,7 +248,7 @@ static inline size_t change_argument(uint8_t *bytes, size_t nbytes, size_t begin
 }
 
 /* A call in a dict. */
-static inline void say_called(struct fragment *out)
+static void say_called(struct fragment *out)
 {
     say(out, "\x80\x02}");
     say_word(out);
@@ -268,8 +257,8 @@ static inline void say_called(struct fragment *out)
 }
 
 /* Any run of opcodes, or what can be built, anywhere. */
-static inline size_t mutate_opcodes(uint8_t *bytes, size_t nbytes, size_t most,
-                                    const struct opcodes *found)
+static size_t mutate_opcodes(uint8_t *bytes, size_t nbytes, size_t most,
+                             const struct opcodes *found)
 {
     struct fragment fragment = {.nbytes = 0};
     size_t first = random_below(found->n), length = 1 + random_below(random_below(3) ? 3 : 20);
@@ -292,7 +281,7 @@ static inline size_t mutate_opcodes(uint8_t *bytes, size_t nbytes, size_t most,
     }
 }
 
-static inline size_t change_pickle(uint8_t *bytes, size_t nbytes, size_t most)
+static size_t change_pickle(uint8_t *bytes, size_t nbytes, size_t most)
 {
     static struct opcodes found;
     size_t firsts[MOST_USUAL];
@@ -306,11 +295,7 @@ static inline size_t change_pickle(uint8_t *bytes, size_t nbytes, size_t most)
     return mutate_opcodes(bytes, nbytes, most, &found);
 }
 
-/*
- * A third are new ones, changed a little: what a fuzzer keeps are changes of changes, of which
- * hardly any is accepted still, so that they are refused before they come to where it matters.
- */
-static inline size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     struct fragment fragment = {.nbytes = 0};
 
@@ -327,10 +312,7 @@ static inline size_t mutate_pickle(uint8_t *bytes, size_t nbytes, size_t most, u
     return nbytes;
 }
 
-/* ---- seeds ---- */
-
-/* The pickle of a value with a bit of everything. */
-static inline void seed_written(void)
+void seed_written(void)
 {
     static const float elements[6] = {0, 1, 2, 3, 4, 5};
     static const int64_t shape[] = {2, 3};
@@ -359,7 +341,7 @@ static inline void seed_written(void)
 
 /* Tensors that are read at once, from the second of a class on: as many bytes as that takes follow.
  */
-static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, size_t n_dtypes)
+static void seed_usual_of(const char *name, const berth_dtype *dtypes, size_t n_dtypes)
 {
     static const int64_t elements[6], shape[] = {2, 1, 1, 3};
     static const char text[BTH_USUAL_NBYTES];
@@ -383,8 +365,7 @@ static inline void seed_usual_of(const char *name, const berth_dtype *dtypes, si
     berth_tree_free(tree);
 }
 
-/* Of one class, and of several: the last one is of an untyped storage. */
-static inline void seed_usual(void)
+void seed_usual(void)
 {
     static const berth_dtype dtypes[] = {BERTH_FLOAT32, BERTH_INT64,    BERTH_UINT8,
                                          BERTH_BOOL,    BERTH_BFLOAT16, BERTH_UINT16};
@@ -393,8 +374,7 @@ static inline void seed_usual(void)
     seed_usual_of("usual-classes", dtypes, sizeof dtypes / sizeof *dtypes);
 }
 
-/* One of each call, several times, as its arguments differ. */
-static inline void seed_calls(void)
+void seed_calls(void)
 {
     for (unsigned i = 0; i < 120; i++) {
         struct fragment fragment = {.nbytes = 0};
@@ -408,9 +388,8 @@ static inline void seed_calls(void)
 }
 
 /* n times the same opcodes between a beginning and an end. */
-static inline void seed_repeated(const char *name, const void *begin, size_t begin_nbytes,
-                                 const void *opcodes, size_t opcodes_nbytes, size_t n,
-                                 const char *end)
+static void seed_repeated(const char *name, const void *begin, size_t begin_nbytes,
+                          const void *opcodes, size_t opcodes_nbytes, size_t n, const char *end)
 {
     size_t nbytes = begin_nbytes;
     uint8_t *bytes = malloc(begin_nbytes + n * opcodes_nbytes + strlen(end));
@@ -423,8 +402,7 @@ static inline void seed_repeated(const char *name, const void *begin, size_t beg
     free(bytes);
 }
 
-/* What doubles, is deep, or holds itself. */
-static inline void seed_bombs(size_t depth)
+void seed_bombs(size_t depth)
 {
     seed_repeated("doubling", "\x80\x02K\x01", 4, "q\x00h\x00\x86", 5, 30, ".");
     seed_repeated("doubling-key", "\x80\x02}K\x01", 5, "q\x00h\x00\x86", 5, 30, "K\x01s.");
@@ -433,5 +411,3 @@ static inline void seed_bombs(size_t depth)
     seed_repeated("in-itself", "\x80\x02]q\x00", 5, "h\x00\x61", 3, 3, ".");
     seed_repeated("under-itself", "\x80\x02}q\x00", 5, "K\x01h\x00s", 5, 3, ".");
 }
-
-#endif

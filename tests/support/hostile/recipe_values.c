@@ -1,59 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a recipe (recipe.h) is made of, and the numbers and bytes that its lines give. */
-#ifndef TESTS_HOSTILE_RECIPE_VALUES_H
-#define TESTS_HOSTILE_RECIPE_VALUES_H
+#include "tests/support/hostile/recipe.h"
 
-#include "format/bytes.h"
-#include "format/zip/zip_fields.h"
-#include "tests/support/load/archive.h"
-#include "tests/support/support.h"
-
-#define MAX_EDITS 24
-
-struct edit {
-    char target[64]; /* a record, or directory, end64, locator, end, file; "alt:" before it */
-    char field[40];
-    char value[1024];
-    bool is_used;
-};
-
-struct bytes {
-    uint8_t *bytes;
-    size_t n;
-    size_t capacity;
-};
-
-/* A record, or what only looks like one. */
-struct piece {
-    char label[64]; /* "data/1" */
-    struct bytes data;
-    uint64_t header_at;
-    uint64_t data_at;
-};
-
-/* One directory; the second is the one that "alt." items make. */
-struct listing {
-    uint64_t at;
-    uint64_t nbytes;
-    uint64_t n_entries;
-    uint64_t end64_at;
-};
-
-struct recipe {
-    struct edit edits[MAX_EDITS];
-    size_t n_edits;
-    struct archive sample;
-    struct piece pieces[MAX_RECORDS];
-    size_t n_pieces;
-    bool is_foreign; /* as other tools write: sizes in local headers, no padding, no zip64 */
-    struct listing listings[2];
-    uint64_t end_at;
-    struct bytes file;
-};
-
-static const char *const listing_prefix[2] = {"", "alt:"};
-
-static inline void add_bytes(struct bytes *to, const void *bytes, size_t n)
+void add_bytes(struct bytes *to, const void *bytes, size_t n)
 {
     if (to->n + n > to->capacity) {
         to->capacity = 2 * (to->n + n);
@@ -65,7 +13,7 @@ static inline void add_bytes(struct bytes *to, const void *bytes, size_t n)
     to->n += n;
 }
 
-static inline void add_number(struct bytes *to, uint64_t number, size_t width)
+void add_number(struct bytes *to, uint64_t number, size_t width)
 {
     uint8_t little[8];
 
@@ -73,10 +21,8 @@ static inline void add_number(struct bytes *to, uint64_t number, size_t width)
     add_bytes(to, little, width);
 }
 
-/* ---- values ---- */
-
 /* Where "@name" begins. */
-static inline uint64_t place_of(const struct recipe *recipe, const char *name, size_t n)
+static uint64_t place_of(const struct recipe *recipe, const char *name, size_t n)
 {
     for (size_t i = 0; i < recipe->n_pieces; i++)
         if (strlen(recipe->pieces[i].label) == n && !strncmp(recipe->pieces[i].label, name, n))
@@ -94,7 +40,7 @@ static inline uint64_t place_of(const struct recipe *recipe, const char *name, s
 }
 
 /* A number, or a place and a number behind it: "@data/1+30". */
-static inline uint64_t parse_number(const struct recipe *recipe, const char *text, char **end)
+static uint64_t parse_number(const struct recipe *recipe, const char *text, char **end)
 {
     uint64_t number = 0;
 
@@ -111,7 +57,7 @@ static inline uint64_t parse_number(const struct recipe *recipe, const char *tex
     return is_negative ? number - rest : number + rest;
 }
 
-static inline uint64_t change_number(const struct recipe *recipe, const char *text, uint64_t before)
+uint64_t change_number(const struct recipe *recipe, const char *text, uint64_t before)
 {
     char *end;
     char kind = *text;
@@ -126,7 +72,7 @@ static inline uint64_t change_number(const struct recipe *recipe, const char *te
 }
 
 /* A quoted text with \xNN in it; returns what follows it. */
-static inline const char *add_quoted(struct bytes *to, const char *text)
+static const char *add_quoted(struct bytes *to, const char *text)
 {
     cr_assert_eq(*text, '\'', "no text: %s", text);
     for (text++; *text && *text != '\''; text++) {
@@ -142,7 +88,7 @@ static inline const char *add_quoted(struct bytes *to, const char *text)
 }
 
 /* One block of deflate that is stored. */
-static inline void add_deflated(struct bytes *to, const struct bytes *bytes)
+static void add_deflated(struct bytes *to, const struct bytes *bytes)
 {
     add_number(to, 1, 1);
     add_number(to, bytes->n, 2);
@@ -150,16 +96,13 @@ static inline void add_deflated(struct bytes *to, const struct bytes *bytes)
     add_bytes(to, bytes->bytes, bytes->n);
 }
 
-static inline void add_listing_item(struct recipe *recipe, const char *item, size_t n);
-
-static inline bool is_word(const char *text, size_t n, const char *word)
+bool is_word(const char *text, size_t n, const char *word)
 {
     return strlen(word) == n && strncmp(text, word, n) == 0;
 }
 
-/* One item of a value of bytes; returns what follows it. `before`: what was there without it. */
-static inline const char *add_item(struct recipe *recipe, struct bytes *to, const char *text,
-                                   const struct bytes *before)
+const char *add_item(struct recipe *recipe, struct bytes *to, const char *text,
+                     const struct bytes *before)
 {
     size_t n = strcspn(text, ": ");
     const char *rest = text + n + (text[n] == ':');
@@ -196,5 +139,3 @@ static inline const char *add_item(struct recipe *recipe, struct bytes *to, cons
     }
     return end;
 }
-
-#endif

@@ -1,20 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * An archive in its parts (plain.h): changed, and put together again with every sum, size and
- * offset right, so that a change gets behind the checks of these; and now and then one fact broken
- * after that, so that the check of that one alone can see it.
- */
-#ifndef TESTS_FUZZ_ARCHIVE_H
-#define TESTS_FUZZ_ARCHIVE_H
-
-#include "format/bytes.h"
-#include "format/checksum.h"
-#include "tests/fuzz/pickles.h"
-#include "tests/fuzz/target.h"
+#include "tests/support/fuzz/archive.h"
 
 #define MOST_ARCHIVE_NBYTES ((size_t)1 << 18)
-
-/* ---- put together ---- */
 
 /* How an archive is written; zeros: without sums, as small as can be. */
 struct style {
@@ -34,7 +21,13 @@ struct image {
     bool is_full; /* something did not fit */
 };
 
-static inline void put_bytes(struct image *out, const void *bytes, size_t n)
+/* Data of changed parts: they are longer than where they were. */
+struct room {
+    uint8_t bytes[MOST_ARCHIVE_NBYTES];
+    size_t nbytes;
+};
+
+static void put_bytes(struct image *out, const void *bytes, size_t n)
 {
     if (n > out->most - out->nbytes) {
         out->is_full = true;
@@ -45,7 +38,7 @@ static inline void put_bytes(struct image *out, const void *bytes, size_t n)
     out->nbytes += n;
 }
 
-static inline void put_number(struct image *out, uint64_t value, size_t width)
+static void put_number(struct image *out, uint64_t value, size_t width)
 {
     uint8_t bytes[8];
 
@@ -55,25 +48,25 @@ static inline void put_number(struct image *out, uint64_t value, size_t width)
 }
 
 /* Numbers of these widths, one a digit: "4224" is the form of a header. */
-static inline void put_numbers(struct image *out, const char *widths, const uint64_t *values)
+static void put_numbers(struct image *out, const char *widths, const uint64_t *values)
 {
     for (size_t i = 0; widths[i]; i++)
         put_number(out, values[i], (size_t)(widths[i] - '0'));
 }
 
-static inline uint32_t sum_of(const struct part *part, const struct style *style)
+static uint32_t sum_of(const struct part *part, const struct style *style)
 {
     if (!style->has_sums)
         return 0;
     return part->method == 0 ? bth_crc32(0, part->data, part->nbytes) : part->crc32;
 }
 
-static inline uint32_t flags_of(const struct part *part, const struct style *style)
+static uint32_t flags_of(const struct part *part, const struct style *style)
 {
     return style->has_descriptors && part->nbytes > 0 && !part->is_told ? 0x0808 : 0x0800;
 }
 
-static inline void put_padding(struct image *out, const struct part *part, uint32_t alignment)
+static void put_padding(struct image *out, const struct part *part, uint32_t alignment)
 {
     static const char letters[] = "ZZZZZZZZZZZZZZZZ";
     size_t at = out->nbytes + 2 + part->name_nbytes + (alignment ? 4 : 0);
@@ -89,7 +82,7 @@ static inline void put_padding(struct image *out, const struct part *part, uint3
         put_bytes(out, letters, n < 16 ? n : 16);
 }
 
-static inline void put_local(struct image *out, struct part *part, const struct style *style)
+static void put_local(struct image *out, struct part *part, const struct style *style)
 {
     uint32_t flags = flags_of(part, style);
     bool is_told = !(flags & 8);
@@ -116,8 +109,7 @@ static inline void put_local(struct image *out, struct part *part, const struct 
         put_number(out, 0, 1);
 }
 
-static inline void put_central(struct image *out, const struct part *part,
-                               const struct style *style)
+static void put_central(struct image *out, const struct part *part, const struct style *style)
 {
     unsigned large = style->large_fields;
     const uint64_t wide[] = {part->method == 0 ? part->nbytes : part->n, part->nbytes,
@@ -154,7 +146,7 @@ static inline void put_central(struct image *out, const struct part *part,
         put_number(out, 0, 8);
 }
 
-static inline void put_end(struct image *out, const struct style *style, size_t n, size_t begin)
+static void put_end(struct image *out, const struct style *style, size_t n, size_t begin)
 {
     uint64_t end = out->nbytes, size = out->nbytes - begin;
     const uint64_t large[] = {0x06064b50, 44,   0x31e, 45,         0, 0,   n,
@@ -167,8 +159,8 @@ static inline void put_end(struct image *out, const struct style *style, size_t 
 }
 
 /* The bytes, or 0 where they are more than `most`. */
-static inline size_t put_together(struct parts *parts, const struct style *style, uint8_t *bytes,
-                                  size_t most)
+static size_t put_together(struct parts *parts, const struct style *style, uint8_t *bytes,
+                           size_t most)
 {
     struct image out = {.bytes = bytes, .most = most};
 
@@ -181,15 +173,7 @@ static inline size_t put_together(struct parts *parts, const struct style *style
     return out.is_full ? 0 : out.nbytes;
 }
 
-/* ---- changed ---- */
-
-/* Data of changed parts: they are longer than where they were. */
-struct room {
-    uint8_t bytes[MOST_ARCHIVE_NBYTES];
-    size_t nbytes;
-};
-
-static inline void change_name(struct part *part)
+static void change_name(struct part *part)
 {
     static const char *const telling[] = {"a/data.pkl",
                                           "a/byteorder",
@@ -219,7 +203,7 @@ static inline void change_name(struct part *part)
 }
 
 /* Pickles by their opcodes; else bytes by bytes. What was deflated gets no sum: nobody knows it. */
-static inline void change_data(struct part *part, struct room *room, unsigned number)
+static void change_data(struct part *part, struct room *room, unsigned number)
 {
     uint8_t *data = room->bytes + room->nbytes;
     size_t left = sizeof room->bytes - room->nbytes, most = part->nbytes + 64 + random_below(512);
@@ -239,7 +223,7 @@ static inline void change_data(struct part *part, struct room *room, unsigned nu
 }
 
 /* A storage of another length: as often by one, or by an element, as by anything. */
-static inline void change_length(struct part *part, struct room *room)
+static void change_length(struct part *part, struct room *room)
 {
     size_t left = sizeof room->bytes - room->nbytes, n = part->nbytes;
     size_t few = (size_t)1 << random_below(5);
@@ -268,7 +252,7 @@ static inline void change_length(struct part *part, struct room *room)
 }
 
 /* The pickle rather than any other. */
-static inline struct part *some_part(struct parts *parts)
+static struct part *some_part(struct parts *parts)
 {
     for (size_t i = 0; i < parts->n && random_below(2); i++)
         if (memmem(parts->list[i].name, parts->list[i].name_nbytes, "data.pkl", 8))
@@ -276,7 +260,7 @@ static inline struct part *some_part(struct parts *parts)
     return &parts->list[random_below(parts->n)];
 }
 
-static inline void change_parts(struct parts *parts, struct room *room, unsigned number)
+static void change_parts(struct parts *parts, struct room *room, unsigned number)
 {
     struct part *one = some_part(parts), *other = some_part(parts), kept;
 
@@ -315,7 +299,7 @@ static inline void change_parts(struct parts *parts, struct room *room, unsigned
     }
 }
 
-static inline struct style some_style(void)
+static struct style some_style(void)
 {
     static const uint32_t alignments[] = {0, 1, 2, 16, 64, 64, 64, 100, 256, 4096};
     struct style style = style_of_pytorch;
@@ -331,10 +315,8 @@ static inline struct style some_style(void)
     return style;
 }
 
-/* ---- changed in place ---- */
-
 /* The sums of every entry that the directory lists: there, and in the descriptor. */
-static inline void mend_sums(uint8_t *bytes, size_t nbytes)
+static void mend_sums(uint8_t *bytes, size_t nbytes)
 {
     for (size_t at = 0; at + 46 <= nbytes; at++) {
         if (!is_signature(bytes + at, "PK\1\2"))
@@ -353,7 +335,7 @@ static inline void mend_sums(uint8_t *bytes, size_t nbytes)
 }
 
 /* One byte or number of any structure: nothing moves. */
-static inline void change_in_place(uint8_t *bytes, size_t nbytes)
+static void change_in_place(uint8_t *bytes, size_t nbytes)
 {
     static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'Q', '.', 't', '(', 'h', 'q'};
     size_t at = random_below(nbytes);
@@ -376,10 +358,8 @@ static inline void change_in_place(uint8_t *bytes, size_t nbytes)
     }
 }
 
-/* ---- one fact broken ---- */
-
 /* A number of `width` bytes that is another one: as often one less or more as anything. */
-static inline void break_number(uint8_t *bytes, size_t width)
+static void break_number(uint8_t *bytes, size_t width)
 {
     static const uint64_t telling[] = {0, 1, 8, UINT16_MAX, UINT32_MAX, UINT64_MAX};
     uint64_t value = 0;
@@ -407,7 +387,7 @@ static inline void break_number(uint8_t *bytes, size_t width)
 }
 
 /* One of the fields whose widths these are, one a digit; 0: nothing is there. */
-static inline void break_field(uint8_t *bytes, size_t at, size_t nbytes, const char *widths)
+static void break_field(uint8_t *bytes, size_t at, size_t nbytes, const char *widths)
 {
     size_t k = random_below(strlen(widths));
 
@@ -419,7 +399,7 @@ static inline void break_field(uint8_t *bytes, size_t at, size_t nbytes, const c
 }
 
 /* A byte of a record, of a small one rather than of a storage; its sum is not mended. */
-static inline void break_data(uint8_t *bytes, const struct parts *parts)
+static void break_data(uint8_t *bytes, const struct parts *parts)
 {
     const struct part *part = &parts->list[random_below(parts->n)];
 
@@ -433,7 +413,7 @@ static inline void break_data(uint8_t *bytes, const struct parts *parts)
  * One fact of an archive where all agree: a field of a header, a descriptor, the directory or an
  * end record, a letter of a name, or a byte of data. Nothing moves, nothing else is mended.
  */
-static inline void break_one(uint8_t *bytes, size_t nbytes)
+static void break_one(uint8_t *bytes, size_t nbytes)
 {
     static struct parts parts;
 
@@ -469,11 +449,8 @@ static inline void break_one(uint8_t *bytes, size_t nbytes)
     }
 }
 
-/* ---- all of it ---- */
-
 /* Taken apart, changed, put together again; 0: it cannot be taken apart, or put together. */
-static inline size_t rebuild(uint8_t *bytes, size_t nbytes, size_t most, unsigned number,
-                             size_t n_changes)
+static size_t rebuild(uint8_t *bytes, size_t nbytes, size_t most, unsigned number, size_t n_changes)
 {
     static struct parts parts;
     static struct room room;
@@ -491,7 +468,7 @@ static inline size_t rebuild(uint8_t *bytes, size_t nbytes, size_t most, unsigne
 }
 
 /* A few bytes less or more: a stream from before 1.6 ends with its last storage. */
-static inline size_t change_end(uint8_t *bytes, size_t nbytes, size_t most)
+static size_t change_end(uint8_t *bytes, size_t nbytes, size_t most)
 {
     size_t few = (size_t)1 << random_below(5);
 
@@ -503,7 +480,7 @@ static inline size_t change_end(uint8_t *bytes, size_t nbytes, size_t most)
     return nbytes + few;
 }
 
-static inline size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     size_t n_changes = random_below(4), n;
 
@@ -525,5 +502,3 @@ static inline size_t mutate_archive(uint8_t *bytes, size_t nbytes, size_t most, 
         mend_sums(bytes, nbytes);
     return nbytes;
 }
-
-#endif

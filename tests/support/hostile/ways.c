@@ -1,55 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Every way to read one file, and what each says of it: "read", or its sentence. Those that check
- * less may be told less, but nobody is told anything else (One reading).
- */
-#ifndef TESTS_HOSTILE_WAYS_H
-#define TESTS_HOSTILE_WAYS_H
+#include "tests/support/hostile/ways.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "tests/support/load/archive.h"
-#include "tests/support/support.h"
-
-/* In fours: load.check from none to data. */
-enum way {
-    OPEN_NONE,
-    OPEN_DIRECTORY,
-    OPEN_HEADERS,
-    OPEN_DATA,
-    OFF_NONE,
-    OFF_DIRECTORY,
-    OFF_HEADERS,
-    OFF_DATA,
-    ARCHIVE_NONE,
-    ARCHIVE_DIRECTORY,
-    ARCHIVE_HEADERS,
-    ARCHIVE_DATA,
-    VERIFY,
-    VERIFY_DEBUG,
-    N_WAYS
-};
-
-#define N_IN_FOURS 12
-
-static const char *const way_names[N_WAYS] = {
-    "open-none",       "open-directory", "open-headers", "open-data",    "off-none",
-    "off-directory",   "off-headers",    "off-data",     "archive-none", "archive-directory",
-    "archive-headers", "archive-data",   "verify",       "verify-debug"};
-
-static const char *const check_options[4] = {"load.check=none", "load.check=directory",
-                                             "load.check=headers", "load.check=data"};
-
-typedef char said[800];
-
-static inline bool is_read(const char *text)
+bool is_read(const char *text)
 {
     return strncmp(text, "read", 4) == 0;
 }
 
 /* The error's sentence without the name of what was opened. */
-static inline void say(said text, const char *name, const berth_error *error)
+static void say(said text, const char *name, const berth_error *error)
 {
     size_t n = strlen(name);
     bool is_named =
@@ -59,7 +17,7 @@ static inline void say(said text, const char *name, const berth_error *error)
     (void)snprintf(text, sizeof(said), "%s", error->message + (is_named ? n + 2 : 0));
 }
 
-static inline berth_config *configured(const char *options, const char *more, bool debug)
+static berth_config *configured(const char *options, const char *more, bool debug)
 {
     berth_config *config = berth_config_new(NULL);
 
@@ -69,10 +27,8 @@ static inline berth_config *configured(const char *options, const char *more, bo
     return config;
 }
 
-/* ---- values ---- */
-
 /* Sums that are looked at when bytes are read say so only then. False: an error. */
-static inline bool read_tensors(berth_checkpoint *checkpoint, berth_error *error)
+static bool read_tensors(berth_checkpoint *checkpoint, berth_error *error)
 {
     berth_named_tensor named;
     uint8_t elements[64];
@@ -89,7 +45,7 @@ static inline bool read_tensors(berth_checkpoint *checkpoint, berth_error *error
 }
 
 /* What was opened under a name, and is closed here. */
-static inline void tell_values(said text, berth_checkpoint *checkpoint, const char *name)
+static void tell_values(said text, berth_checkpoint *checkpoint, const char *name)
 {
     berth_error error;
 
@@ -104,8 +60,9 @@ static inline void tell_values(said text, berth_checkpoint *checkpoint, const ch
     berth_close(checkpoint);
 }
 
-static inline void open_bytes(said text, const uint8_t *bytes, size_t nbytes, const char *options,
-                              const char *more, bool debug)
+/* Memory; "" or more options. */
+void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                      const char *more, bool debug)
 {
     berth_config *config = configured(options, more, debug);
     berth_params call = {.config = config};
@@ -119,7 +76,7 @@ static inline void open_bytes(said text, const uint8_t *bytes, size_t nbytes, co
     berth_config_free(config);
 }
 
-static inline void open_file(said text, const char *path, const char *options, bool debug)
+void verdict_on_file(said text, const char *path, const char *options, bool debug)
 {
     berth_config *config = configured(options, "load.method=read", debug);
     berth_params call = {.config = config};
@@ -138,7 +95,7 @@ struct shelf {
     size_t nbytes;
 };
 
-static inline int read_shelf(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int read_shelf(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     const struct shelf *shelf = context;
 
@@ -148,8 +105,8 @@ static inline int read_shelf(void *context, void *buffer, size_t nbytes, uint64_
 }
 
 /* By reads of as little at a time as can be. */
-static inline void open_pieces(said text, const uint8_t *bytes, size_t nbytes, const char *options,
-                               bool debug)
+void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                       bool debug)
 {
     struct shelf shelf = {bytes, nbytes};
     berth_source source = {.nbytes = nbytes, .name = "shelf", .read = read_shelf};
@@ -166,10 +123,8 @@ static inline void open_pieces(said text, const uint8_t *bytes, size_t nbytes, c
     berth_config_free(config);
 }
 
-/* ---- records ---- */
-
 /* All that can be seen of an archive, as one sum. */
-static inline void tell_records(said text, berth_archive *archive)
+static void tell_records(said text, berth_archive *archive)
 {
     uint32_t sum = bth_crc32(0, berth_archive_name(archive), strlen(berth_archive_name(archive)));
     uint8_t bytes[4096];
@@ -189,8 +144,8 @@ static inline void tell_records(said text, berth_archive *archive)
                    berth_archive_count(archive), (unsigned long)sum);
 }
 
-static inline void open_archive(said text, const uint8_t *bytes, size_t nbytes, const char *options,
-                                bool debug)
+void verdict_on_archive(said text, const uint8_t *bytes, size_t nbytes, const char *options,
+                        bool debug)
 {
     berth_config *config = configured(options, "", debug);
     berth_params call = {.config = config};
@@ -205,7 +160,7 @@ static inline void open_archive(said text, const uint8_t *bytes, size_t nbytes, 
     berth_config_free(config);
 }
 
-static inline void verify_file(said text, const char *path, bool debug)
+static void verify_file(said text, const char *path, bool debug)
 {
     berth_config *config = configured("", "", debug);
     berth_params call = {.config = config};
@@ -217,26 +172,23 @@ static inline void verify_file(said text, const char *path, bool debug)
     berth_config_free(config);
 }
 
-/* ---- all ---- */
-
-static inline void ask_way(said text, enum way way, const uint8_t *bytes, size_t nbytes,
-                           const char *path)
+/* Any way. */
+void ask_way(said text, enum way way, const uint8_t *bytes, size_t nbytes, const char *path)
 {
     static const char off[] = "load.calculate_storage_offsets=off";
     const char *check = check_options[way % 4];
 
     if (way < OFF_NONE)
-        open_bytes(text, bytes, nbytes, check, "", false);
+        verdict_on_bytes(text, bytes, nbytes, check, "", false);
     else if (way < ARCHIVE_NONE)
-        open_bytes(text, bytes, nbytes, check, off, false);
+        verdict_on_bytes(text, bytes, nbytes, check, off, false);
     else if (way < VERIFY)
-        open_archive(text, bytes, nbytes, check, false);
+        verdict_on_archive(text, bytes, nbytes, check, false);
     else
         verify_file(text, path, way == VERIFY_DEBUG);
 }
 
-/* In which folder this program was built, the command lies; "" where it was not. */
-static inline const char *command_path(void)
+const char *command_path(void)
 {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
@@ -248,9 +200,7 @@ static inline const char *command_path(void)
     return access(path, X_OK) == 0 ? path : "";
 }
 
-/* Runs one subcommand on the file and keeps what it says of it; returns its exit code. */
-static inline int run_command(said text, const char *words, const char *path, const char *more,
-                              bool debug)
+int run_command(said text, const char *words, const char *path, const char *more, bool debug)
 {
     char line[8192], output[4096] = "", name[512];
 
@@ -275,5 +225,3 @@ static inline int run_command(said text, const char *words, const char *path, co
         (void)snprintf(text, sizeof(said), "%.*s", (int)strcspn(sentence, "\n"), sentence);
     return WEXITSTATUS(status);
 }
-
-#endif

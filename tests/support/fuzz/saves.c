@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What must hold of a checkpoint that was read, when it is saved again, in any way. */
-#ifndef TESTS_FUZZ_SAVES_H
-#define TESTS_FUZZ_SAVES_H
+#include "tests/support/fuzz/saves.h"
 
-#include "format/pickle/pickle.h"
-#include "tests/fuzz/properties.h"
-
-/* ---- saved again ---- */
+/* Bytes of memory that a compact value may cost per byte of the file: shared ints are made anew. */
+#define COMPACT_MEMORY_PER_BYTE 256
 
 /* But for the numbers by which objects that are keys are named: <module class 29>. */
-static inline bool is_same_path(const char *a, const char *b)
+static bool is_same_path(const char *a, const char *b)
 {
     while (*a && *a == *b) {
         a++;
@@ -24,7 +20,7 @@ static inline bool is_same_path(const char *a, const char *b)
 }
 
 /* Elements alone: where they lie may differ. */
-static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
+static void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
 {
     static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
     berth_named_tensor our, their;
@@ -43,7 +39,7 @@ static inline void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
 }
 
 /* The pickles of two readings: as identity is kept in them, equal bytes are equal values. */
-static inline void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, const char *how)
+static void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, const char *how)
 {
     bth_pickled ours, theirs;
     berth_error error = {0};
@@ -63,7 +59,7 @@ static inline void check_same_pickle(berth_checkpoint *a, berth_checkpoint *b, c
  * All bytes of all storages, those that no tensor uses too; but for those behind the last whole
  * element of an UntypedStorage that became one of elements, as torch.save writes them: false.
  */
-static inline bool check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
+static bool check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
 {
     berth_named_tensor ours, theirs;
     berth_error error;
@@ -87,11 +83,7 @@ static inline bool check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
     return is_same;
 }
 
-/*
- * What was read can be saved, or not, with a sentence; what was saved opens, with every check, and
- * is equal; and saving that again gives the same bytes, so that nothing was lost on the way.
- */
-static inline void check_saves_again(berth_checkpoint *checkpoint, const char *options)
+void check_saves_again(berth_checkpoint *checkpoint, const char *options)
 {
     void *once = NULL, *twice = NULL;
     size_t once_nbytes = 0, twice_nbytes = 0;
@@ -103,8 +95,8 @@ static inline void check_saves_again(berth_checkpoint *checkpoint, const char *o
         berth_save_memory(&once, &once_nbytes, "again", berth_root(checkpoint), NULL, &error) == 0;
     MUST(is_saved == (error.message[0] == 0), "%s: %s", options, error.message);
     if (is_saved) {
-        MUST(open_with(once, once_nbytes, "load.check=data load.unknown_globals=inert", &reopened,
-                       &error) == 0,
+        MUST(open_memory_with(once, once_nbytes, "load.check=data load.unknown_globals=inert",
+                              &reopened, &error) == 0,
              "saved again (%s), it does not open: %s", options, error.message);
         check_as_plain(reopened, once, once_nbytes, "load.check=data");
         check_same_pickle(checkpoint, reopened, options);
@@ -122,11 +114,7 @@ static inline void check_saves_again(berth_checkpoint *checkpoint, const char *o
     berth_free(twice);
 }
 
-/* Bytes of memory that a compact value may cost per byte of the file: shared ints are made anew. */
-#define COMPACT_MEMORY_PER_BYTE 256
-
-/* A compact value can be made of everything, and saved wherever the whole one can. */
-static inline void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
+void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
 {
     void *whole = NULL, *bytes = NULL;
     size_t whole_nbytes = 0, compact_nbytes = 0, before_nbytes = live_nbytes;
@@ -143,8 +131,8 @@ static inline void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
         MUST(berth_save_memory(&bytes, &compact_nbytes, "a", compact, NULL, &error) == 0, "%s",
              error.message);
         MUST(compact_nbytes <= whole_nbytes, "%zu bytes became %zu", whole_nbytes, compact_nbytes);
-        MUST(open_with(bytes, compact_nbytes, "load.check=data load.unknown_globals=inert",
-                       &reopened, &error) == 0,
+        MUST(open_memory_with(bytes, compact_nbytes, "load.check=data load.unknown_globals=inert",
+                              &reopened, &error) == 0,
              "%s", error.message);
         check_same_elements(checkpoint, reopened);
         berth_close(reopened);
@@ -153,5 +141,3 @@ static inline void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
     berth_free(bytes);
     berth_tree_free(tree);
 }
-
-#endif

@@ -1,57 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What must hold of every file, whatever is in it: shared by the fuzz targets, which build it into
- * a fuzzer and, as Criterion programs, replay files.
- */
-#ifndef TESTS_FUZZ_PROPERTIES_H
-#define TESTS_FUZZ_PROPERTIES_H
+#include "tests/support/fuzz/properties.h"
 
-#include <locale.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <wchar.h>
+/* No more memory at a time, whatever a file asks for. */
+#define MOST_MEMORY ((size_t)256 << 20)
 
-#include "berth.h"
-#include "format/checksum.h"
-#include "tests/fuzz/as_plain.h"
-
-/* P3: bytes of memory that a file may cost, beside a fixed part. */
-#define MEMORY_PER_BYTE 64
-#define MEMORY_FIXED ((size_t)256 << 10)
 /* P3: seconds of a processor that opening may cost beside a fixed part: what a sanitizer's program
  * needs on a machine that is busy with others. What grows faster than the file needs more. */
 #define SECONDS_PER_BYTE 2e-5
+
 #define SECONDS_FIXED 0.5
-/* No more memory at a time, whatever a file asks for. */
-#define MOST_MEMORY ((size_t)256 << 20)
-/* Elements that are read of a tensor: an expanded one has more than any file. */
-#define MOST_ELEMENTS 4096
 
-/* ---- what is checked of an input ---- */
+#define COUNT_NBYTES 16 /* before each block, its size */
 
-/* One of n kinds of checks, always the same for an input: a fuzzer has many inputs. */
-static inline unsigned kind_of(const uint8_t *bytes, size_t nbytes, unsigned n)
+size_t live_nbytes, most_nbytes;
+bool is_accepted;
+
+unsigned kind_of(const uint8_t *bytes, size_t nbytes, unsigned n)
 {
     return bth_crc32(0, bytes, nbytes) % n;
 }
 
-/* A fuzzer makes the checks of one kind, a replay those of all. */
-#ifdef BERTH_FUZZER
-#define IS_CHECKED(kind, wanted) ((kind) == (wanted))
-#else
-#define IS_CHECKED(kind, wanted) ((void)(kind), true)
-#endif
-
-/* ---- memory is counted ---- */
-
-static size_t live_nbytes, most_nbytes;
-
-#define COUNT_NBYTES 16 /* before each block, its size */
-
-static inline void *count_memory(void *context, void *pointer, size_t nbytes)
+void *count_memory(void *context, void *pointer, size_t nbytes)
 {
     char *block = pointer ? (char *)pointer - COUNT_NBYTES : NULL;
     size_t old_nbytes = 0;
@@ -73,7 +42,7 @@ static inline void *count_memory(void *context, void *pointer, size_t nbytes)
     return block + COUNT_NBYTES;
 }
 
-static inline void count_memory_from_now(void)
+void count_memory_from_now(void)
 {
     static const berth_allocator counting = {count_memory, NULL};
 
@@ -81,9 +50,7 @@ static inline void count_memory_from_now(void)
     most_nbytes = live_nbytes;
 }
 
-/* ---- time is counted ---- */
-
-static inline double processor_seconds(void)
+double processor_seconds(void)
 {
     struct timespec now;
 
@@ -91,7 +58,7 @@ static inline double processor_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static inline void check_time(double since, size_t nbytes)
+void check_time(double since, size_t nbytes)
 {
     double seconds = processor_seconds() - since;
 
@@ -99,10 +66,7 @@ static inline void check_time(double since, size_t nbytes)
          "P3: %.3f seconds for %zu bytes", seconds, nbytes);
 }
 
-/* ---- one opened file ---- */
-
-/* One line of UTF-8, without controls: iconv's verdict would do, this is C's own. */
-static inline bool is_clean_text(const char *text)
+bool is_clean_text(const char *text)
 {
     static bool is_set;
     const char *at = text;
@@ -114,12 +78,7 @@ static inline bool is_clean_text(const char *text)
     return !is_set || mbsrtowcs(NULL, &at, 0, &(mbstate_t){0}) != (size_t)-1;
 }
 
-struct span {
-    const uint8_t *bytes;
-    size_t nbytes;
-};
-
-static inline int read_span(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int read_span(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     const struct span *span = context;
 
@@ -128,15 +87,8 @@ static inline int read_span(void *context, void *buffer, size_t nbytes, uint64_t
     return 0;
 }
 
-/* Whether an opening that checks something went well, since this was last set to false. */
-static bool is_accepted;
-
-/*
- * Memory, not a pool: what is counted must not depend on threads. `span`: if not NULL, the bytes
- * come by reads of a few at a time.
- */
-static inline int open_as(const uint8_t *bytes, size_t nbytes, struct span *span,
-                          const char *options, berth_checkpoint **opened, berth_error *error)
+int open_span_as(const uint8_t *bytes, size_t nbytes, struct span *span, const char *options,
+                 berth_checkpoint **opened, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
     berth_params call = {.config = config};
@@ -157,14 +109,14 @@ static inline int open_as(const uint8_t *bytes, size_t nbytes, struct span *span
     return result;
 }
 
-static inline int open_with(const uint8_t *bytes, size_t nbytes, const char *options,
-                            berth_checkpoint **opened, berth_error *error)
+int open_memory_with(const uint8_t *bytes, size_t nbytes, const char *options,
+                     berth_checkpoint **opened, berth_error *error)
 {
-    return open_as(bytes, nbytes, NULL, options, opened, error);
+    return open_span_as(bytes, nbytes, NULL, options, opened, error);
 }
 
-static inline void check_bytes(const berth_named_tensor *named, const uint8_t *data,
-                               const uint8_t *read, int64_t n)
+static void check_bytes(const berth_named_tensor *named, const uint8_t *data, const uint8_t *read,
+                        int64_t n)
 {
     const berth_tensor *tensor = named->tensor;
     size_t item = berth_dtype_nbytes(tensor->dtype);
@@ -176,7 +128,7 @@ static inline void check_bytes(const berth_named_tensor *named, const uint8_t *d
 }
 
 /* T2: the last element, too, lies in its storage, and in the file. */
-static inline void check_last_element(const berth_named_tensor *named, int64_t numel, size_t nbytes)
+static void check_last_element(const berth_named_tensor *named, int64_t numel, size_t nbytes)
 {
     const berth_tensor *tensor = named->tensor;
     uint64_t last = 0, item = berth_dtype_nbytes(tensor->dtype), end;
@@ -199,8 +151,8 @@ static inline void check_last_element(const berth_named_tensor *named, int64_t n
 }
 
 /* T2, T5: a tensor's elements lie in the file, and reading gives the same as looking. */
-static inline void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor *named,
-                                size_t nbytes)
+static void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor *named,
+                         size_t nbytes)
 {
     static uint8_t buffer[MOST_ELEMENTS * 16];
     const berth_tensor *tensor = named->tensor;
@@ -235,7 +187,7 @@ static inline void check_tensor(berth_checkpoint *checkpoint, const berth_named_
     MUST(numel == 0 || item <= storage_nbytes, "%s", named->path);
 }
 
-static inline void check_names(berth_checkpoint *checkpoint, const berth_named_tensor *named)
+static void check_names(berth_checkpoint *checkpoint, const berth_named_tensor *named)
 {
     berth_error error;
     const berth_value *value = named->value;
@@ -253,7 +205,7 @@ static inline void check_names(berth_checkpoint *checkpoint, const berth_named_t
 }
 
 /* Everything that can be asked of a checkpoint. */
-static inline void walk(berth_checkpoint *checkpoint, size_t nbytes)
+static void walk(berth_checkpoint *checkpoint, size_t nbytes)
 {
     size_t n = berth_tensor_count(checkpoint);
     berth_named_tensor named;
@@ -274,9 +226,8 @@ static inline void walk(berth_checkpoint *checkpoint, size_t nbytes)
     (void)berth_find(checkpoint, "a.0", &error);
 }
 
-/* The first elements of a tensor; false: its bytes cannot be had. */
-static inline bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                              uint8_t *buffer, size_t *nbytes)
+bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor, uint8_t *buffer,
+                size_t *nbytes)
 {
     int64_t numel = berth_tensor_numel(tensor);
     int64_t n = numel < MOST_ELEMENTS || is_subbyte(tensor) ? numel : MOST_ELEMENTS;
@@ -288,9 +239,8 @@ static inline bool read_first(berth_checkpoint *checkpoint, const berth_tensor *
 }
 
 /* What two tensors say of themselves, and, where both have bytes, their elements. */
-static inline void check_same_tensor(berth_checkpoint *a, const berth_tensor *our,
-                                     berth_checkpoint *b, const berth_tensor *their,
-                                     const char *path)
+static void check_same_tensor(berth_checkpoint *a, const berth_tensor *our, berth_checkpoint *b,
+                              const berth_tensor *their, const char *path)
 {
     static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
     size_t nbytes, other_nbytes;
@@ -307,8 +257,7 @@ static inline void check_same_tensor(berth_checkpoint *a, const berth_tensor *ou
              path);
 }
 
-/* One reading: tensors of the same names at the same bytes with the same shapes and elements. */
-static inline void check_same_reading(berth_checkpoint *a, berth_checkpoint *b)
+void check_same_reading(berth_checkpoint *a, berth_checkpoint *b)
 {
     size_t n = berth_tensor_count(a);
     berth_named_tensor ours, theirs;
@@ -325,10 +274,7 @@ static inline void check_same_reading(berth_checkpoint *a, berth_checkpoint *b)
     }
 }
 
-/* ---- all of it ---- */
-
-/* Opens with options, and if that goes, asks for everything. True: it opened. */
-static inline bool check_opening(const uint8_t *bytes, size_t nbytes, const char *options)
+bool check_opening(const uint8_t *bytes, size_t nbytes, const char *options)
 {
     size_t before_nbytes;
     berth_checkpoint *checkpoint;
@@ -337,7 +283,7 @@ static inline bool check_opening(const uint8_t *bytes, size_t nbytes, const char
     count_memory_from_now();
     before_nbytes = live_nbytes;
     double since = processor_seconds();
-    bool opened = open_with(bytes, nbytes, options, &checkpoint, &error) == 0;
+    bool opened = open_memory_with(bytes, nbytes, options, &checkpoint, &error) == 0;
     if (opened)
         (void)berth_tensor_count(checkpoint);
     check_time(since, nbytes);
@@ -352,11 +298,7 @@ static inline bool check_opening(const uint8_t *bytes, size_t nbytes, const char
     return opened;
 }
 
-/*
- * However the bytes come, it is the same reading; and with every header looked at, the same
- * sentence. (With fewer, the first storage's is looked at only where the head has it.)
- */
-static inline void check_by_reads(const uint8_t *bytes, size_t nbytes, const char *options)
+void check_by_reads(const uint8_t *bytes, size_t nbytes, const char *options)
 {
     struct span span = {bytes, nbytes};
     berth_checkpoint *whole, *pieces;
@@ -364,8 +306,8 @@ static inline void check_by_reads(const uint8_t *bytes, size_t nbytes, const cha
     char text[256];
 
     snprintf(text, sizeof text, "%s load.head_nbytes=1", options);
-    (void)open_with(bytes, nbytes, options, &whole, &error);
-    (void)open_as(bytes, nbytes, &span, text, &pieces, &other_error);
+    (void)open_memory_with(bytes, nbytes, options, &whole, &error);
+    (void)open_span_as(bytes, nbytes, &span, text, &pieces, &other_error);
     if (strstr(options, "load.check=headers"))
         MUST(strcmp(error.message, other_error.message) == 0, "%s, by reads: %s", error.message,
              other_error.message);
@@ -377,11 +319,7 @@ static inline void check_by_reads(const uint8_t *bytes, size_t nbytes, const cha
     berth_close(pieces);
 }
 
-/*
- * What calculated offsets and every check accept, the directory reads too, and the same; without
- * any check, too, unless the checks were needed to see that offsets cannot be calculated.
- */
-static inline void check_readings(const uint8_t *bytes, size_t nbytes, const char *options)
+void check_readings(const uint8_t *bytes, size_t nbytes, const char *options)
 {
     static const char *const others[] = {"load.calculate_storage_offsets=off load.check=headers",
                                          "load.check=directory", "load.check=none"};
@@ -391,13 +329,13 @@ static inline void check_readings(const uint8_t *bytes, size_t nbytes, const cha
     char text[256];
 
     snprintf(text, sizeof text, "%s load.check=headers", options);
-    if (open_with(bytes, nbytes, text, &computed, &error) < 0)
+    if (open_memory_with(bytes, nbytes, text, &computed, &error) < 0)
         return;
     (void)berth_get_info(computed, &info, &error);
     check_as_plain(computed, bytes, nbytes, text);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(text, sizeof text, "%s %s", options, others[i]);
-        (void)open_with(bytes, nbytes, text, &other, &error);
+        (void)open_memory_with(bytes, nbytes, text, &other, &error);
         bool is_blind = i == 2 && !info.calculated_offsets;
         MUST(other || is_blind, "%s refuses it: %s", text, error.message);
         if (other && !is_blind)
@@ -406,5 +344,3 @@ static inline void check_readings(const uint8_t *bytes, size_t nbytes, const cha
     }
     berth_close(computed);
 }
-
-#endif

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A pickle in an archive that has just the storages that it names. */
-#ifndef TESTS_FUZZ_WRAP_H
-#define TESTS_FUZZ_WRAP_H
-
-#include "tests/fuzz/properties.h"
+#include "tests/support/fuzz/wrap.h"
+#include "format/values/value.h"
 
 #define MOST_STORAGES 64
-#define MOST_STORAGE_NBYTES 65536
 
-struct memory_file {
-    uint8_t bytes[8 << 20];
-    size_t nbytes;
-};
-
-static inline int write_to_memory(void *context, const void *bytes, size_t nbytes, uint64_t offset)
+static int write_to_memory(void *context, const void *bytes, size_t nbytes, uint64_t offset)
 {
     struct memory_file *file = context;
 
@@ -23,9 +14,7 @@ static inline int write_to_memory(void *context, const void *bytes, size_t nbyte
     return 0;
 }
 
-/* False: the storages are too many, or too large, for a test, or their keys make no names. */
-static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree,
-                        struct memory_file *file)
+bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree, struct memory_file *file)
 {
     static uint8_t payload[MOST_STORAGE_NBYTES];
     static char names[MOST_STORAGES][1100];
@@ -50,5 +39,3 @@ static inline bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *t
     file->nbytes = 0;
     return berth_save_records_sink(&sink, "a", records, n + 1, 0, NULL, &error) == 0;
 }
-
-#endif

@@ -1,84 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * An archive as a plain reader takes it apart: by the directory alone, as other readers do; and
- * what must be so of one that Berth accepts, by this reader's own sums and offsets. Nothing of
- * Berth's is called here: what is wrong there is not wrong here in the same way.
- */
-#ifndef TESTS_FUZZ_PLAIN_H
-#define TESTS_FUZZ_PLAIN_H
+#include "tests/support/fuzz/plain.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MOST_PARTS 64
-#define MOST_NAME_NBYTES 96
-#define SATURATED UINT32_MAX
-
-/* Stops at once, so that a fuzzer keeps the input; `what` names the property. */
-#define MUST(condition, ...)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: does not hold: %s: ", __FILE__, __LINE__, #condition);         \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
-struct part {
-    char name[MOST_NAME_NBYTES]; /* whole, with the top folder */
-    uint32_t name_nbytes;
-    uint32_t flags;
-    uint32_t method;
-    uint32_t crc32; /* as the directory has it */
-    uint32_t n;     /* bytes before they were deflated */
-    size_t central_at, central_nbytes;
-    size_t header_at, at;
-    uint32_t nbytes; /* in the file */
-    const uint8_t *data;
-    /* How it is written otherwise than it should be, if it is put together again. */
-    uint32_t more_padding;
-    uint32_t gap; /* bytes behind it */
-    bool is_told; /* sizes and sum in the local header, without a descriptor */
-};
-
-struct parts {
-    struct part list[MOST_PARTS];
-    size_t n;
-    size_t begin, end_at; /* of the directory, and the end record */
-    bool is_whole;        /* every entry was taken */
-    bool is_beyond;       /* not, for there is no room, or a local header leads out of the file */
-};
-
-/* ---- taken apart ---- */
-
-static inline uint32_t u16_at(const uint8_t *bytes)
+uint32_t u16_at(const uint8_t *bytes)
 {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
 }
 
-static inline uint32_t u32_at(const uint8_t *bytes)
+uint32_t u32_at(const uint8_t *bytes)
 {
     return u16_at(bytes) | u16_at(bytes + 2) << 16;
 }
 
-static inline uint64_t u64_at(const uint8_t *bytes)
+uint64_t u64_at(const uint8_t *bytes)
 {
     return u32_at(bytes) | (uint64_t)u32_at(bytes + 4) << 32;
 }
 
-/* Looks at one byte before it calls: this is asked at every byte. */
-static inline bool is_signature(const uint8_t *bytes, const char *signature)
+bool is_signature(const uint8_t *bytes, const char *signature)
 {
     return bytes[0] == 'P' && memcmp(bytes, signature, 4) == 0;
 }
 
 /* The last classic end record that ends where the bytes do; false: none, or one of a huge file. */
-static inline bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *begin, size_t *end,
-                                  size_t *end_at)
+static bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *begin, size_t *end,
+                           size_t *end_at)
 {
     for (size_t at = nbytes < 22 ? 0 : nbytes - 22 + 1; at-- > 0;) {
         if (!is_signature(bytes + at, "PK\5\6") || u16_at(bytes + at + 20) != nbytes - at - 22)
@@ -99,7 +44,7 @@ static inline bool find_directory(const uint8_t *bytes, size_t nbytes, size_t *b
 
 /* The next value of the entry's ZIP64 field, where its own one is saturated; too large: as it is.
  */
-static inline uint32_t wide(const uint8_t *bytes, size_t nbytes, uint32_t field, size_t *at)
+static uint32_t wide(const uint8_t *bytes, size_t nbytes, uint32_t field, size_t *at)
 {
     if (field != SATURATED || nbytes - *at < 8)
         return field;
@@ -108,7 +53,7 @@ static inline uint32_t wide(const uint8_t *bytes, size_t nbytes, uint32_t field,
     return value < SATURATED ? (uint32_t)value : SATURATED;
 }
 
-static inline void take_wide(const uint8_t *extra, size_t nbytes, struct part *part)
+static void take_wide(const uint8_t *extra, size_t nbytes, struct part *part)
 {
     uint32_t header_at = (uint32_t)part->header_at;
 
@@ -126,8 +71,8 @@ static inline void take_wide(const uint8_t *extra, size_t nbytes, struct part *p
 }
 
 /* The next entry, at `at`, and how long it is; 0: not one that can be taken. */
-static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t end,
-                               struct parts *parts)
+static size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t end,
+                        struct parts *parts)
 {
     struct part *part = &parts->list[parts->n];
 
@@ -162,8 +107,7 @@ static inline size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, s
     return length;
 }
 
-/* False: there is nothing to take. The parts' data stay where they are. */
-static inline bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts *parts)
+bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts *parts)
 {
     size_t at, end;
 
@@ -184,13 +128,12 @@ static inline bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts 
     return parts->n > 0;
 }
 
-static inline bool is_folder_part(const struct part *part)
+bool is_folder_part(const struct part *part)
 {
     return part->name_nbytes > 0 && part->name[part->name_nbytes - 1] == '/';
 }
 
-/* The part of the record of that name in the top folder; NULL: none. */
-static inline const struct part *find_part(const struct parts *parts, const char *record)
+const struct part *find_part(const struct parts *parts, const char *record)
 {
     size_t n = strlen(record);
 
@@ -203,10 +146,8 @@ static inline const struct part *find_part(const struct parts *parts, const char
     return NULL;
 }
 
-/* ---- what must be so of an archive that was accepted ---- */
-
 /* By the polynomial, a byte at a time. */
-static inline uint32_t plain_crc32(const uint8_t *bytes, size_t nbytes)
+static uint32_t plain_crc32(const uint8_t *bytes, size_t nbytes)
 {
     static uint32_t table[256];
     uint32_t crc = ~UINT32_C(0);
@@ -222,14 +163,14 @@ static inline uint32_t plain_crc32(const uint8_t *bytes, size_t nbytes)
     return ~crc;
 }
 
-static inline bool is_whole_crc(const struct part *part)
+bool is_whole_crc(const struct part *part)
 {
     return part->method != 0 || part->crc32 == 0 ||
            plain_crc32(part->data, part->nbytes) == part->crc32;
 }
 
 /* Z1 to Z3: numbers of the end records say the same, and the directory ends where they begin. */
-static inline void check_plain_end(const uint8_t *bytes, const struct parts *parts, size_t end)
+static void check_plain_end(const uint8_t *bytes, const struct parts *parts, size_t end)
 {
     size_t at = parts->end_at, n = parts->n;
     const uint8_t *small = bytes + at;
@@ -259,7 +200,7 @@ static inline void check_plain_end(const uint8_t *bytes, const struct parts *par
 }
 
 /* Z4: fields to the last byte; one of ZIP64 of just what is saturated; no second name. */
-static inline void check_plain_extra(const uint8_t *central, const struct part *part)
+static void check_plain_extra(const uint8_t *central, const struct part *part)
 {
     size_t nbytes = u16_at(central + 30), needed = 0, n_large = 0;
     const uint8_t *extra = central + 46 + part->name_nbytes;
@@ -281,7 +222,7 @@ static inline void check_plain_extra(const uint8_t *central, const struct part *
 }
 
 /* Z4, Z8, Z9: one entry of the directory by itself, and against the others. */
-static inline void check_plain_entry(const uint8_t *bytes, const struct parts *parts, size_t i)
+static void check_plain_entry(const uint8_t *bytes, const struct parts *parts, size_t i)
 {
     const struct part *part = &parts->list[i];
     const uint8_t *central = bytes + part->central_at;
@@ -305,7 +246,7 @@ static inline void check_plain_entry(const uint8_t *bytes, const struct parts *p
 }
 
 /* Z5: what a local header says is what the directory says, or with bit 3 nothing. */
-static inline void check_plain_local(const uint8_t *bytes, const struct part *part)
+static void check_plain_local(const uint8_t *bytes, const struct part *part)
 {
     const uint8_t *header = bytes + part->header_at;
     uint32_t sum = u32_at(header + 14), nbytes = u32_at(header + 18), n = u32_at(header + 22);
@@ -324,8 +265,7 @@ static inline void check_plain_local(const uint8_t *bytes, const struct part *pa
 }
 
 /* Z6, Z7: what lies between data and the next header is a descriptor, and only with bit 3. */
-static inline void check_plain_descriptor(const uint8_t *bytes, const struct part *part,
-                                          size_t next_at)
+static void check_plain_descriptor(const uint8_t *bytes, const struct part *part, size_t next_at)
 {
     MUST(part->at + part->nbytes <= next_at, "Z7: %s reaches into the next", part->name);
     size_t n = next_at - part->at - part->nbytes, skipped = n % 8 == 0 ? 4 : 0;
@@ -347,7 +287,7 @@ static inline void check_plain_descriptor(const uint8_t *bytes, const struct par
 }
 
 /* The order in which they lie. */
-static inline void sort_parts(const struct parts *parts, size_t *order)
+static void sort_parts(const struct parts *parts, size_t *order)
 {
     for (size_t i = 0; i < parts->n; i++) {
         size_t k = i;
@@ -357,25 +297,14 @@ static inline void sort_parts(const struct parts *parts, size_t *order)
     }
 }
 
-/* What an opening has looked at. */
-enum looked {
-    AT_SMALL,   /* directory, and records that are no storages */
-    AT_HEADERS, /* all headers and descriptors */
-    AT_DATA     /* every byte of these; of a storage once it is handed out */
-};
-
-static inline bool is_storage_part(const struct part *part)
+bool is_storage_part(const struct part *part)
 {
     const char *slash = memchr(part->name, '/', part->name_nbytes);
 
     return slash && strncmp(slash, "/data/", 6) == 0 && slash[6];
 }
 
-/*
- * All parts by themselves and as neighbours (Z1 to Z10). False: this reader cannot take it apart.
- */
-static inline bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts *parts,
-                               enum looked looked)
+bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts *parts, enum looked looked)
 {
     size_t order[MOST_PARTS];
 
@@ -402,17 +331,14 @@ static inline bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts
     return true;
 }
 
-/* Where the layout of PyTorch's writer puts the data of a record (FORMAT.md 2). */
-static inline uint64_t layout_at(const struct part *part, uint64_t alignment)
+uint64_t layout_at(const struct part *part, uint64_t alignment)
 {
     uint64_t at = part->header_at + 30 + part->name_nbytes + 4;
 
     return at + (alignment - at % alignment) % alignment;
 }
 
-/* The decimal number that is all of a record; without one: `otherwise`. */
-static inline uint64_t plain_number(const struct parts *parts, const char *record,
-                                    uint64_t otherwise)
+uint64_t plain_number(const struct parts *parts, const char *record, uint64_t otherwise)
 {
     const struct part *part = find_part(parts, record);
     uint64_t number = 0;
@@ -421,5 +347,3 @@ static inline uint64_t plain_number(const struct parts *parts, const char *recor
         number = number * 10 + part->data[i] - '0';
     return part ? number : otherwise;
 }
-
-#endif

@@ -1,23 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A checkpoint that was opened against what the plain reader finds in the same bytes. */
-#ifndef TESTS_FUZZ_AS_PLAIN_H
-#define TESTS_FUZZ_AS_PLAIN_H
-
-#include "berth.h"
-#include "tests/fuzz/plain.h"
-
-static inline bool is_subbyte(const berth_tensor *tensor)
-{
-    return tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4;
-}
-
-/* The first byte of its storage in the file; where it has elements. */
-static inline uint64_t storage_at(const berth_named_tensor *named)
-{
-    const berth_tensor *tensor = named->tensor;
-
-    return named->offset - (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
-}
+#include "tests/support/fuzz/as_plain.h"
 
 struct plain {
     const uint8_t *bytes;
@@ -27,8 +9,20 @@ struct plain {
     berth_info info;
 };
 
+bool is_subbyte(const berth_tensor *tensor)
+{
+    return tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4;
+}
+
+uint64_t storage_at(const berth_named_tensor *named)
+{
+    const berth_tensor *tensor = named->tensor;
+
+    return named->offset - (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
+}
+
 /* Z10, Z11: the small records, and what Berth says of them. */
-static inline void check_plain_info(const struct plain *plain)
+static void check_plain_info(const struct plain *plain)
 {
     static const char *const small[] = {"data.pkl", ".format_version", ".storage_alignment",
                                         "byteorder"};
@@ -58,8 +52,8 @@ static inline void check_plain_info(const struct plain *plain)
 }
 
 /* T1, Z5: the place of a storage as its own header, or where that was not read the layout, says. */
-static inline const struct part *check_plain_place(const struct plain *plain,
-                                                   const berth_named_tensor *named)
+static const struct part *check_plain_place(const struct plain *plain,
+                                            const berth_named_tensor *named)
 {
     const berth_storage *storage = named->tensor->storage;
     uint64_t nbytes = berth_storage_nbytes(storage), at = storage_at(named);
@@ -85,8 +79,8 @@ static inline const struct part *check_plain_place(const struct plain *plain,
 }
 
 /* Before the bytes of a storage their count (FORMAT.md 7); those of a view have none. */
-static inline void check_plain_count(berth_checkpoint *checkpoint, const struct plain *plain,
-                                     const berth_named_tensor *named)
+static void check_plain_count(berth_checkpoint *checkpoint, const struct plain *plain,
+                              const berth_named_tensor *named)
 {
     const berth_storage *storage = NULL;
     uint64_t at = storage_at(named);
@@ -101,7 +95,7 @@ static inline void check_plain_count(berth_checkpoint *checkpoint, const struct 
 }
 
 /* The last storage of a stream ends with the file; where each has a tensor to tell its place. */
-static inline void check_plain_last(berth_checkpoint *checkpoint, const struct plain *plain)
+static void check_plain_last(berth_checkpoint *checkpoint, const struct plain *plain)
 {
     const berth_storage *storage = NULL;
     berth_named_tensor named;
@@ -123,14 +117,14 @@ static inline void check_plain_last(berth_checkpoint *checkpoint, const struct p
          (unsigned long long)(plain->nbytes - end));
 }
 
-static inline bool is_complex(berth_dtype dtype)
+static bool is_complex(berth_dtype dtype)
 {
     return dtype == BERTH_COMPLEX32 || dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
 }
 
 /* T5: elements [first, first + n) are those of the file, in this machine's order; or refused. */
-static inline bool check_plain_elements(berth_checkpoint *checkpoint, const struct plain *plain,
-                                        const berth_named_tensor *named, int64_t first, int64_t n)
+static bool check_plain_elements(berth_checkpoint *checkpoint, const struct plain *plain,
+                                 const berth_named_tensor *named, int64_t first, int64_t n)
 {
     const berth_tensor *tensor = named->tensor;
     size_t item = berth_dtype_nbytes(tensor->dtype), unit = item;
@@ -149,8 +143,8 @@ static inline bool check_plain_elements(berth_checkpoint *checkpoint, const stru
     return true;
 }
 
-static inline void check_plain_tensor(berth_checkpoint *checkpoint, const struct plain *plain,
-                                      const berth_named_tensor *named)
+static void check_plain_tensor(berth_checkpoint *checkpoint, const struct plain *plain,
+                               const berth_named_tensor *named)
 {
     const berth_tensor *tensor = named->tensor;
     bool is_little = plain->info.byteorder[0] == 'l';
@@ -176,12 +170,8 @@ static inline void check_plain_tensor(berth_checkpoint *checkpoint, const struct
              "%s: its storage has other bytes than the file", named->path);
 }
 
-/*
- * Z1 to Z11, T1, T5: archive and tensors are what a plain reader finds by its own sums and places,
- * as far as the opening has looked.
- */
-static inline void check_as_plain(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
-                                  const char *options)
+void check_as_plain(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes,
+                    const char *options)
 {
     static struct plain plain;
     berth_named_tensor named;
@@ -206,5 +196,3 @@ static inline void check_as_plain(berth_checkpoint *checkpoint, const uint8_t *b
         if (berth_tensor_at(checkpoint, i, &named, NULL) == 0)
             check_plain_tensor(checkpoint, &plain, &named);
 }
-
-#endif

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Archives by recipe: the sample of tests/support/load/archive.h as PyTorch writes it, with some
- * facts changed, each by its name. The rest is computed, so that what is wrong is what the recipe
- * says and nothing else. A line a change (tests/hostile/README.md tells all of them):
- *
- *     data/1 local.method 8          a number; +1, -1, ^1: added, taken off, exclusive or
- *     data/1 method 8                in both headers
- *     end comment 'a' alt.end        bytes; "alt." items are a second directory and its end
- * records, alt:data/1 central.offset @data/0   changed by their own lines; @: where something
- * begins add x 'bytes'                  a record more; drop, swap: records of the sample
- */
-#ifndef TESTS_HOSTILE_RECIPE_H
-#define TESTS_HOSTILE_RECIPE_H
+#include "tests/support/hostile/recipe.h"
 
-#include "tests/hostile/recipe_values.h"
+/* What is true of a record: what its headers tell where the recipe says nothing. */
+struct truth {
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t compressed_nbytes;
+    uint64_t nbytes;
+};
 
-/* ---- facts, and what the recipe makes of them ---- */
-
-static inline struct edit *find_edit(struct recipe *recipe, const char *target, const char *field,
-                                     struct edit *after)
+static struct edit *find_edit(struct recipe *recipe, const char *target, const char *field,
+                              struct edit *after)
 {
     for (struct edit *edit = after ? after + 1 : recipe->edits;
          edit < recipe->edits + recipe->n_edits; edit++)
@@ -29,8 +22,8 @@ static inline struct edit *find_edit(struct recipe *recipe, const char *target, 
     return NULL;
 }
 
-static inline uint64_t number_of(struct recipe *recipe, const char *target, const char *field,
-                                 uint64_t computed)
+static uint64_t number_of(struct recipe *recipe, const char *target, const char *field,
+                          uint64_t computed)
 {
     for (struct edit *edit = NULL; (edit = find_edit(recipe, target, field, edit)) != NULL;)
         computed = change_number(recipe, edit->value, computed);
@@ -38,8 +31,8 @@ static inline uint64_t number_of(struct recipe *recipe, const char *target, cons
 }
 
 /* A fact as a record has it, and then as one of its headers tells it: "method", "local.method". */
-static inline uint64_t told(struct recipe *recipe, const char *target, const char *header,
-                            const char *field, uint64_t computed)
+static uint64_t told(struct recipe *recipe, const char *target, const char *header,
+                     const char *field, uint64_t computed)
 {
     char own[64];
 
@@ -48,8 +41,8 @@ static inline uint64_t told(struct recipe *recipe, const char *target, const cha
 }
 
 /* Adds bytes as computed, or as the recipe says; returns how many. */
-static inline size_t add_told(struct recipe *recipe, struct bytes *to, const char *target,
-                              const char *field, const void *computed, size_t n)
+static size_t add_told(struct recipe *recipe, struct bytes *to, const char *target,
+                       const char *field, const void *computed, size_t n)
 {
     struct edit *edit = find_edit(recipe, target, field, NULL);
     const struct bytes before = {.bytes = (uint8_t *)(uintptr_t)computed, .n = n};
@@ -62,18 +55,7 @@ static inline size_t add_told(struct recipe *recipe, struct bytes *to, const cha
     return to->n - begin;
 }
 
-/* ---- records ---- */
-
-/* What is true of a record: what its headers tell where the recipe says nothing. */
-struct truth {
-    uint16_t flags;
-    uint16_t method;
-    uint32_t crc32;
-    uint64_t compressed_nbytes;
-    uint64_t nbytes;
-};
-
-static inline struct truth truth_of(struct recipe *recipe, const struct piece *piece)
+static struct truth truth_of(struct recipe *recipe, const struct piece *piece)
 {
     const char *label = piece->label;
     bool has_descriptor = !recipe->is_foreign && piece->data.n > 0;
@@ -88,8 +70,8 @@ static inline struct truth truth_of(struct recipe *recipe, const struct piece *p
 }
 
 /* The full name that a header tells. */
-static inline void add_name(struct recipe *recipe, struct bytes *to, const char *target,
-                            const char *label, const char *field)
+static void add_name(struct recipe *recipe, struct bytes *to, const char *target, const char *label,
+                     const char *field)
 {
     struct bytes name = {0};
 
@@ -103,8 +85,8 @@ static inline void add_name(struct recipe *recipe, struct bytes *to, const char 
 }
 
 /* What the recipe adds, and PyTorch's padding, so that data begin where the layout has them. */
-static inline void add_local_extra(struct recipe *recipe, struct bytes *to, const char *label,
-                                   size_t name_nbytes)
+static void add_local_extra(struct recipe *recipe, struct bytes *to, const char *label,
+                            size_t name_nbytes)
 {
     size_t n = add_told(recipe, to, label, "local.extra", "", 0);
     uint64_t begin = recipe->file.n + BTH_ZIP_LOCAL_NBYTES + name_nbytes + n + 4;
@@ -118,7 +100,7 @@ static inline void add_local_extra(struct recipe *recipe, struct bytes *to, cons
         add_bytes(to, "Z", 1);
 }
 
-static inline void add_local(struct recipe *recipe, struct piece *piece, const struct truth *truth)
+static void add_local(struct recipe *recipe, struct piece *piece, const struct truth *truth)
 {
     struct bytes *file = &recipe->file, name = {0}, extra = {0};
     const char *label = piece->label;
@@ -144,8 +126,7 @@ static inline void add_local(struct recipe *recipe, struct piece *piece, const s
     free(extra.bytes);
 }
 
-static inline void add_descriptor(struct recipe *recipe, const char *label,
-                                  const struct truth *truth)
+static void add_descriptor(struct recipe *recipe, const char *label, const struct truth *truth)
 {
     struct bytes *file = &recipe->file;
     size_t width = (size_t)number_of(recipe, label, "descriptor.width", 4);
@@ -163,7 +144,7 @@ static inline void add_descriptor(struct recipe *recipe, const char *label,
     add_number(file, number_of(recipe, label, "descriptor.size", truth->nbytes), width);
 }
 
-static inline void add_piece(struct recipe *recipe, struct piece *piece)
+static void add_piece(struct recipe *recipe, struct piece *piece)
 {
     struct truth truth = truth_of(recipe, piece);
 
@@ -177,9 +158,7 @@ static inline void add_piece(struct recipe *recipe, struct piece *piece)
     add_descriptor(recipe, piece->label, &truth);
 }
 
-/* ---- directory and end records ---- */
-
-static inline void add_central(struct recipe *recipe, struct piece *piece, const char *target)
+static void add_central(struct recipe *recipe, struct piece *piece, const char *target)
 {
     struct bytes *file = &recipe->file, name = {0}, extra = {0}, comment = {0};
     struct truth truth = truth_of(recipe, piece);
@@ -211,13 +190,13 @@ static inline void add_central(struct recipe *recipe, struct piece *piece, const
     free(comment.bytes);
 }
 
-static inline const char *target_of(char target[80], size_t which, const char *name)
+static const char *target_of(char target[80], size_t which, const char *name)
 {
     (void)snprintf(target, 80, "%s%s", listing_prefix[which], name);
     return target;
 }
 
-static inline void add_directory(struct recipe *recipe, size_t which)
+static void add_directory(struct recipe *recipe, size_t which)
 {
     struct listing *listing = &recipe->listings[which];
     char target[80];
@@ -235,7 +214,7 @@ static inline void add_directory(struct recipe *recipe, size_t which)
     listing->nbytes = recipe->file.n - listing->at;
 }
 
-static inline void add_end64(struct recipe *recipe, size_t which)
+static void add_end64(struct recipe *recipe, size_t which)
 {
     struct listing *listing = &recipe->listings[which];
     struct bytes *file = &recipe->file, extra = {0};
@@ -258,7 +237,7 @@ static inline void add_end64(struct recipe *recipe, size_t which)
     free(extra.bytes);
 }
 
-static inline void add_locator(struct recipe *recipe, size_t which)
+static void add_locator(struct recipe *recipe, size_t which)
 {
     struct bytes *file = &recipe->file;
     char name[80];
@@ -270,7 +249,7 @@ static inline void add_locator(struct recipe *recipe, size_t which)
     add_number(file, number_of(recipe, target, "disks", 1), 4);
 }
 
-static inline void add_end(struct recipe *recipe, size_t which)
+static void add_end(struct recipe *recipe, size_t which)
 {
     const struct listing *listing = &recipe->listings[which];
     struct bytes *file = &recipe->file;
@@ -290,7 +269,7 @@ static inline void add_end(struct recipe *recipe, size_t which)
     bth_put_u16(file->bytes + length_at, number_of(recipe, target, "comment_nbytes", n));
 }
 
-static inline void add_listing_item(struct recipe *recipe, const char *item, size_t n)
+void add_listing_item(struct recipe *recipe, const char *item, size_t n)
 {
     if (is_word(item, n, "alt.directory"))
         add_directory(recipe, 1);
@@ -304,17 +283,15 @@ static inline void add_listing_item(struct recipe *recipe, const char *item, siz
     }
 }
 
-/* ---- the whole ---- */
-
-static inline void add_part(struct recipe *recipe, const char *target,
-                            void (*add)(struct recipe *, size_t), bool usually)
+static void add_part(struct recipe *recipe, const char *target,
+                     void (*add)(struct recipe *, size_t), bool usually)
 {
     add_told(recipe, &recipe->file, target, "gap", "", 0);
     if (number_of(recipe, target, "there", usually))
         add(recipe, 0);
 }
 
-static inline void render(struct recipe *recipe)
+void render(struct recipe *recipe)
 {
     add_told(recipe, &recipe->file, "file", "head", "", 0);
     for (size_t i = 0; i < recipe->n_pieces; i++)
@@ -330,7 +307,7 @@ static inline void render(struct recipe *recipe)
                   recipe->edits[i].field);
 }
 
-static inline struct piece *find_piece(struct recipe *recipe, const char *label)
+static struct piece *find_piece(struct recipe *recipe, const char *label)
 {
     for (size_t i = 0; i < recipe->n_pieces; i++)
         if (strcmp(recipe->pieces[i].label, label) == 0)
@@ -339,7 +316,7 @@ static inline struct piece *find_piece(struct recipe *recipe, const char *label)
     return NULL;
 }
 
-static inline struct piece *add_new_piece(struct recipe *recipe, const char *label)
+static struct piece *add_new_piece(struct recipe *recipe, const char *label)
 {
     struct piece *piece = &recipe->pieces[recipe->n_pieces++];
 
@@ -349,7 +326,7 @@ static inline struct piece *add_new_piece(struct recipe *recipe, const char *lab
     return piece;
 }
 
-static inline void drop_piece(struct recipe *recipe, const char *label)
+static void drop_piece(struct recipe *recipe, const char *label)
 {
     struct piece *piece = find_piece(recipe, label);
 
@@ -358,7 +335,7 @@ static inline void drop_piece(struct recipe *recipe, const char *label)
     memmove(piece, piece + 1, (size_t)(recipe->pieces + recipe->n_pieces - piece) * sizeof *piece);
 }
 
-static inline void swap_pieces(struct recipe *recipe, const char *a, const char *b)
+static void swap_pieces(struct recipe *recipe, const char *a, const char *b)
 {
     struct piece *first = find_piece(recipe, a), *second = find_piece(recipe, b);
     struct piece kept = *first;
@@ -367,7 +344,7 @@ static inline void swap_pieces(struct recipe *recipe, const char *a, const char 
     *second = kept;
 }
 
-static inline void begin_recipe(struct recipe *recipe)
+void begin_recipe(struct recipe *recipe)
 {
     *recipe = (struct recipe){.sample = sample()};
     for (size_t i = 0; i < recipe->sample.n; i++) {
@@ -377,7 +354,7 @@ static inline void begin_recipe(struct recipe *recipe)
     }
 }
 
-static inline void end_recipe(struct recipe *recipe)
+void end_recipe(struct recipe *recipe)
 {
     for (size_t i = 0; i < recipe->n_pieces; i++)
         free(recipe->pieces[i].data.bytes);
@@ -385,8 +362,7 @@ static inline void end_recipe(struct recipe *recipe)
     free_archive(&recipe->sample);
 }
 
-/* One line: a change of the list of records, or of a fact. */
-static inline void follow(struct recipe *recipe, const char *line)
+void follow(struct recipe *recipe, const char *line)
 {
     char first[64] = "", second[64] = "";
     int at = 0;
@@ -413,5 +389,3 @@ static inline void follow(struct recipe *recipe, const char *line)
         (void)snprintf(edit->value, sizeof edit->value, "%s", rest);
     }
 }
-
-#endif

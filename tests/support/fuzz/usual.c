@@ -1,49 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * The tensor that the reader has a short cut for (format/pickle/pickle_usual.c): said anew, of what
- * the pickle at hand has in its memo, and changed by single opcodes inside, as a short cut errs
- * where something stands between two things that it looks for.
- */
-#ifndef TESTS_FUZZ_USUAL_H
-#define TESTS_FUZZ_USUAL_H
+#include "tests/support/fuzz/usual.h"
 
-#include "tests/fuzz/opcodes.h"
-
-#define MOST_OF_A_SORT 32
-#define MOST_USUAL 64
 /* Opcodes of one, at most: a shape has a few more or less. */
 #define MOST_USUAL_OPCODES 40
 
-/* ---- what is in the memo ---- */
-
-enum sort {
-    SORT_FUNCTION,
-    SORT_WORD,
-    SORT_CLASS,
-    SORT_KEY,
-    SORT_LOCATION,
-    SORT_HOOKS,
-    SORT_OTHER,
-    N_SORTS
-};
-
-struct memo {
-    uint32_t at[N_SORTS][MOST_OF_A_SORT];
-    size_t n[N_SORTS];
-    uint32_t next; /* one more than the largest */
-    /* The storage said last. */
-    uint32_t key, class;
-    int32_t numel;
-    uint32_t pending; /* a Parameter that is none yet; 0: none */
-};
-
-static inline bool is_there(const uint8_t *bytes, size_t nbytes, const char *text)
+static bool is_there(const uint8_t *bytes, size_t nbytes, const char *text)
 {
     return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
 }
 
 /* What an opcode of these bytes leaves on the stack. */
-static inline enum sort sort_of(const uint8_t *bytes, size_t nbytes)
+static enum sort sort_of(const uint8_t *bytes, size_t nbytes)
 {
     static const char function[] = "ctorch._utils\n_rebuild_tensor_v2\n";
 
@@ -60,28 +27,28 @@ static inline enum sort sort_of(const uint8_t *bytes, size_t nbytes)
     return SORT_OTHER;
 }
 
-static inline uint32_t index_of(const uint8_t *bytes, size_t nbytes)
+static uint32_t index_of(const uint8_t *bytes, size_t nbytes)
 {
     return nbytes == 5 ? bth_little_u32(bytes + 1) : nbytes == 2 ? bytes[1] : 0;
 }
 
-static inline bool is_put(uint8_t opcode)
+static bool is_put(uint8_t opcode)
 {
     return opcode == 'q' || opcode == 'r';
 }
 
-static inline bool is_get(uint8_t opcode)
+static bool is_get(uint8_t opcode)
 {
     return opcode == 'h' || opcode == 'j';
 }
 
-static inline bool is_int(uint8_t opcode)
+static bool is_int(uint8_t opcode)
 {
     return opcode == 'K' || opcode == 'M' || opcode == 'J' || opcode == 0x8a;
 }
 
 /* The last ones stay, too. */
-static inline void note(struct memo *memo, enum sort sort, uint32_t index)
+static void note(struct memo *memo, enum sort sort, uint32_t index)
 {
     size_t n = memo->n[sort] < MOST_OF_A_SORT ? memo->n[sort]++ : random_below(MOST_OF_A_SORT);
 
@@ -90,7 +57,7 @@ static inline void note(struct memo *memo, enum sort sort, uint32_t index)
         memo->next = index + 1;
 }
 
-static inline void find_memo(const uint8_t *bytes, const struct opcodes *found, struct memo *memo)
+static void find_memo(const uint8_t *bytes, const struct opcodes *found, struct memo *memo)
 {
     *memo = (struct memo){.next = 0};
     for (size_t i = 1; i < found->n; i++) {
@@ -101,15 +68,13 @@ static inline void find_memo(const uint8_t *bytes, const struct opcodes *found, 
     }
 }
 
-/* ---- said ---- */
-
-static inline void say_little(struct fragment *out, uint32_t number, size_t n)
+static void say_little(struct fragment *out, uint32_t number, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         say_byte(out, number >> 8 * i & 0xff);
 }
 
-static inline void say_index(struct fragment *out, const char *brief_and_wide, uint32_t index)
+static void say_index(struct fragment *out, const char *brief_and_wide, uint32_t index)
 {
     bool is_wide = index > 0xff || random_below(8) == 0;
 
@@ -118,7 +83,7 @@ static inline void say_index(struct fragment *out, const char *brief_and_wide, u
 }
 
 /* In any form that holds it. */
-static inline void say_number(struct fragment *out, int32_t number)
+static void say_number(struct fragment *out, int32_t number)
 {
     size_t form = random_below(16), least = number < 0 || number > 0xffff ? 2 : number > 0xff;
 
@@ -129,7 +94,7 @@ static inline void say_number(struct fragment *out, int32_t number)
     say_little(out, (uint32_t)number, form == 0 ? 1 : form == 1 ? 2 : 4);
 }
 
-static inline int32_t any_number(void)
+static int32_t any_number(void)
 {
     static const int32_t telling[] = {0,   1,   2,   3,     4,     5,       12,        -1,       -2,
                                       127, 128, 255, 256,   257,   300,     -128,      -256,     7,
@@ -138,7 +103,7 @@ static inline int32_t any_number(void)
     return telling[random_below(sizeof telling / sizeof *telling)];
 }
 
-static inline void say_any_index(struct fragment *out, const struct memo *memo, const char *opcodes)
+static void say_any_index(struct fragment *out, const struct memo *memo, const char *opcodes)
 {
     size_t sort = random_below(N_SORTS), n = memo->n[sort];
 
@@ -148,7 +113,7 @@ static inline void say_any_index(struct fragment *out, const struct memo *memo, 
 }
 
 /* No key, the longest that is read at once, a longer one, no UTF-8; the word, one as long. */
-static inline void say_any_text(struct fragment *out)
+static void say_any_text(struct fragment *out)
 {
     static const char *const texts[] = {"",        "0",        "1",       "12345678901234567",
                                         "\xff",    "\xc3\xa9", "a",       "storage",
@@ -158,7 +123,7 @@ static inline void say_any_text(struct fragment *out)
 }
 
 /* Any opcode that a tensor is made of, and what is like one. */
-static inline void say_part(struct fragment *out, const struct memo *memo)
+static void say_part(struct fragment *out, const struct memo *memo)
 {
     static const char plain[] = "(t\x85\x86\x87)\x88\x89NRQ\x81"
                                 "b}]\x8f"
@@ -186,7 +151,7 @@ static inline void say_part(struct fragment *out, const struct memo *memo)
 }
 
 /* Another one of its kind, which the same may follow. */
-static inline void say_like(struct fragment *out, const struct memo *memo, uint8_t opcode)
+static void say_like(struct fragment *out, const struct memo *memo, uint8_t opcode)
 {
     static const char tuples[] = "t\x85\x86\x87)", bools[] = "\x88\x89N";
 
@@ -206,7 +171,7 @@ static inline void say_like(struct fragment *out, const struct memo *memo, uint8
         say_part(out, memo);
 }
 
-static inline void say_put(struct fragment *out, struct memo *memo, enum sort sort)
+static void say_put(struct fragment *out, struct memo *memo, enum sort sort)
 {
     uint32_t beyond = random_below(64) ? 0 : (uint32_t)random_below(300);
     uint32_t index = random_below(512) ? memo->next + beyond : (uint32_t)random_below(memo->next);
@@ -215,7 +180,7 @@ static inline void say_put(struct fragment *out, struct memo *memo, enum sort so
     note(memo, sort, index);
 }
 
-static inline void say_new(struct fragment *out, struct memo *memo, enum sort sort)
+static void say_new(struct fragment *out, struct memo *memo, enum sort sort)
 {
     static const char *const classes[] = {
         "FloatStorage", "LongStorage",         "ByteStorage",   "HalfStorage", "BoolStorage",
@@ -235,7 +200,7 @@ static inline void say_new(struct fragment *out, struct memo *memo, enum sort so
 }
 
 /* What is fetched, if it was ever put; now and then anything. */
-static inline void say_known(struct fragment *out, struct memo *memo, enum sort sort)
+static void say_known(struct fragment *out, struct memo *memo, enum sort sort)
 {
     size_t n = memo->n[sort];
     uint32_t index = n ? memo->at[sort][random_below(n)] : 0;
@@ -254,8 +219,7 @@ static inline void say_known(struct fragment *out, struct memo *memo, enum sort 
     memo->class = sort == SORT_CLASS ? index : memo->class;
 }
 
-static inline void say_numbers(struct fragment *out, struct memo *memo, const int32_t *numbers,
-                               size_t n)
+static void say_numbers(struct fragment *out, struct memo *memo, const int32_t *numbers, size_t n)
 {
     bool is_marked = n > 3 || random_below(16) == 0;
 
@@ -268,7 +232,7 @@ static inline void say_numbers(struct fragment *out, struct memo *memo, const in
         say_put(out, memo, SORT_OTHER);
 }
 
-static inline void say_key(struct fragment *out, struct memo *memo)
+static void say_key(struct fragment *out, struct memo *memo)
 {
     char key[8];
 
@@ -279,7 +243,7 @@ static inline void say_key(struct fragment *out, struct memo *memo)
 }
 
 /* A view of a storage of its own that just holds it, or of the last one, most of the time. */
-static inline void say_usual(struct fragment *out, struct memo *memo)
+static void say_usual(struct fragment *out, struct memo *memo)
 {
     int32_t size[8], stride[8], step = 1, offset = random_below(3) ? 0 : any_number() & 0xfff;
     size_t rank = random_below(8);
@@ -319,7 +283,7 @@ static inline void say_usual(struct fragment *out, struct memo *memo)
 }
 
 /* A Parameter of before 0.4: nothing yet, until it is built. */
-static inline void say_pending(struct fragment *out, struct memo *memo)
+static void say_pending(struct fragment *out, struct memo *memo)
 {
     say_global(out, "torch.nn.parameter", "Parameter");
     say_usual(out, memo);
@@ -328,8 +292,7 @@ static inline void say_pending(struct fragment *out, struct memo *memo)
     say_put(out, memo, SORT_OTHER);
 }
 
-/* A list of some, and what must follow for them to be looked for. */
-static inline void say_usual_list(struct fragment *out)
+void say_usual_list(struct fragment *out)
 {
     static const char filler[] = "________________________________________"
                                  "________________________________________"
@@ -355,10 +318,7 @@ static inline void say_usual_list(struct fragment *out)
     say(out, "e.");
 }
 
-/* ---- changed ---- */
-
-/* Where they begin, by the number of the opcode. */
-static inline size_t find_usual(const uint8_t *bytes, const struct opcodes *found, size_t *first)
+size_t find_usual(const uint8_t *bytes, const struct opcodes *found, size_t *first)
 {
     size_t n = 0;
 
@@ -370,7 +330,7 @@ static inline size_t find_usual(const uint8_t *bytes, const struct opcodes *foun
 }
 
 /* One more than the last opcode: the second REDUCE, or as far as one may go. */
-static inline size_t end_of_usual(const uint8_t *bytes, const struct opcodes *found, size_t first)
+static size_t end_of_usual(const uint8_t *bytes, const struct opcodes *found, size_t first)
 {
     size_t n_reduced = 0, i = first;
 
@@ -379,12 +339,8 @@ static inline size_t end_of_usual(const uint8_t *bytes, const struct opcodes *fo
     return i;
 }
 
-/*
- * A pickle that has one, changed within it, or by another one before it. Most changes are of one
- * opcode: a second one hides what the first would have shown.
- */
-static inline size_t mutate_usual(uint8_t *bytes, size_t nbytes, size_t most,
-                                  const struct opcodes *found, const size_t *firsts, size_t n)
+size_t mutate_usual(uint8_t *bytes, size_t nbytes, size_t most, const struct opcodes *found,
+                    const size_t *firsts, size_t n)
 {
     struct fragment fragment = {.nbytes = 0};
     struct memo memo;
@@ -431,5 +387,3 @@ static inline size_t mutate_usual(uint8_t *bytes, size_t nbytes, size_t most,
     }
     return put_between(bytes, nbytes, most, at, cut, fragment.bytes, fragment.nbytes);
 }
-
-#endif
