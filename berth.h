@@ -1425,200 +1425,223 @@ BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *rec
                                  size_t nbytes, uint64_t offset, berth_error *error);
 
 /* ===================================================================== */
-/*  Prefetch and rows                                                    */
+/*  Prefetch                                                             */
 /* ===================================================================== */
 
-/* ---- prefetch: bytes come before they are needed ---- */
-
 /*
- * Brings the bytes of a selection from the file into memory ahead of the one who uses them (the
- * consumer), in the file's order, on io.threads threads of its own. In passes: what lies ahead of
- * the consumer is never more than one pass, so that memory falls with load.prefetch_passes; 0
- * passes: as few as fit into io.memory_nbytes, or else into half of the memory that is free. What
- * the device reads ahead by itself (up to two of its windows) counts, but where a pass is shorter
- * than four of them; then it may come on top.
+ * Loads the bytes of a selection ahead of the consumer, who uses them: in the file's order, on
+ * io.threads threads of its own. It works in passes: never more than one pass lies ahead of the
+ * consumer. More passes (load.prefetch_passes) therefore need less memory. 0 passes: as few as fit
+ * into io.memory_nbytes or, where that is 0, into half of the free memory. What the device reads
+ * ahead by itself is part of a pass, unless a pass is shorter than four such reads.
  *
- * How, load.prefetch says (off: as populate):
- * - populate: pages are read, and made present in the map: whoever touches them waits for nothing
- * - advise: the system is asked to read, in windows that the device follows; the bytes may still be
- *   on their way when berth_prefetch_advance returns
- * - read: through a small buffer, into the page cache only; so also where storages are not mapped
- *   (load.mmap=off and others), or where the system cannot populate. berth_prefetch_get_stats
- * tells.
+ * The option load.prefetch chooses the method (off: populate):
+ *   populate  reads pages and makes them present in the map: who touches them then waits for
+ * nothing advise    asks the system to read; the bytes may still be on their way when
+ *             berth_prefetch_advance returns
+ *   read      reads through a small buffer, so that the page cache holds the bytes; also where
+ *             storages are not mapped (load.mmap=off and others), or the system cannot populate
+ * berth_prefetch_get_stats says which method it was.
  *
- * Bytes that are in memory already, or being brought by another prefetch of the same checkpoint,
- * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
- * system needs the memory, as pages of any file do, and what was written to a copy-on-write map
- * stays. Storages that are memory of their own already, or read past the page cache (direct), are
- * left out, and those on devices; of a checkpoint from memory or a berth_source nothing is left:
- * that is no error, and everything returns at once.
+ * Bytes that are in memory already, or that another prefetch of the checkpoint is loading, are not
+ * requested again. Nothing is ever dropped: the system drops pages when it needs memory, as it does
+ * for any file, and keeps what was written to a copy-on-write map. Left out are storages that have
+ * memory of their own, are read directly, or are on a device. Of a checkpoint from memory or from a
+ * berth_source nothing is left: that is no error, and all calls return at once.
  *
- * All functions may be called from any threads at once, but for berth_prefetch_free, which is the
- * last; it must come before berth_close.
+ * Lifetime: free it before berth_close.
+ * Threads: any, at the same time, except for berth_prefetch_free, which is the last call.
  */
 typedef struct berth_prefetch berth_prefetch;
 
-/* Keep the pages in memory until berth_prefetch_free (mlock). Only with populate and a map; locks
- * do not add up: of two prefetches that lock the same pages, the first to be freed unlocks. */
+/*
+ * Keeps the pages in memory until berth_prefetch_free (mlock). Only with populate and a map. Locks
+ * do not add up: if two prefetches lock the same pages, freeing the first one unlocks them.
+ */
 #define BERTH_PREFETCH_LOCK 1u
-/* The consumer goes through the bytes once, in order (MADV_SEQUENTIAL): pages behind it are the
- * first to go. */
-#define BERTH_PREFETCH_SWEEP 2u
+/* The consumer uses the bytes once, in order (MADV_SEQUENTIAL): pages behind it are dropped first.
+ */
+#define BERTH_PREFETCH_SEQUENTIAL 2u
 
 /*
- * Begins, and returns at once. `what` as everywhere, NULL: all storages. `flags`: 0 or those above.
- * Of the call only its config counts. BERTH_E_MEMORY: io.memory_nbytes has no room for a window
- * (the message names the tensor and the bytes missing), or the pages may not be locked
- * (RLIMIT_MEMLOCK). On failure *prefetch is NULL.
+ * Begins to load, and returns at once.
+ * Parameters: what: NULL: all storages. flags: 0 or BERTH_PREFETCH_LOCK, BERTH_PREFETCH_SEQUENTIAL.
+ * call: only its config is used.
+ * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
+ * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
+ * tensor and the missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
-BERTH_API int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what,
-                                   uint32_t flags, const berth_params *call,
-                                   berth_prefetch **prefetch, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
+                                                    const berth_selection *what, uint32_t flags,
+                                                    const berth_params *call,
+                                                    berth_prefetch **prefetch, berth_error *error);
+
 /*
- * The consumer is about to use this tensor, and done with all that lies before it in the file:
- * waits until its bytes are there, and lets one pass beyond it come. Tensors that the prefetch does
- * not bring are passed by. Who takes tensors out of the file's order gets them as well, but what
- * lies before the furthest of them no longer counts as ahead. BERTH_E_CANCELLED, or what went
- * wrong: then nothing more is brought, and the tensor can still be used, as without prefetch.
+ * The consumer is about to use elements of this tensor, and is done with all that lies before them
+ * in the file. Waits until their bytes are there, and lets one pass behind them be loaded. Returns
+ * at once for tensors that are not part of the prefetch. Tensors may be used in any order, but what
+ * lies before the furthest one no longer counts as ahead.
+ * Parameters: first, n: elements [first, first + n) in row-major order; n < 0: all from `first` on.
+ * If the tensor is not contiguous, all of it.
+ * Errors: BERTH_E_CANCELLED, or what went wrong. Then nothing more is loaded; the tensor can still
+ * be used, as without a prefetch.
  */
 BERTH_API int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
-                                     berth_error *error);
+                                     int64_t first, int64_t n, berth_error *error);
+
 /*
- * Like berth_prefetch_advance, for elements [first, first + n) of the row-major order: for tensors
- * longer than a pass. Of tensors that are not contiguous, for all of them.
+ * Loads all that is left, as if it were one pass, and waits for it.
+ * Errors: as for berth_prefetch_advance.
  */
-BERTH_API int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *tensor,
-                                          int64_t first, int64_t n, berth_error *error);
-/* The consumer needs all that is left: it comes, as if that were one pass, and is waited for. */
 BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
-/* Nothing more is begun; who waits gets BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
+
+/* Begins nothing more. Calls that wait return BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
 BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
+
 /*
- * Cancels what is not done, waits for what is under way (a window at most), frees. An error that
- * nobody was told goes to the log. NULL: nothing.
+ * Cancels, waits for what is being loaded (one window per thread at most), and frees. An error that
+ * no call has returned goes to the log. NULL: nothing.
  */
 BERTH_API void berth_prefetch_free(berth_prefetch *prefetch);
 
-/* What a prefetch has done so far. Bytes are those of whole pages. */
+/*
+ * What a prefetch has done so far. Bytes are those of whole pages.
+ * Lifetime: texts are static.
+ */
 typedef struct berth_prefetch_stats {
     uint64_t n_passes; /* planned */
     uint64_t n_passes_begun;
     uint64_t n_passes_done;
-    uint64_t pass_nbytes;       /* of one: the most that lies ahead of the consumer */
+    uint64_t pass_nbytes;       /* of one pass: so much at most lies ahead of the consumer */
     uint64_t window_nbytes;     /* of one request */
     uint64_t asked_nbytes;      /* of the selection */
-    uint64_t resident_nbytes;   /* were in memory before. 0 where the system tells that to none but
+    uint64_t resident_nbytes;   /* were in memory before. 0 where the system reports that only to
                                    the file's owner and writers (Linux before 6.5) */
-    uint64_t shared_nbytes;     /* were just being brought by another prefetch */
-    uint64_t brought_nbytes;    /* came by this one; with advise, were asked for */
-    uint64_t peak_ahead_nbytes; /* most that was brought or being brought beyond the consumer */
+    uint64_t shared_nbytes;     /* another prefetch was loading them */
+    uint64_t loaded_nbytes;     /* loaded by this one; advise: requested */
+    uint64_t peak_ahead_nbytes; /* loaded or being loaded ahead of the consumer, at most */
     uint64_t n_requests;        /* advices and reads */
-    unsigned n_threads;
-    double wait_seconds; /* spent in berth_prefetch_advance and _wait, by all threads together */
-    const char *method; /* "populate", "advise", "read", "populate, then read", "advise, then read",
-                           "none". Static */
-    const char *reason; /* why that one. Static */
+    uint64_t n_threads;
+    double wait_seconds; /* in berth_prefetch_advance and berth_prefetch_wait, of all threads */
+    const char *method;  /* "populate", "advise", "read", "populate, then read",
+                            "advise, then read", "none" */
+    const char *reason;  /* why this method */
+    uint64_t reserved[4];
 } berth_prefetch_stats;
 
-/* Copies them as they are now. */
+/* Copies the statistics as they are now. */
 BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
                                        berth_error *error);
 
-/* ---- rows ---- */
+/* ===================================================================== */
+/*  Rows                                                                 */
+/* ===================================================================== */
 
 /*
- * A cache of rows, for tables larger than memory: embeddings. Rows of 2-dimensional tensors are
- * asked for by the batch and ahead of their use; those that are not in memory are read by threads
- * of the cache, neighbours together:
+ * A cache of rows, for tables that are larger than memory: embeddings. Rows of 2-dimensional
+ * tensors are requested in batches, ahead of their use. Rows that are not in memory are read by
+ * threads of the cache; neighbours are read together:
  *
  *     berth_rows_limits limits = {.cache_nbytes = 1 << 30};
  *     berth_rows_new(&limits, NULL, &rows, &error);
  *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight"), &table, &error);
  *     berth_rows_prefetch(rows, table, ids, n, &ticket, &error);
  *     ...                                                        // the batch before this one
- *     berth_rows_lookup(rows, ticket, pointers, &error);         // waits
+ *     berth_rows_wait(rows, ticket, pointers, &error);
  *     ...                                                        // pointers[i] is row ids[i]
  *     berth_rows_release(rows, ticket, NULL);
  *
- * A row that a live ticket was given for stays where it is until that ticket is released; of the
- * others, those that were asked for longest ago make room. A row can lie in `ways` lines of the
- * cache; where tickets hold all of these, it is read into the scratch, for its ticket alone.
+ * Shapes: a table has shape [rows, row elements] and is contiguous. A row is its bytes in this
+ * machine's order. Rows are aligned to 64 bytes; if all rows of all tables are shorter, to the
+ * longest row's length, rounded up to a power of two. All rows of the cache take the memory of the
+ * longest one: give tables of very different rows caches of their own.
  *
- * Rows are bytes in this machine's order, to be read, not written: many tickets may share them.
- * They are aligned to 64 bytes; where no table has rows as long, to their length. All lines are as
- * long as the longest row of all tables: tables of very different rows have better caches each.
- * Where a storage is in memory already (berth_tensor_data), its rows are copied from there; what is
- * written to it afterwards is not seen by rows that the cache has.
+ * Lifetime: a row stays where it is as long as a ticket for it is live. Of the other rows, those
+ * that were requested longest ago are evicted first. A row has `ways` lines of the cache to be in.
+ * If live tickets hold all of these, the row is read into the scratch, for its ticket alone.
  *
- * All functions but berth_rows_free may be called from any threads at once, also with one ticket;
- * who releases it must know that nobody uses its rows any more.
+ * Rows are for reading only: tickets share them. Rows of a storage that is in memory
+ * (berth_tensor_data) are copied from there; a later write to that memory does not change rows that
+ * are in the cache.
+ *
+ * Threads: any, at the same time, also with the same ticket, except for berth_rows_free. Release a
+ * ticket only when no thread uses its rows any more.
  */
 typedef struct berth_rows berth_rows;
 
-/* A request for rows, until it is released. Never 0, and never the same twice in a cache. */
+/* A request for rows, live until it is released. Never 0; a cache never gives one twice. */
 typedef uint64_t berth_ticket;
 
 /*
- * Bytes of memory, all taken when the cache is made, and lines that a row can lie in. Beside them
- * is only what live tickets note: 20 bytes an id, and a kilobyte.
+ * The memory of a cache; all of it is taken when the cache is made. Live tickets need 20 bytes per
+ * id and 1 KiB each besides.
  */
 typedef struct berth_rows_limits {
-    uint64_t cache_nbytes;   /* lines, each with 20 bytes that are noted of it */
-    uint64_t scratch_nbytes; /* rows that found no line, and, up to a half, what neighbours are read
-                                through. 0: an eighth of cache_nbytes, besides it */
-    unsigned ways;           /* 1 to 64; 0: 16 */
+    uint64_t cache_nbytes;   /* lines, and 20 bytes of bookkeeping for each */
+    uint64_t scratch_nbytes; /* rows that found no line, and up to a half for reading neighbours.
+                                0: an eighth of cache_nbytes, in addition to it */
+    uint64_t ways;           /* lines that a row can be in: 1 to 64; 0: 16 */
+    uint64_t reserved[5];    /* 0 */
 } berth_rows_limits;
 
 /*
- * Makes an empty cache, the caller's to free. It has io.threads threads, which read, or, with
- * io.threads=0, 16, as they mostly wait; of what comes at once, no more than processors read. With
- * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
- * io.memory_nbytes is less than both limits; the message tells the bytes missing.
+ * Makes an empty cache. io.threads threads read rows; io.threads=0: 16, because they mostly wait
+ * (but where reads do not wait, only as many as there are processors). io.threads=1: none, and
+ * berth_rows_wait reads.
+ * Parameters: call: only its config is used.
+ * Lifetime: *rows is the caller's, to be freed with berth_rows_free; NULL on failure.
+ * Errors: BERTH_E_MEMORY: there is not that much memory, or io.memory_nbytes is less than both
+ * limits together; the message names the missing bytes. BERTH_E_ARGUMENT: invalid limits.
  */
-BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_params *call,
-                             berth_rows **rows, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_rows_new(const berth_rows_limits *limits,
+                                              const berth_params *call, berth_rows **rows,
+                                              berth_error *error);
 
 /*
- * Ends all reading and frees the cache. Live tickets end with it, their pointers too. No other
- * thread may be in a function of it. NULL: nothing.
+ * Ends all reading and frees the cache. Live tickets and their pointers end with it. NULL: nothing.
+ * Threads: no other thread may be in a call with this cache.
  */
 BERTH_API void berth_rows_free(berth_rows *rows);
 
 /*
- * Adds a table: *table is its number, 0 for the first. The tensor has two dimensions, is contiguous
- * and not of a sub-byte kind; the struct may be a part of one that was handed out. The checkpoint
- * must live as long as the cache. BERTH_E_MEMORY: the limits leave no room for `ways` of its rows,
- * or for one in the scratch; the message names the tensor and the bytes missing. A table whose rows
- * are longer than all before it empties the cache: BERTH_E_BUSY where tickets are live.
+ * Adds a table. If its rows are longer than those of all tables before, the cache is emptied.
+ * Parameters: tensor: may be a part of one that was handed out. table: receives the table's number,
+ * 0 for the first.
+ * Shapes: 2 dimensions, contiguous, no sub-byte dtype.
+ * Lifetime: the checkpoint must live as long as the cache.
+ * Errors: BERTH_E_MEMORY: the limits are too small for `ways` of its rows, or for one in the
+ * scratch; the message names the tensor and the missing bytes. BERTH_E_BUSY: the cache would be
+ * emptied, but tickets are live.
  */
 BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
                              const berth_tensor *tensor, size_t *table, berth_error *error);
 
 /*
- * Asks for n rows of a table, in any order, also repeated, and does not wait: reading has begun, as
- * far as there are threads. *ticket is live until berth_rows_release; the ids are not needed any
- * more. On failure it is 0, nothing is held, and nothing was evicted:
- *   BERTH_E_ARGUMENT  an id is no row of the table, which the message names; there is no such table
- *   BERTH_E_BUSY      live tickets hold too many rows; the message tells the bytes missing
- *   BERTH_E_MEMORY    the rows would not even find room without any other ticket
+ * Requests rows of a table, and does not wait.
+ * Parameters: ids: n of them, in any order; an id may occur several times. They are copied.
+ * Lifetime: *ticket is live until berth_rows_release. On failure it is 0, nothing is held, and
+ * nothing was evicted.
+ * Errors: BERTH_E_ARGUMENT: an id is no row of the table (the message names both), or there is no
+ * such table. BERTH_E_BUSY: live tickets hold too many rows; the message names the missing bytes.
+ * BERTH_E_MEMORY: the rows would not fit even without other tickets.
  */
 BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
                                   berth_ticket *ticket, berth_error *error);
 
 /*
- * Waits until all rows of a ticket are there, and helps to read them. An error of reading names
- * record and byte. A row that two tickets ask for is read once, and fails for both; rows that were
- * not read are not kept: who asks again, reads again. BERTH_E_ARGUMENT: no live ticket.
+ * Waits until all rows of a ticket are there, and helps to read them.
+ * Parameters: pointers: receives one pointer per id, in the order of the ids; NULL: only wait.
+ * Lifetime: the rows stay where they are until the ticket is released.
+ * Errors: BERTH_E_ARGUMENT: the ticket is not live. A failed read names record and byte. A row that
+ * two tickets requested is read once, and fails for both. Rows that were not read are not kept: the
+ * next request reads them again.
  */
-BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error);
-
-/* Waits like berth_rows_wait; then pointers[i] is row ids[i], until the ticket is released. */
-BERTH_API int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointers,
-                                berth_error *error);
+BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, const void **pointers,
+                              berth_error *error);
 
 /*
- * Ends a ticket: its rows may be evicted. What is still to be read for it is read first.
- * BERTH_E_ARGUMENT: no live ticket; nothing is done.
+ * Ends a ticket, so that its rows may be evicted. What is still to be read for it is read first.
+ * Errors: BERTH_E_ARGUMENT: the ticket is not live; nothing is done.
  */
 BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error);
 
@@ -1627,22 +1650,23 @@ typedef struct berth_rows_stats {
     uint64_t n_requests;   /* that got a ticket */
     uint64_t n_refused;    /* that found no room */
     uint64_t n_tickets;    /* live now */
-    uint64_t n_ids;        /* asked for */
-    uint64_t n_unique;     /* distinct ones of each request: n_hits + n_misses */
+    uint64_t n_ids;        /* requested */
+    uint64_t n_unique;     /* distinct ids of each request: n_hits + n_misses */
     uint64_t n_hits;       /* found in a line */
-    uint64_t n_awaited;    /* of these: while another ticket was reading them */
+    uint64_t n_awaited;    /* part of n_hits: another ticket was reading them */
     uint64_t n_misses;     /* to be read */
-    uint64_t n_conflicts;  /* of these: into the scratch */
-    uint64_t n_evictions;  /* rows that made room */
-    uint64_t n_reads;      /* requests of reading */
-    uint64_t n_merged;     /* of these: for more than one row */
-    uint64_t asked_nbytes; /* of rows to be read */
+    uint64_t n_conflicts;  /* part of n_misses: into the scratch */
+    uint64_t n_evictions;  /* rows that were evicted */
+    uint64_t n_reads;      /* requests to the file */
+    uint64_t n_merged;     /* part of n_reads: of more than one row */
+    uint64_t asked_nbytes; /* of the rows to be read */
     uint64_t read_nbytes;  /* the same with what lies between neighbours */
-    uint64_t n_lines;      /* the cache has */
+    uint64_t n_lines;      /* of the cache */
     uint64_t line_nbytes;
+    uint64_t reserved[4];
 } berth_rows_stats;
 
-/* Copies them as they are now. */
+/* Copies the statistics as they are now. */
 BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
 
 /* ===================================================================== */

@@ -38,6 +38,9 @@ struct berth_config {
  */
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
 
+/* BERTH_E_ARGUMENT: a reserved word of the caller's struct `name` is not 0. */
+int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error);
+
 /* What is in force on this thread, as it was set. */
 int bth_config_in_force(struct berth_config *config, berth_error *error);
 

@@ -19,8 +19,4 @@ typedef int (*bth_pool_watch)(void *context);
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
                  bth_pool_watch watch, void *context, berth_error *error);
 
-/* Until load/ is converted to io/workers.h. */
-#define bth_pool_measure bth_processors_count
-unsigned bth_processors_count(void);
-
 #endif

@@ -11,10 +11,8 @@ static void begin_anew(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
-    checkpoint->contents.listing.known = false;
-    checkpoint->source.map = (bth_map){0};
-    checkpoint->source.file_system_is_known = false;
-    checkpoint->source.direct_is_tried = false;
+    checkpoint->contents.counts.known = false;
+    bth_access_forget(&checkpoint->source.access);
     checkpoint->shown_name = (bth_name_text){0};
     checkpoint->shown_path = (bth_name_text){0};
 }
@@ -70,13 +68,4 @@ const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index)
 {
     bth_checkpoint_make_good(checkpoint);
     return atomic_load(&checkpoint->storages.stored[index].memory);
-}
-
-/* A child begins without any: those of its parent have no threads here. */
-void bth_prefetches_lock(bth_prefetches *prefetches)
-{
-    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
-        return;
-    (void)pthread_cond_init(&prefetches->changed, NULL);
-    prefetches->first = NULL;
 }

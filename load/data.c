@@ -5,7 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/tensor.h"
-#include "load/checkpoint.h"
+#include "load/storages_load.h"
 
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
@@ -23,16 +23,6 @@ static int check_alignment(const berth_tensor *tensor, const uint8_t *first, ber
                     unit);
 }
 
-/* The checkpoint's own prefetch may go on behind elements [first, first + n). */
-static void pass_by(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                    int64_t n)
-{
-    uint64_t offset, end;
-
-    if (checkpoint->prefetches.own && bth_prefetch_place_part(tensor, first, n, &offset, &end))
-        bth_prefetch_pass_by(checkpoint, end);
-}
-
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               berth_error *error)
 {
@@ -41,7 +31,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
 
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
+        bth_prefetch_pass_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (bth_tensor_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)check_alignment(tensor, memory + offset, error);
@@ -58,13 +48,6 @@ static const berth_storage *root_of(const berth_tensor *tensor)
     return tensor->storage->root ? tensor->storage->root : tensor->storage;
 }
 
-static uint64_t end_in_file(const berth_storage *storage)
-{
-    uint64_t begin = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
-
-    return begin + storage->nbytes;
-}
-
 const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
                                berth_error *error)
 {
@@ -72,7 +55,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
-        bth_prefetch_pass_by(checkpoint, end_in_file(storage));
+        bth_prefetch_pass_storage(checkpoint, storage);
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
@@ -204,7 +187,7 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
 
     if (n == 0)
         return 0;
-    pass_by(checkpoint, tensor, first, n);
+    bth_prefetch_pass_tensor(checkpoint, tensor, first, n);
     if (bth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))

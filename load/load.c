@@ -28,17 +28,21 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call
     stats->moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
     stats->asked_nbytes = stats->moved_nbytes;
     stats->n_requests = atomic_load(&checkpoint->source.reader.n_requests);
-    stats->n_records = checkpoint->contents.listing.known
-                           ? checkpoint->contents.listing.n_records
+    stats->n_records = checkpoint->contents.counts.known
+                           ? checkpoint->contents.counts.n_records
                            : checkpoint->contents.container.directory.n_entries;
     stats->n_storages = checkpoint->storages.n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
     bth_storages_method(checkpoint, &stats->method, &stats->reason);
 }
 
+/*
+ * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
+ * that nothing is read twice.
+ */
 static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
 {
-    bth_verifying asked = {.sweep = {.call = call, .through_cache = true}, .only_mapped = true};
+    bth_verifying asked = {.scan = {.params = call, .through_cache = true}, .only_mapped = true};
 
     if (checkpoint->config.load_check < BTH_CHECK_DATA)
         return 0;
@@ -54,8 +58,9 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
     (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_begin(&checkpoint->prefetches);
-    if (bth_checkpoint_read(checkpoint, error) == 0 && bth_storages_begin(checkpoint, error) == 0 &&
-        check_data(checkpoint, call, error) == 0)
+    if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
+                          error) == 0 &&
+        bth_storages_begin(checkpoint, error) == 0 && check_data(checkpoint, call, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_checkpoint_stats(checkpoint, call);
@@ -84,6 +89,7 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_pa
         return NULL;
     }
     checkpoint->source.reader.fd = -1;
+    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
     checkpoint->begin_seconds = bth_seconds();
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)
@@ -172,12 +178,8 @@ void berth_close(berth_checkpoint *checkpoint)
     if (checkpoint->has_lock)
         bth_checkpoint_make_good(checkpoint);
     bth_prefetches_end(&checkpoint->prefetches);
-    bth_names_free(checkpoint->contents.names);
     bth_storages_end(checkpoint);
-    berth_tree_free(checkpoint->contents.tree);
-    bth_region_free(&checkpoint->contents.values);
-    bth_container_free(&checkpoint->contents.container);
-    bth_release(checkpoint->contents.archive);
+    bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
     bth_release(checkpoint->shown_path.text);
     bth_reader_close(&checkpoint->source.reader);
@@ -326,7 +328,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);
-        (void)bth_checkpoint_need_listing(checkpoint, error);
+        (void)bth_contents_need_counts(&checkpoint->contents, &checkpoint->source.reader, error);
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)
@@ -338,9 +340,9 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",
                          .byteorder_recorded = checkpoint->contents.byteorder_recorded,
                          .nbytes = checkpoint->source.reader.nbytes,
-                         .n_records = checkpoint->contents.listing.n_records,
-                         .n_unknown_records = checkpoint->contents.listing.n_unknown_records,
-                         .n_crc32 = checkpoint->contents.listing.n_crc32,
+                         .n_records = checkpoint->contents.counts.n_records,
+                         .n_unknown_records = checkpoint->contents.counts.n_unknown_records,
+                         .n_crc32 = checkpoint->contents.counts.n_crc32,
                          .n_tensors = bth_names_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets};
     count_storages(checkpoint, info);

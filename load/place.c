@@ -5,7 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "load/rules.h"
-#include "load/transfer/bring.h"
+#include "load/storages_load.h"
 
 /* ---- new places ---- */
 
@@ -169,13 +169,14 @@ static int find_address(berth_checkpoint *checkpoint, const berth_storage *stora
                         uintptr_t *address, berth_error *error)
 {
     const berth_storage *root = storage->root ? storage->root : storage;
-    bth_bringing how = {.config = &checkpoint->config,
-                        .at_once = true,
-                        .to_devices = true,
-                        .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
+    bth_load_request request = {.config = &checkpoint->config,
+                                .at_once = true,
+                                .to_devices = true,
+                                .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
     bth_placed placed = bth_storage_placed(checkpoint, root);
 
-    if (placed.device && !placed.is_there && bth_bring(checkpoint, &how, &root, 1, error) < 0)
+    if (placed.device && !placed.is_there &&
+        bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
         return error->code;
     placed = bth_storage_placed(checkpoint, root);
     if (!placed.is_there)

@@ -223,7 +223,7 @@ static int take_batch(rows_bench *bench, size_t batch)
     int code = prefetch_batch(bench, batch + 1);
     if (code != 0)
         return code;
-    if (berth_rows_lookup(bench->rows, bench->ticket, bench->pointers, &error) < 0)
+    if (berth_rows_wait(bench->rows, bench->ticket, bench->pointers, &error) < 0)
         return fail(&error);
     end_lap(bench, WAIT);
     for (size_t i = 0; i < bench->n_ids; i++)

@@ -26,7 +26,7 @@ void bth_container_free(bth_container *container)
  * Z7: what is read here begins with a local header. One that the directory does not list is the
  * first record for who reads from the front.
  */
-static int check_begin(const bth_zip_directory *directory, berth_error *error)
+static int begin_check(const bth_zip_directory *directory, berth_error *error)
 {
     const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
 
@@ -36,10 +36,10 @@ static int check_begin(const bth_zip_directory *directory, berth_error *error)
                     "the first entry, but the archive begins at byte 0");
 }
 
-int bth_container_fetch(bth_container *container, bth_window *window, uint64_t tail_nbytes,
+int bth_container_fetch(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
                         const uint8_t **directory, berth_error *error)
 {
-    uint64_t file_nbytes = window->reader->nbytes;
+    uint64_t file_nbytes = cache->reader->nbytes;
     const uint8_t *bytes;
 
     memset(container, 0, sizeof *container);
@@ -47,13 +47,13 @@ int bth_container_fetch(bth_container *container, bth_window *window, uint64_t t
         tail_nbytes = BTH_ZIP_TAIL_NBYTES;
     if (tail_nbytes > file_nbytes)
         tail_nbytes = file_nbytes;
-    if (file_nbytes - tail_nbytes < window->head_nbytes &&
-        bth_window_grow_head(window, file_nbytes, error) < 0)
+    if (file_nbytes - tail_nbytes < cache->head_nbytes &&
+        bth_head_cache_grow(cache, file_nbytes, error) < 0)
         return error->code;
-    if (bth_window_get(window, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
+    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
         bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
-        bth_window_get(window, container->end.directory_offset, container->end.directory_nbytes, 0,
-                       directory, error) < 0)
+        bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
+                           0, directory, error) < 0)
         return error->code;
     return 0;
 }
@@ -61,18 +61,18 @@ int bth_container_fetch(bth_container *container, bth_window *window, uint64_t t
 int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error)
 {
     if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        check_begin(&container->directory, error) < 0)
+        begin_check(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
 }
 
-int bth_container_read(bth_container *container, bth_window *window, uint64_t tail_nbytes,
+int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
                        berth_error *error)
 {
     const uint8_t *directory = NULL;
 
-    if (bth_container_fetch(container, window, tail_nbytes, &directory, error) < 0)
+    if (bth_container_fetch(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
     return bth_container_parse(container, directory, error);
 }
@@ -96,14 +96,24 @@ bth_zip_entry *bth_container_find_next(const bth_container *container, const cha
     return entry;
 }
 
+bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
+{
+    size_t archive_nbytes = strlen(archive), record_nbytes = strlen(record);
+
+    return local->name_nbytes == archive_nbytes + 1 + record_nbytes &&
+           memcmp(local->name, archive, archive_nbytes) == 0 &&
+           local->name[archive_nbytes] == '/' &&
+           memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
+}
+
 /* All entries, folders too. */
-static size_t count_entries(const bth_container *container)
+static size_t entries_count(const bth_container *container)
 {
     return container->directory.n_entries + container->directory.n_folders;
 }
 
 /* Entry i in the file's order; there must be that many. */
-static bth_zip_entry *entry_at(const bth_container *container, size_t i)
+static bth_zip_entry *entry_by_offset(const bth_container *container, size_t i)
 {
     return &container->directory.entries[container->directory.by_offset[i]];
 }
@@ -115,7 +125,7 @@ static uint64_t header_nbytes(const bth_zip_entry *entry)
 }
 
 /* Whether one read shall fetch the headers of both, and of all between them. */
-static bool same_run(const bth_zip_entry *first, const bth_zip_entry *last)
+static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
 {
     return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
 }
@@ -127,113 +137,84 @@ static bool same_run(const bth_zip_entry *first, const bth_zip_entry *last)
  */
 static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
 {
-    size_t n = count_entries(container);
+    size_t n = entries_count(container);
 
     if (i == n)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while (*last + 1 < n && same_run(entry_at(container, i), entry_at(container, *last + 1)))
+    while (*last + 1 < n &&
+           is_same_run(entry_by_offset(container, i), entry_by_offset(container, *last + 1)))
         ++*last;
-    return entry_at(container, *last)->header_offset + header_nbytes(entry_at(container, *last));
+    return entry_by_offset(container, *last)->header_offset +
+           header_nbytes(entry_by_offset(container, *last));
 }
 
-int bth_container_check_local(bth_zip_entry *entry, bth_window *window, uint64_t end,
-                              berth_error *error)
+/* Z5, Z7 of one record. Reads as far as `end`. */
+static int header_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                        berth_error *error)
 {
-    uint64_t at = entry->header_offset;
-    const uint8_t *bytes;
-    bth_zip_local local;
-
-    if (bth_window_get(window, at, BTH_ZIP_LOCAL_NBYTES, end - at, &bytes, error) < 0)
-        return error->code;
-    size_t nbytes = bth_zip_local_nbytes(bytes);
-    if (bth_window_get(window, at, nbytes, 0, &bytes, error) < 0 ||
-        bth_zip_read_local(bytes, nbytes, at, &local, error) < 0)
-        return error->code;
-    return bth_zip_check_local(&local, entry, error);
+    return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
 }
 
-/* Z7: whatever else is believed, no record reaches into the next. */
-static int check_reach(const bth_zip_entry *entry, berth_error *error)
-{
-    if (entry->data_offset > entry->next_offset ||
-        entry->compressed_nbytes > entry->next_offset - entry->data_offset)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                        "its %llu bytes reach into what begins at byte %llu",
-                        (ull)entry->compressed_nbytes, (ull)entry->next_offset);
-    return 0;
-}
-
-/* Z6; read as far as `end`. */
-static int check_descriptor(bth_window *window, bth_zip_entry *entry, uint64_t end,
+/* Z6, after its header. Reads as far as `end`. */
+static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
                             berth_error *error)
 {
-    uint64_t before = bth_zip_before_descriptor(entry);
-    uint64_t at = entry->data_offset + entry->compressed_nbytes - before;
-    uint64_t gap = entry->next_offset - at;
-    uint64_t room = gap < 24 ? gap : 24;
-    const uint8_t *bytes;
+    uint64_t at = entry->data_offset + entry->compressed_nbytes;
 
-    if (bth_window_get(window, at, room, gap < RUN_NBYTES && end > at ? end - at : room, &bytes,
-                       error) < 0 ||
-        (before > 0 && bth_zip_check_before_descriptor(bytes, entry, error) < 0))
-        return error->code;
-    return bth_zip_check_descriptor(bytes + before, room - before, entry->next_offset, entry,
-                                    error);
+    return bth_zip_check_record_descriptor(input, end > at ? end - at : 0, entry, error);
 }
 
-int bth_container_check_headers(bth_container *container, bth_window *window, size_t first,
+int bth_container_check_headers(bth_container *container, bth_head_cache *cache, size_t first,
                                 bool all_descriptors, berth_error *error)
 {
+    const bth_zip_input input = bth_head_cache_input(cache);
     size_t last = 0;
 
-    for (size_t i = first; i < count_entries(container); i++) {
-        bth_zip_entry *entry = entry_at(container, i);
-        if (bth_container_check_local(entry, window, run_end(container, i, &last), error) < 0 ||
-            check_reach(entry, error) < 0)
+    for (size_t i = first; i < entries_count(container); i++) {
+        bth_zip_entry *entry = entry_by_offset(container, i);
+        if (header_check(&input, entry, run_end(container, i, &last), error) < 0)
             return error->code;
         /* One without a signature, which is rare, may be what a wrong header leaves of one. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
-            bth_zip_before_descriptor(entry) == 0)
+            !bth_zip_is_unsigned(entry))
             continue;
-        /* Fetched together with the headers behind it. */
-        if (check_descriptor(window, entry, run_end(container, i + 1, &last), error) < 0)
+        /* Read together with the headers behind it. */
+        if (descriptor_check(&input, entry, run_end(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;
 }
 
-int bth_container_check_rest(bth_container *container, bth_window *window, size_t first,
+int bth_container_check_rest(bth_container *container, bth_head_cache *cache, size_t first,
                              berth_error *error)
 {
-    if (first == count_entries(container))
+    if (first == entries_count(container))
         return 0;
-    if (bth_container_check_headers(container, window, first, true, error) < 0)
+    if (bth_container_check_headers(container, cache, first, true, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&container->directory, &container->end, first,
-                                entry_at(container, first)->header_offset, error);
+                                entry_by_offset(container, first)->header_offset, error);
 }
 
-int bth_container_check_entry(bth_container *container, bth_window *window, size_t i,
+int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
                               berth_error *error)
 {
-    bth_zip_entry *entry = entry_at(container, i);
-    uint64_t end = entry->header_offset + header_nbytes(entry);
+    const bth_zip_input input = bth_head_cache_input(cache);
+    bth_zip_entry *entry = entry_by_offset(container, i);
 
-    if (bth_container_check_local(entry, window, end, error) < 0 || check_reach(entry, error) < 0)
-        return error->code;
-    return check_descriptor(window, entry, 0, error);
+    return bth_zip_check_record(&input, header_nbytes(entry), entry, error);
 }
 
-static int inflate_all(const bth_zip_entry *entry, bth_window *window, uint8_t **owned,
-                       berth_error *error)
+static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint8_t **owned,
+                         berth_error *error)
 {
     const uint8_t *in;
 
     /* Z9: only then is memory of the size that the entry claims asked for. */
     if (bth_inflate_check(entry, error) < 0 ||
-        bth_window_get(window, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
+        bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
         return error->code;
     *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
     if (!*owned)
@@ -241,15 +222,15 @@ static int inflate_all(const bth_zip_entry *entry, bth_window *window, uint8_t *
     return bth_inflate(entry, in, *owned, error);
 }
 
-int bth_container_bytes(const bth_zip_entry *entry, bth_window *window, const uint8_t **bytes,
+int bth_container_bytes(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error)
 {
     bool present;
 
     *owned = NULL;
     if (entry->method == 0)
-        (void)bth_window_get(window, entry->data_offset, entry->nbytes, 0, bytes, error);
-    else if (inflate_all(entry, window, owned, error) == 0)
+        (void)bth_head_cache_get(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
+    else if (entry_inflate(entry, cache, owned, error) == 0)
         *bytes = *owned;
     if (error->code == 0)
         (void)bth_zip_check_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);

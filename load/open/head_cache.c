@@ -9,106 +9,117 @@
 #define HEADROOM 16
 #define ALIGNMENT 64
 
-void bth_window_begin(bth_window *window, bth_reader *reader)
+void bth_head_cache_begin(bth_head_cache *cache, bth_reader *reader)
 {
-    memset(window, 0, sizeof *window);
-    window->reader = reader;
+    memset(cache, 0, sizeof *cache);
+    cache->reader = reader;
     if (reader->memory) {
-        window->head = reader->memory;
-        window->head_nbytes = reader->nbytes;
+        cache->head = reader->memory;
+        cache->head_nbytes = reader->nbytes;
     }
 }
 
-void bth_window_free(bth_window *window)
+void bth_head_cache_free(bth_head_cache *cache)
 {
-    bth_region_free(&window->head_region);
-    bth_region_free(&window->buffer);
-    memset(window, 0, sizeof *window);
+    bth_region_free(&cache->head_region);
+    bth_region_free(&cache->buffer);
+    memset(cache, 0, sizeof *cache);
 }
 
-/* Memory for a head of nbytes, with what there is of it. */
-static int reserve_head(bth_window *window, uint64_t nbytes, berth_error *error)
+/* Makes memory for a head of nbytes, and keeps what is there. */
+static int head_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
-    uint64_t file_nbytes = window->reader->nbytes;
+    uint64_t file_nbytes = cache->reader->nbytes;
     uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
     bth_region region;
 
-    if (nbytes <= window->head_capacity)
+    if (nbytes <= cache->head_capacity)
         return 0;
-    if (window->head_capacity > 0 || capacity < nbytes)
+    if (cache->head_capacity > 0 || capacity < nbytes)
         capacity = nbytes;
     if (bth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
         return error->code;
-    if (window->head_nbytes > 0)
-        memcpy(region.bytes, window->head, window->head_nbytes);
-    bth_region_free(&window->head_region);
-    window->head_region = region;
-    window->head_capacity = capacity;
-    window->head = region.bytes;
+    if (cache->head_nbytes > 0)
+        memcpy(region.bytes, cache->head, cache->head_nbytes);
+    bth_region_free(&cache->head_region);
+    cache->head_region = region;
+    cache->head_capacity = capacity;
+    cache->head = region.bytes;
     return 0;
 }
 
-int bth_window_grow_head(bth_window *window, uint64_t nbytes, berth_error *error)
+int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
-    if (nbytes > window->reader->nbytes)
-        nbytes = window->reader->nbytes;
-    if (nbytes <= window->head_nbytes)
+    if (nbytes > cache->reader->nbytes)
+        nbytes = cache->reader->nbytes;
+    if (nbytes <= cache->head_nbytes)
         return 0;
-    if (reserve_head(window, nbytes, error) < 0 ||
-        bth_reader_read(window->reader, window->head_region.bytes + window->head_nbytes,
-                        nbytes - window->head_nbytes, window->head_nbytes, error) < 0)
+    if (head_reserve(cache, nbytes, error) < 0 ||
+        bth_reader_read(cache->reader, cache->head_region.bytes + cache->head_nbytes,
+                        nbytes - cache->head_nbytes, cache->head_nbytes, error) < 0)
         return error->code;
-    window->head_nbytes = nbytes;
+    cache->head_nbytes = nbytes;
     return 0;
 }
 
 /* The range, if [at, at + have) holds it. */
-static const uint8_t *held(const uint8_t *bytes, uint64_t at, uint64_t have, uint64_t offset,
-                           uint64_t nbytes)
+static const uint8_t *range_in(const uint8_t *bytes, uint64_t at, uint64_t have, uint64_t offset,
+                               uint64_t nbytes)
 {
     if (!bytes || offset < at || offset - at > have || nbytes > have - (offset - at))
         return NULL;
     return bytes + (offset - at);
 }
 
-static int read_range(bth_window *window, uint64_t offset, uint64_t nbytes, berth_error *error)
+static int range_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, berth_error *error)
 {
-    window->nbytes = 0;
-    if (nbytes > window->capacity) {
-        bth_region_free(&window->buffer);
-        window->capacity = 0;
-        if (bth_region_new(nbytes, ALIGNMENT, false, &window->buffer, error) < 0)
+    cache->nbytes = 0;
+    if (nbytes > cache->capacity) {
+        bth_region_free(&cache->buffer);
+        cache->capacity = 0;
+        if (bth_region_new(nbytes, ALIGNMENT, false, &cache->buffer, error) < 0)
             return error->code;
-        window->capacity = nbytes;
+        cache->capacity = nbytes;
     }
-    if (bth_reader_read(window->reader, window->buffer.bytes, nbytes, offset, error) < 0)
+    if (bth_reader_read(cache->reader, cache->buffer.bytes, nbytes, offset, error) < 0)
         return error->code;
-    window->at = offset;
-    window->nbytes = nbytes;
+    cache->at = offset;
+    cache->nbytes = nbytes;
     return 0;
 }
 
-int bth_window_get(bth_window *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                   const uint8_t **bytes, berth_error *error)
+int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                       const uint8_t **bytes, berth_error *error)
 {
-    uint64_t left = offset <= window->reader->nbytes ? window->reader->nbytes - offset : 0;
+    uint64_t left = offset <= cache->reader->nbytes ? cache->reader->nbytes - offset : 0;
 
-    *bytes = held(window->head, 0, window->head_nbytes, offset, nbytes);
+    *bytes = range_in(cache->head, 0, cache->head_nbytes, offset, nbytes);
     if (!*bytes)
-        *bytes = held(window->buffer.bytes, window->at, window->nbytes, offset, nbytes);
+        *bytes = range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
     if (*bytes)
         return 0;
     /* Before anything is allocated: the range is really there. */
     if (nbytes > left)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%llu bytes needed, but there are only %llu bytes in all",
-                        (unsigned long long)nbytes, (unsigned long long)window->reader->nbytes);
+                        (unsigned long long)nbytes, (unsigned long long)cache->reader->nbytes);
     if (ahead < nbytes)
         ahead = nbytes;
     if (ahead > left)
         ahead = left;
-    if (read_range(window, offset, ahead, error) < 0)
+    if (range_read(cache, offset, ahead, error) < 0)
         return error->code;
-    *bytes = window->buffer.bytes;
+    *bytes = cache->buffer.bytes;
     return 0;
+}
+
+static int head_cache_input_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                                const uint8_t **bytes, berth_error *error)
+{
+    return bth_head_cache_get(context, offset, nbytes, ahead, bytes, error);
+}
+
+bth_zip_input bth_head_cache_input(bth_head_cache *cache)
+{
+    return (bth_zip_input){.get = head_cache_input_get, .context = cache};
 }

@@ -1,136 +1,142 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The file against the layout: offsets computed once (FORMAT.md 2, 5), and compared with what the
- * headers and the directory say.
+ * The file against the layout: offsets are computed once (FORMAT.md 2, 5), and compared with what
+ * the headers and the directory say.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "load/checkpoint.h"
+#include "load/open/open_steps.h"
 
 typedef unsigned long long ull;
 
-/* "data/<key>", in one buffer that grows. */
-typedef struct storage_name {
-    char *text;
-    size_t nbytes; /* of the buffer */
-    size_t length; /* of the name */
-} storage_name;
+/* ---- the layout's walk over the records that it knows ---- */
 
-static const char *name_storage(storage_name *name, const berth_storage *storage,
-                                berth_error *error)
-{
-    size_t nbytes = sizeof "data/" + strlen(storage->key);
-
-    if (nbytes > name->nbytes) {
-        char *grown = bth_reallocate(name->text, nbytes);
-        if (!grown) {
-            (void)bth_fail_memory(error, nbytes);
-            return NULL;
-        }
-        name->text = grown;
-        name->nbytes = nbytes;
-    }
-    memcpy(name->text, "data/", 5);
-    memcpy(name->text + 5, storage->key, nbytes - 5);
-    name->length = nbytes - 1;
-    return name->text;
-}
-
-uint32_t bth_checkpoint_alignment(const berth_checkpoint *checkpoint)
-{
-    return checkpoint->contents.storage_alignment ? (uint32_t)checkpoint->contents.storage_alignment
-                                                  : BTH_DEFAULT_ALIGNMENT;
-}
-
-/* ---- the layout's walk over the records it knows ---- */
-
-struct walk {
-    const berth_checkpoint *checkpoint;
+typedef struct layout_walk {
+    bth_contents *contents;
+    uint32_t alignment;
     size_t archive_nbytes;
-    const char *before;         /* the record before this one, "" for the first */
-    size_t before_at;           /* unless it is a small one: storage's index + 1 */
-    size_t next;                /* bth_container_find_next */
-    const bth_zip_entry *entry; /* that was compared last */
+    const bth_head_cache *cache; /* where the head, or the file's size, is needed */
+    const char *before;          /* the record before this one, "" for the first */
+    size_t before_storage;       /* index + 1 of the storage before this one; 0: `before` counts */
+    size_t next;                 /* for bth_container_find_next */
+    const bth_zip_entry *entry;  /* compared last */
+    size_t *storages;            /* bth_storages_of_entries */
     bth_place place;
-};
+} layout_walk;
 
-static struct walk begin_walk(const berth_checkpoint *checkpoint, uint64_t cursor)
+static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
 {
-    return (struct walk){.checkpoint = checkpoint,
-                         .archive_nbytes = strlen(checkpoint->contents.archive),
+    return (layout_walk){.contents = (bth_contents *)contents,
+                         .alignment = bth_layout_alignment(contents),
+                         .archive_nbytes = strlen(contents->archive),
                          .before = "",
                          .place = {.next_offset = cursor}};
 }
 
-/* Places the next record of the walk. */
-static int step(struct walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
-                berth_error *error)
+/* Places the next record. */
+static int walk_step(layout_walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
+                     berth_error *error)
 {
-    const berth_checkpoint *checkpoint = walk->checkpoint;
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->place.next_offset;
 
-    if (bth_layout_place(cursor, name_nbytes, nbytes, bth_checkpoint_alignment(checkpoint),
-                         &walk->place) < 0)
+    if (bth_layout_place(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, cursor, "%llu bytes cannot be placed here",
                         (ull)nbytes);
     return 0;
 }
 
-/* The record that the layout puts before storage i; text for a sentence. */
-static void name_before(const struct walk *walk, char *text, size_t nbytes)
-{
-    size_t i = walk->before_at;
+/* What a walk does with each storage, whose record is "data/<key>". */
+typedef int (*storage_function)(layout_walk *walk, berth_storage *storage, const char *record,
+                                size_t record_nbytes, berth_error *error);
 
-    if (i > 0)
-        (void)snprintf(text, nbytes, "data/%s",
-                       bth_tree_storage(walk->checkpoint->contents.tree, i - 1)->key);
-    else
-        (void)snprintf(text, nbytes, "%s", walk->before);
+/* Storages [first, end). */
+static int storages_walk(layout_walk *walk, size_t first, size_t end, storage_function function,
+                         berth_error *error)
+{
+    char *record = NULL;
+    size_t capacity = 0;
+
+    for (size_t i = first; i < end && error->code == 0; i++) {
+        berth_storage *storage = bth_tree_storage(walk->contents->tree, i);
+        size_t nbytes = sizeof "data/" + strlen(storage->key);
+        assert(storage->index == i);
+        if (nbytes > capacity) {
+            bth_release(record);
+            record = bth_allocate(nbytes);
+            capacity = nbytes;
+            if (!record)
+                return bth_fail_memory(error, nbytes);
+            memcpy(record, "data/", 5);
+        }
+        memcpy(record + 5, storage->key, nbytes - 5);
+        (void)function(walk, storage, record, nbytes - 1, error);
+    }
+    bth_release(record);
+    return error->code;
 }
 
-static int fail_header(const struct walk *walk, const char *record, const char *who, uint64_t at,
+static int storages_walk_all(layout_walk *walk, storage_function function, berth_error *error)
+{
+    return storages_walk(walk, 0, bth_tree_n_storages(walk->contents->tree), function, error);
+}
+
+/* ---- messages ---- */
+
+static int fail_header(const layout_walk *walk, const char *record, const char *who, uint64_t at,
                        berth_error *error)
 {
-    char before[48];
+    char before[64] = "first in the file";
 
-    name_before(walk, before, sizeof before);
-    if (!before[0])
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
-                        "the layout puts its header here, first in the file; %s at byte %llu; "
-                        "load.calculate_storage_offsets=off reads it there",
-                        who, (ull)at);
+    if (walk->before_storage > 0)
+        (void)snprintf(before, sizeof before, "right after data/%.42s",
+                       bth_tree_storage(walk->contents->tree, walk->before_storage - 1)->key);
+    else if (walk->before[0])
+        (void)snprintf(before, sizeof before, "right after %s", walk->before);
     return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
-                    "the layout puts its header here, right after %s; %s at byte %llu; "
+                    "the layout puts its header here, %s; %s at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
                     before, who, (ull)at);
 }
 
-static int fail_data(const struct walk *walk, const char *record, uint64_t at, berth_error *error)
+static int fail_data(const layout_walk *walk, const char *record, uint64_t at, berth_error *error)
 {
     return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.data_offset,
                     "the layout puts its data here, at the first multiple of %lu after the "
                     "header; its local header puts it at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
-                    (unsigned long)bth_checkpoint_alignment(walk->checkpoint), (ull)at);
+                    (unsigned long)walk->alignment, (ull)at);
+}
+
+static int fail_missing(const char *record, uint64_t offset, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_ARCHIVE, record, offset,
+                    "data.pkl names it, but the archive does not hold it");
 }
 
 /* ---- computing ---- */
 
-int bth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error)
+uint32_t bth_layout_alignment(const bth_contents *contents)
 {
-    struct walk walk = begin_walk(checkpoint, 0);
+    return contents->storage_alignment ? (uint32_t)contents->storage_alignment
+                                       : BTH_DEFAULT_ALIGNMENT;
+}
+
+int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error)
+{
+    layout_walk walk = walk_begin(contents, 0);
 
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_small *small = &checkpoint->contents.small[which];
+        const bth_small_record *small = &contents->small[which];
+        const char *record = bth_small_names[which];
         if (!small->present)
             continue;
-        const char *record = bth_small_names[which];
-        if (step(&walk, record, strlen(record), small->nbytes, error) < 0)
+        if (walk_step(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
         if (small->header_offset != walk.place.header_offset)
             return fail_header(&walk, record, "it is", small->header_offset, error);
@@ -138,7 +144,7 @@ int bth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor, 
             return fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
-    /* The next record's header tells the end of each but the last: it may have no descriptor. */
+    /* The next record's header shows the end of each but the last: it may have no descriptor. */
     if (walk.place.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
@@ -147,91 +153,84 @@ int bth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor, 
     return 0;
 }
 
-int bth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error)
+static int storage_compute(layout_walk *walk, berth_storage *storage, const char *record,
+                           size_t record_nbytes, berth_error *error)
 {
-    struct walk walk = begin_walk(checkpoint, cursor);
-    uint64_t file_nbytes = checkpoint->source.reader.nbytes;
-    storage_name name = {0};
+    if (walk_step(walk, record, record_nbytes, storage->nbytes, error) < 0)
+        return error->code;
+    if (walk->place.next_offset > walk->cache->reader->nbytes)
+        return bth_fail(error, BERTH_E_TRUNCATED, record, walk->place.data_offset,
+                        "its %llu bytes do not fit into the file's %llu", (ull)storage->nbytes,
+                        (ull)walk->cache->reader->nbytes);
+    storage->offset = walk->place.data_offset;
+    walk->contents->central_nbytes += bth_layout_central_nbytes(&walk->place);
+    return 0;
+}
 
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        const char *record = name_storage(&name, storage, error);
-        if (!record || step(&walk, record, name.length, storage->nbytes, error) < 0)
-            break;
-        if (walk.place.next_offset > file_nbytes) {
-            (void)bth_fail(error, BERTH_E_TRUNCATED, record, walk.place.data_offset,
-                           "its %llu bytes do not fit into the file's %llu", (ull)storage->nbytes,
-                           (ull)file_nbytes);
-            break;
-        }
-        storage->offset = walk.place.data_offset;
-        checkpoint->contents.central_nbytes += bth_layout_central_nbytes(&walk.place);
-    }
-    checkpoint->contents.layout_end = walk.place.next_offset;
-    bth_release(name.text);
+int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error)
+{
+    layout_walk walk = walk_begin(opening->contents, cursor);
+
+    walk.cache = &opening->cache;
+    (void)storages_walk_all(&walk, storage_compute, error);
+    opening->contents->layout_end = walk.place.next_offset;
     return error->code;
 }
 
-/* Z5, in the head only: the first storage's own header, where it is at hand. */
-static int compare_first(const struct walk *walk, const char *record, const berth_storage *storage,
-                         const uint8_t *bytes, size_t nbytes, berth_error *error)
+/* Z5, for a header that is in the head. */
+static int storage_compare_head(layout_walk *walk, berth_storage *storage, const char *record,
+                                size_t record_nbytes, berth_error *error)
 {
-    size_t archive_nbytes = strlen(walk->checkpoint->contents.archive);
+    const bth_head_cache *cache = walk->cache;
+    const bth_place *place = &walk->place;
+    uint64_t at = place->next_offset;
     bth_zip_local local;
 
-    if (memcmp(bytes, "PK\3\4", 4) != 0)
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+    if (walk_step(walk, record, record_nbytes, storage->nbytes, error) < 0 ||
+        place->data_offset > cache->head_nbytes)
+        return error->code;
+    if (memcmp(cache->head + at, "PK\3\4", 4) != 0)
+        return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but there is none; "
                         "load.calculate_storage_offsets=off asks the directory");
-    if (bth_zip_read_local(bytes, nbytes, walk->place.header_offset, &local, error) < 0)
+    if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
         return error->code;
-    if (local.name_nbytes != walk->place.name_nbytes ||
-        memcmp(local.name + archive_nbytes + 1, record, strlen(record)) != 0 ||
-        memcmp(local.name, walk->checkpoint->contents.archive, archive_nbytes) != 0)
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+    if (!bth_local_has_name(&local, walk->contents->archive, record))
+        return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but here is %.*s; "
                         "load.calculate_storage_offsets=off asks the directory",
                         local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, record, walk->place.header_offset,
+        return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
                         "a deflated storage cannot be mapped or placed; unpack the archive and zip "
                         "it again with `zip -0 -r`");
-    if (local.data_offset != walk->place.data_offset)
+    if (local.data_offset != place->data_offset)
         return fail_data(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != storage->nbytes)
-        return bth_fail(error, BERTH_E_TENSOR, record, walk->place.data_offset,
+        return bth_fail(error, BERTH_E_TENSOR, record, place->data_offset,
                         "data.pkl says %llu bytes, its local header %llu", (ull)storage->nbytes,
                         (ull)local.nbytes);
     return 0;
 }
 
-int bth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
-                            const bth_window *window, berth_error *error)
+int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error)
 {
-    struct walk walk = begin_walk(checkpoint, cursor);
-    storage_name name = {0};
+    layout_walk walk = walk_begin(opening->contents, cursor);
+    size_t n = bth_tree_n_storages(opening->contents->tree);
 
-    if (checkpoint->storages.n == 0)
-        return 0;
-    const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, 0);
-    const char *record = name_storage(&name, storage, error);
-    if (record && step(&walk, record, name.length, storage->nbytes, error) == 0 &&
-        walk.place.data_offset <= window->head_nbytes)
-        (void)compare_first(&walk, record, storage, window->head + cursor,
-                            window->head_nbytes - cursor, error);
-    bth_release(name.text);
-    return error->code;
+    walk.cache = &opening->cache;
+    return storages_walk(&walk, 0, n < 1 ? n : 1, storage_compare_head, error);
 }
 
 /* ---- comparing with the directory ---- */
 
 /*
- * One reading: the entry that was compared last ends where the layout has its end: nothing that the
- * directory lists begins inside it, and the last storage's data are where they were computed, as
- * the next header tells of all others. Where its local header was read its descriptor comes first:
- * what is wrong there is told better.
+ * One reading: the entry that was compared last ends where the layout has its end. So nothing that
+ * the directory lists begins inside it, and the last storage's data are where they were computed,
+ * as the next header shows for all others. Where its local header was read, its descriptor comes
+ * first: that message is clearer.
  */
-static int compare_end(const struct walk *walk, uint64_t end, berth_error *error)
+static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error)
 {
     const bth_zip_entry *entry = walk->entry;
 
@@ -243,13 +242,17 @@ static int compare_end(const struct walk *walk, uint64_t end, berth_error *error
                     (ull)entry->next_offset);
 }
 
-static int compare(struct walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
-                   berth_error *error)
+static const bth_zip_entry *entry_next(layout_walk *walk, const char *record, size_t record_nbytes)
 {
-    const bth_zip_entry *entry = bth_container_find_next(&walk->checkpoint->contents.container,
-                                                         record, record_nbytes, &walk->next);
+    return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
+}
 
-    if (step(walk, record, record_nbytes, nbytes, error) < 0)
+static int entry_compare(layout_walk *walk, const char *record, size_t record_nbytes,
+                         uint64_t nbytes, berth_error *error)
+{
+    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
+
+    if (walk_step(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
         return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
@@ -258,20 +261,20 @@ static int compare(struct walk *walk, const char *record, size_t record_nbytes, 
         return fail_header(walk, record, "the directory has it", entry->header_offset, error);
     if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
         return fail_data(walk, record, entry->data_offset, error);
-    if (compare_end(walk, entry->header_offset, error) < 0)
+    if (end_compare(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
     return 0;
 }
 
-static int compare_small(struct walk *walk, int which, berth_error *error)
+static int small_compare(layout_walk *walk, int which, berth_error *error)
 {
-    const bth_small *small = &walk->checkpoint->contents.small[which];
+    const bth_small_record *small = &walk->contents->small[which];
     const char *record = bth_small_names[which];
 
-    if (compare(walk, record, strlen(record), small->nbytes, error) < 0)
+    if (entry_compare(walk, record, strlen(record), small->nbytes, error) < 0)
         return error->code;
-    const bth_zip_entry *entry = bth_container_find(&walk->checkpoint->contents.container, record);
+    const bth_zip_entry *entry = walk->entry;
     if (entry->method != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
                         "it is stored, the directory says method %u", (unsigned)entry->method);
@@ -288,11 +291,11 @@ static int compare_small(struct walk *walk, int which, berth_error *error)
     return 0;
 }
 
-/* Z11, one reading: a small record that the head does not show is nowhere else either. */
-static int check_absent(const berth_checkpoint *checkpoint, int which, berth_error *error)
+/* Z11, one reading: a small record that is not in the head is nowhere else either. */
+static int small_check_absent(const layout_walk *walk, int which, berth_error *error)
 {
     const char *record = bth_small_names[which];
-    const bth_zip_entry *entry = bth_container_find(&checkpoint->contents.container, record);
+    const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
 
     if (!entry)
         return 0;
@@ -302,65 +305,63 @@ static int check_absent(const berth_checkpoint *checkpoint, int which, berth_err
 }
 
 /*
- * Behind the storages no offset depends on it. PyTorch's writer puts it there, as the last but one,
- * for torch.save(_disable_byteorder_record=True). Anywhere else storages are not where they should.
+ * Behind the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last but
+ * one, for torch.save(_disable_byteorder_record=True). Anywhere else it would move the storages.
  */
-static bool lies_elsewhere(const struct walk *walk, int which)
+static bool lies_behind(const layout_walk *walk, int which)
 {
-    const bth_small *small = &walk->checkpoint->contents.small[which];
-
-    return which == BTH_BYTEORDER && small->header_offset > walk->place.next_offset;
+    return which == BTH_BYTEORDER &&
+           walk->contents->small[which].header_offset > walk->place.next_offset;
 }
 
-static int compare_all_small(struct walk *walk, berth_error *error)
+static int small_compare_all(layout_walk *walk, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++)
-        if (!lies_elsewhere(walk, which))
-            (void)(walk->checkpoint->contents.small[which].present
-                       ? compare_small(walk, which, error)
-                       : check_absent(walk->checkpoint, which, error));
+        if (!lies_behind(walk, which))
+            (void)(walk->contents->small[which].present ? small_compare(walk, which, error)
+                                                        : small_check_absent(walk, which, error));
     return error->code;
 }
 
-int bth_check_small_listed(const berth_checkpoint *checkpoint, berth_error *error)
+int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error)
 {
-    struct walk walk = begin_walk(checkpoint, 0);
+    layout_walk walk = walk_begin(contents, 0);
 
-    return compare_all_small(&walk, error);
+    return small_compare_all(&walk, error);
 }
 
-int bth_check_layout(const berth_checkpoint *checkpoint, berth_error *error)
+static int storage_compare(layout_walk *walk, berth_storage *storage, const char *record,
+                           size_t record_nbytes, berth_error *error)
 {
-    struct walk walk = begin_walk(checkpoint, 0);
-    storage_name name = {0};
+    (void)entry_compare(walk, record, record_nbytes, storage->nbytes, error);
+    walk->before_storage = storage->index + 1;
+    return error->code;
+}
 
-    if (compare_all_small(&walk, error) < 0)
+int bth_layout_check(const bth_contents *contents, berth_error *error)
+{
+    layout_walk walk = walk_begin(contents, 0);
+
+    if (small_compare_all(&walk, error) < 0 || storages_walk_all(&walk, storage_compare, error) < 0)
         return error->code;
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        const char *record = name_storage(&name, storage, error);
-        walk.before_at = i;
-        if (!record || compare(&walk, record, name.length, storage->nbytes, error) < 0)
-            break;
-    }
-    bth_release(name.text);
-    return error->code < 0 ? error->code : compare_end(&walk, walk.place.next_offset, error);
+    return end_compare(&walk, walk.place.next_offset, error);
 }
 
-/* ---- storages and their records ---- */
+/* ---- storages and their entries ---- */
 
-/* T1. That it is stored, with two equal sizes, the directory's reader has made sure (Z9). */
-static int check_storage(const berth_storage *storage, const bth_zip_entry *entry,
-                         const char *record, bool *is_longer, berth_error *error)
+/* T1. The directory's reader has made sure that it is stored, with two equal sizes (Z9). */
+static int storage_check_entry(layout_walk *walk, berth_storage *storage, const char *record,
+                               size_t record_nbytes, berth_error *error)
 {
+    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
+
     if (!entry)
-        return bth_fail(error, BERTH_E_ARCHIVE, record, BERTH_NO_OFFSET,
-                        "data.pkl names it, but the archive does not hold it");
+        return fail_missing(record, BERTH_NO_OFFSET, error);
     if (entry->nbytes == storage->nbytes)
         return 0;
     if (entry->nbytes > storage->nbytes &&
         entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype)) {
-        *is_longer = true;
+        walk->contents->has_longer_record = true;
         return 0;
     }
     return bth_fail(error, BERTH_E_TENSOR, record, entry->header_offset,
@@ -368,73 +369,61 @@ static int check_storage(const berth_storage *storage, const bth_zip_entry *entr
                     (ull)entry->nbytes);
 }
 
-int bth_check_storages(berth_checkpoint *checkpoint, berth_error *error)
+int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 {
-    storage_name name = {0};
-    size_t next = 0;
+    layout_walk walk = walk_begin(contents, 0);
 
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        const char *record = name_storage(&name, storage, error);
-        const bth_zip_entry *entry = record
-                                         ? bth_container_find_next(&checkpoint->contents.container,
-                                                                   record, name.length, &next)
-                                         : NULL;
-        if (!record || check_storage(storage, entry, record,
-                                     &checkpoint->contents.has_longer_record, error) < 0)
-            break;
-    }
-    bth_release(name.text);
+    return storages_walk_all(&walk, storage_check_entry, error);
+}
+
+static int storage_take_offset(layout_walk *walk, berth_storage *storage, const char *record,
+                               size_t record_nbytes, berth_error *error)
+{
+    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
+
+    assert(entry); /* bth_storages_check_entries */
+    storage->offset = entry->data_offset;
     return error->code;
 }
 
-int bth_take_offsets(berth_checkpoint *checkpoint, berth_error *error)
+int bth_storages_take_offsets(bth_contents *contents, berth_error *error)
 {
-    storage_name name = {0};
-    size_t next = 0;
+    layout_walk walk = walk_begin(contents, 0);
 
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        const char *record = name_storage(&name, storage, error);
-        if (!record)
-            break;
-        storage->offset =
-            bth_container_find_next(&checkpoint->contents.container, record, name.length, &next)
-                ->data_offset;
-    }
-    bth_release(name.text);
-    return error->code;
+    return storages_walk_all(&walk, storage_take_offset, error);
 }
 
-int bth_storage_entry(const berth_checkpoint *checkpoint, const berth_storage *storage,
+static int storage_find_entry(layout_walk *walk, berth_storage *storage, const char *record,
+                              size_t record_nbytes, berth_error *error)
+{
+    walk->entry = entry_next(walk, record, record_nbytes);
+    return walk->entry ? 0 : fail_missing(NULL, storage->offset, error);
+}
+
+int bth_storage_entry(const bth_contents *contents, const berth_storage *storage,
                       const bth_zip_entry **entry, berth_error *error)
 {
-    storage_name name = {0};
-    const char *record = name_storage(&name, storage, error);
+    layout_walk walk = walk_begin(contents, 0);
 
-    *entry = record ? bth_container_find(&checkpoint->contents.container, record) : NULL;
-    bth_release(name.text);
-    if (record && !*entry)
-        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, storage->offset,
-                       "data.pkl names it, but the archive does not hold it");
+    (void)storages_walk(&walk, storage->index, storage->index + 1, storage_find_entry, error);
+    *entry = walk.entry;
     return error->code;
 }
 
-int bth_storages_of_entries(const berth_checkpoint *checkpoint, size_t *storages,
-                            berth_error *error)
+static int storage_of_entry(layout_walk *walk, berth_storage *storage, const char *record,
+                            size_t record_nbytes, berth_error *error)
 {
-    const bth_zip_entry *entries = checkpoint->contents.container.directory.entries;
-    storage_name name = {0};
+    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
 
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        const char *record = name_storage(&name, storage, error);
-        if (!record)
-            break;
-        const bth_zip_entry *entry = bth_container_find(&checkpoint->contents.container, record);
-        if (entry)
-            storages[entry - entries] = i + 1;
-    }
-    bth_release(name.text);
+    if (entry)
+        walk->storages[entry - walk->contents->container.directory.entries] = storage->index + 1;
     return error->code;
+}
+
+int bth_storages_of_entries(const bth_contents *contents, size_t *storages, berth_error *error)
+{
+    layout_walk walk = walk_begin(contents, 0);
+
+    walk.storages = storages;
+    return storages_walk_all(&walk, storage_of_entry, error);
 }

@@ -1,73 +1,66 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Drives the reader of streams from before PyTorch 1.6: brings it as many bytes as it needs. */
-#include "format/pickle/stream_read.h"
-
+/* Reads files from before PyTorch 1.6: gives their parser as many bytes as it needs. */
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "load/checkpoint.h"
+#include "format/pickle/stream_read.h"
+#include "load/open/open_steps.h"
 
-/* Counts of small storages that follow each other come with one read. */
+/* One read gets the counts of small storages that follow each other. */
 #define AHEAD_NBYTES 4096
 #define COUNT_NBYTES 8
 
-typedef unsigned long long ull;
-
 /* The five pickles, with as much of the head as they take. */
-static int read_head(berth_checkpoint *checkpoint, bth_window *window, bth_stream *stream,
-                     berth_error *error)
+static int legacy_read_pickles(bth_opening *opening, bth_stream *stream, berth_error *error)
 {
-    bool inert = checkpoint->config.load_unknown_globals == BTH_UNKNOWN_INERT;
-    uint64_t file_nbytes = window->reader->nbytes;
+    bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
+    bth_head_cache *cache = &opening->cache;
 
-    for (;;) {
-        int result = bth_stream_read(window->head, window->head_nbytes, inert,
-                                     checkpoint->contents.tree, stream, error);
-        if (result != BERTH_E_TRUNCATED || window->head_nbytes == file_nbytes)
-            return result;
+    while (bth_stream_read(cache->head, cache->head_nbytes, inert, opening->contents->tree, stream,
+                           error) == BERTH_E_TRUNCATED &&
+           cache->head_nbytes < cache->reader->nbytes) {
         bth_error_clear(error);
-        if (bth_window_grow_head(window, 4 * window->head_nbytes, error) < 0)
-            return error->code;
+        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+            break;
     }
+    return error->code;
 }
 
-static int place_storages(berth_checkpoint *checkpoint, bth_window *window,
-                          const bth_stream *stream, berth_error *error)
+static int legacy_place_storages(bth_opening *opening, const bth_stream *stream, berth_error *error)
 {
-    uint64_t at = stream->payload_offset;
+    uint64_t at = stream->payload_offset, file_nbytes = opening->cache.reader->nbytes;
     const uint8_t *count;
 
-    for (size_t i = 0; i < stream->n_keys; i++) {
-        if (bth_window_get(window, at, COUNT_NBYTES, AHEAD_NBYTES, &count, error) < 0 ||
-            bth_stream_place(stream, checkpoint->contents.tree, i, count, at,
-                             window->reader->nbytes, &at, error) < 0)
+    for (size_t i = 0; i < stream->n_keys; i++)
+        if (bth_head_cache_get(&opening->cache, at, COUNT_NBYTES, AHEAD_NBYTES, &count, error) <
+                0 ||
+            bth_stream_place(stream, opening->contents->tree, i, count, at, file_nbytes, &at,
+                             error) < 0)
             return error->code;
-    }
-    /* One reading: a second object behind the first would be read by some and not by others. */
-    if (at != window->reader->nbytes)
+    /* One reading: some readers would read a second object behind the first, and others not. */
+    if (at != file_nbytes)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                         "%llu bytes follow the last storage of the stream",
-                        (ull)(window->reader->nbytes - at));
+                        (unsigned long long)(file_nbytes - at));
     return 0;
 }
 
-int bth_checkpoint_read_stream(berth_checkpoint *checkpoint, bth_window *window, berth_error *error)
+int bth_legacy_read(bth_opening *opening, berth_error *error)
 {
-    bth_stream stream;
+    bth_contents *contents = opening->contents;
+    bth_stream stream = {0};
 
-    memset(&stream, 0, sizeof stream);
-    checkpoint->contents.is_stream = true;
-    checkpoint->contents.archive = bth_duplicate("", 0);
-    if (!checkpoint->contents.archive)
+    contents->is_stream = true;
+    contents->archive = bth_duplicate("", 0);
+    if (!contents->archive)
         return bth_fail_memory(error, 1);
-    if (read_head(checkpoint, window, &stream, error) < 0)
+    if (legacy_read_pickles(opening, &stream, error) < 0)
         return error->code;
-    checkpoint->contents.root = stream.root;
-    checkpoint->storages.n = bth_tree_n_storages(checkpoint->contents.tree);
-    /* PyTorch wrote a stream's elements little-endian on every machine, and reads them so, whatever
-       little_endian in its head says of the machine (FORMAT.md 7). */
-    checkpoint->contents.is_big = false;
-    checkpoint->contents.byteorder_recorded = true;
-    return place_storages(checkpoint, window, &stream, error);
+    contents->root = stream.root;
+    /* PyTorch wrote the elements little-endian on every machine, and reads them so, whatever
+       little_endian in the head says of the machine (FORMAT.md 7). */
+    contents->is_big = false;
+    contents->byteorder_recorded = true;
+    return legacy_place_storages(opening, &stream, error);
 }

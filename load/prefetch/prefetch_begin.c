@@ -1,47 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a prefetch begins and ends: which bytes, in which way, in which passes. */
+/* How a prefetch begins and ends: which bytes, by which method, in which passes. */
 #include <errno.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/tensor.h"
 #include "io/free_memory.h"
-#include "io/pool.h"
 #include "io/readahead.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
-#include "load/checkpoint.h"
+#include "load/prefetch/prefetch_state.h"
 #include "load/selection.h"
+#include "load/storages_load.h"
 
-/* Where io.threads says nothing: they wait more than they work. */
-#define MOST_MEASURED_HELPERS 4
-/* A pass with less than that is too short for the system's own reading ahead. */
-#define LEAST_PASS_READAHEADS 4
+/* A pass of fewer read-aheads is too short for the system's own reading ahead. */
+#define PASS_MIN_READAHEADS 4
 
 typedef unsigned long long ull;
 
 /* ---- which bytes ---- */
 
-bool bth_prefetch_place(const berth_tensor *tensor, uint64_t *offset, uint64_t *end)
+uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
 {
-    const berth_storage *storage = tensor->storage;
+    return storage->root ? storage->root->offset + storage->root_offset : storage->offset;
+}
+
+bool bth_prefetch_extent(const berth_tensor *tensor, uint64_t *offset, uint64_t *end)
+{
     uint64_t nbytes, elements = (uint64_t)bth_dtype_elements(tensor->dtype);
 
     if (!bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
         return false;
-    uint64_t base = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
-    *offset =
-        base + (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
-    *end = base + nbytes;
+    *offset = bth_prefetch_storage_offset(tensor->storage);
+    *end = *offset + nbytes;
+    *offset += (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
     return true;
 }
 
-bool bth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
-                             uint64_t *end)
+bool bth_prefetch_extent_part(const berth_tensor *tensor, int64_t first, int64_t n,
+                              uint64_t *offset, uint64_t *end)
 {
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
 
-    if (n == 0 || !bth_prefetch_place(tensor, offset, end))
+    if (n == 0 || !bth_prefetch_extent(tensor, offset, end))
         return false;
     if (!berth_tensor_is_contiguous(tensor) || bth_dtype_elements(tensor->dtype) > 1)
         return true;
@@ -50,127 +51,138 @@ bool bth_prefetch_place_part(const berth_tensor *tensor, int64_t first, int64_t 
     return true;
 }
 
-typedef struct gathering {
+/* The ranges of a selection. */
+typedef struct prefetch_ranges {
     berth_checkpoint *checkpoint;
-    bth_prefetch_range *ranges;
+    bth_prefetch_range *items;
     size_t n, capacity;
     bool any_mapped;
-    const char *reason; /* why the last that is not mapped is not */
-} gathering;
+    const char *reason; /* why the last storage that is not mapped is not */
+} prefetch_ranges;
 
-static int add(gathering *all, uint64_t offset, uint64_t nbytes, berth_error *error)
+static int ranges_add(prefetch_ranges *ranges, uint64_t offset, uint64_t nbytes, berth_error *error)
 {
-    if (all->n == all->capacity) {
-        size_t capacity = all->capacity ? 2 * all->capacity : 16;
-        void *more = bth_reallocate(all->ranges, capacity * sizeof *all->ranges);
+    if (ranges->n == ranges->capacity) {
+        size_t capacity = ranges->capacity ? 2 * ranges->capacity : 16;
+        void *more = bth_reallocate(ranges->items, capacity * sizeof *ranges->items);
         if (!more)
-            return bth_fail_memory(error, capacity * sizeof *all->ranges);
-        all->ranges = more;
-        all->capacity = capacity;
+            return bth_fail_memory(error, capacity * sizeof *ranges->items);
+        ranges->items = more;
+        ranges->capacity = capacity;
     }
-    all->ranges[all->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
+    ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
     return 0;
 }
 
-/* Whether the page cache is of use for a storage: it is mapped, or not memory yet, and will not be
- * read past it. What it has become counts before what it would become. */
-static bool is_worth_it(gathering *all, const berth_storage *root)
+/*
+ * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
+ * will not be read directly. What was done with it counts before what would be done.
+ */
+static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *root)
 {
-    berth_checkpoint *checkpoint = all->checkpoint;
-    bth_facts facts = {0};
+    berth_checkpoint *checkpoint = ranges->checkpoint;
+    bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_know_source(checkpoint, &facts);
-    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
     bool is_on_device =
         checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there;
-    bool is_mapped = memory ? bth_map_holds(&checkpoint->source.map, memory)
-                            : facts.is_file && way.method == BERTH_LOAD_MAP && !is_on_device;
+    bool is_mapped = memory
+                         ? bth_map_holds(&checkpoint->source.access.map, memory)
+                         : conditions.is_file && choice.method == BERTH_LOAD_MAP && !is_on_device;
     bth_checkpoint_unlock(checkpoint);
-    all->any_mapped = all->any_mapped || is_mapped;
+    ranges->any_mapped = ranges->any_mapped || is_mapped;
     if (is_mapped)
         return true;
-    all->reason = is_on_device              ? "it is on a device"
-                  : memory && facts.is_file ? "it is memory of its own already"
-                                            : way.reason;
-    return facts.is_file && !memory && !is_on_device && way.method != BERTH_LOAD_DIRECT;
+    ranges->reason = is_on_device                   ? "it is on a device"
+                     : memory && conditions.is_file ? "it is memory of its own already"
+                                                    : choice.reason;
+    return conditions.is_file && !memory && !is_on_device && choice.method != BERTH_LOAD_DIRECT;
 }
 
 /* Of a view of a few rows, only those. */
-static int add_tensor(void *context, const berth_tensor *tensor, berth_error *error)
+static int tensor_add(void *context, const berth_tensor *tensor, berth_error *error)
 {
     const berth_storage *storage = tensor->storage;
     uint64_t offset, end;
 
-    if (!bth_prefetch_place(tensor, &offset, &end) ||
-        !is_worth_it(context, storage->root ? storage->root : storage))
+    if (!bth_prefetch_extent(tensor, &offset, &end) ||
+        !storage_is_worth_it(context, storage->root ? storage->root : storage))
         return 0;
-    return add(context, offset, end - offset, error);
+    return ranges_add(context, offset, end - offset, error);
 }
 
-static int add_storages(gathering *all, berth_error *error)
+static int storages_add(prefetch_ranges *ranges, berth_error *error)
 {
-    for (size_t i = 0; i < all->checkpoint->storages.n && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(all->checkpoint->contents.tree, i);
-        if (!storage->root && is_worth_it(all, storage))
-            (void)add(all, storage->offset, storage->nbytes, error);
+    for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
+        const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
+        if (!storage->root && storage_is_worth_it(ranges, storage))
+            (void)ranges_add(ranges, storage->offset, storage->nbytes, error);
     }
     return error->code;
 }
 
-/* ---- plan ---- */
+static int ranges_collect(prefetch_ranges *ranges, const berth_selection *selection,
+                          berth_error *error)
+{
+    if (!selection || (!selection->pattern && selection->n_tensors == 0))
+        return storages_add(ranges, error);
+    return bth_selection_visit(ranges->checkpoint, selection, tensor_add, ranges, error);
+}
 
-/* The way that the options name, as far as the storages have it. */
-static int choose(berth_prefetch *prefetch, const gathering *all, const struct berth_config *config,
-                  berth_error *error)
+/* ---- method and plan ---- */
+
+/* The method that the options name, if the storages allow it. */
+static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                           const struct berth_config *config, berth_error *error)
 {
     berth_checkpoint *checkpoint = prefetch->checkpoint;
     bool is_off = config->load_prefetch == BTH_PREFETCH_OFF;
     const uint8_t *address = NULL;
 
     prefetch->kind = is_off ? BTH_PREFETCH_POPULATE : (int)config->load_prefetch;
-    prefetch->reason = is_off ? "load.prefetch does not say" : "load.prefetch says so";
-    if (all->n == 0) {
+    prefetch->reason = is_off ? "load.prefetch sets none" : "load.prefetch sets it";
+    if (ranges->n == 0) {
         prefetch->kind = BTH_PREFETCH_OFF;
-        prefetch->reason = all->reason ? all->reason : "there are no bytes";
+        prefetch->reason = ranges->reason ? ranges->reason : "there are no bytes";
         return 0;
     }
     prefetch->readahead_nbytes = bth_readahead_nbytes(checkpoint->source.reader.fd, "");
     bth_checkpoint_lock(checkpoint);
-    if (all->any_mapped)
-        (void)bth_need_map(checkpoint, all->ranges[0].offset, &address, error);
+    if (ranges->any_mapped)
+        (void)bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
+                             ranges->items[0].offset, &address, error);
     bth_checkpoint_unlock(checkpoint);
     if (address)
-        prefetch->map = &checkpoint->source.map;
+        prefetch->map = &checkpoint->source.access.map;
     else if (prefetch->kind != BTH_PREFETCH_READ) {
         prefetch->kind = BTH_PREFETCH_READ;
-        prefetch->reason = all->any_mapped ? "the file cannot be mapped" : all->reason;
+        prefetch->reason = ranges->any_mapped ? "the file cannot be mapped" : ranges->reason;
     }
     return error->code;
 }
 
-/* The first tensor with bytes from this place of the file on. NULL: none, or no memory. */
-static char *name_of_first(berth_checkpoint *checkpoint, uint64_t offset)
+/* The first tensor with bytes from this offset on. NULL: none, or no memory. */
+static char *tensor_name_at(berth_checkpoint *checkpoint, uint64_t offset)
 {
-    const bth_names *names;
-    uint64_t least = UINT64_MAX, at, end;
+    uint64_t min_offset = UINT64_MAX, begin, end;
     size_t found = SIZE_MAX;
     char *name = NULL, *path = NULL;
-    berth_error unasked;
+    berth_error ignored;
 
-    bth_error_clear(&unasked);
-    names = bth_checkpoint_names(checkpoint, &unasked);
+    bth_error_clear(&ignored);
+    const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
     for (size_t i = 0; names && i < bth_names_count(names); i++) {
         const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-        if (!tensor || !tensor->storage || !bth_prefetch_place(tensor, &at, &end))
-            continue;
-        if (end > offset && at < least) {
-            least = at;
+        if (tensor && tensor->storage && bth_prefetch_extent(tensor, &begin, &end) &&
+            end > offset && begin < min_offset) {
+            min_offset = begin;
             found = i;
         }
     }
-    if (found != SIZE_MAX && bth_names_text(names, found, &name, &path, &unasked) == 0)
+    if (found != SIZE_MAX && bth_names_text(names, found, &name, &path, &ignored) == 0)
         bth_release(path);
     return name;
 }
@@ -178,7 +190,7 @@ static char *name_of_first(berth_checkpoint *checkpoint, uint64_t offset)
 static int fail_budget(const berth_prefetch *prefetch, const struct berth_config *config,
                        uint64_t offset, uint64_t missing_nbytes, berth_error *error)
 {
-    char *name = name_of_first(prefetch->checkpoint, offset);
+    char *name = tensor_name_at(prefetch->checkpoint, offset);
 
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, offset,
                    "the first window of a prefetch, of tensor %s, does not fit into "
@@ -189,85 +201,79 @@ static int fail_budget(const berth_prefetch *prefetch, const struct berth_config
 }
 
 /*
- * Pages that are waited for bring as much around them as the device reads ahead. Where that is a
- * window or more, it is the fastest way: in large pages. But it goes beyond the window, which short
- * passes have no room for; and where it is less, a window would take many turns of waiting.
+ * A page that is waited for comes with as much around it as the device reads ahead. If that is a
+ * window or more, it is the fastest method: in large pages. But it goes beyond the window, and
+ * short passes have no room for that. If it is less, a window would need many waits.
  */
-static void choose_requests(berth_prefetch *prefetch)
+static void prefetch_choose_requests(berth_prefetch *prefetch)
 {
-    const bth_prefetch_plan *all = &prefetch->plan;
+    const bth_prefetch_plan *plan = &prefetch->plan;
 
-    prefetch->is_short = prefetch->readahead_nbytes > all->pass_nbytes / LEAST_PASS_READAHEADS;
+    prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
     prefetch->is_announced =
         prefetch->kind != BTH_PREFETCH_ADVISE &&
-        (prefetch->is_short || prefetch->readahead_nbytes < all->window_nbytes);
+        (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
 }
 
-/* Takes the ranges over, and divides them into passes. */
-static int plan(berth_prefetch *prefetch, const gathering *all, const struct berth_config *config,
-                berth_error *error)
+/* Divides the ranges into passes. The plan owns them. */
+static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                           const struct berth_config *config, berth_error *error)
 {
     bool is_advice = prefetch->kind == BTH_PREFETCH_ADVISE;
     uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
-    uint64_t file_nbytes = prefetch->checkpoint->source.reader.nbytes;
+    uint64_t natural_nbytes =
+        is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config);
     uint64_t first_offset = UINT64_MAX, missing_nbytes;
-    const bth_prefetch_limits limits = {
-        .page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
-        .n_passes = (uint64_t)config->load_prefetch_passes,
-        .min_pass_nbytes = (uint64_t)config->load_prefetch_min_pass_nbytes,
-        /* Of one over more than the device reads ahead, no more than that comes. */
-        .window_nbytes = is_advice && window_nbytes > prefetch->readahead_nbytes
-                             ? prefetch->readahead_nbytes
-                             : window_nbytes,
-        .natural_window_nbytes =
-            is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config),
-        .memory_nbytes = (uint64_t)config->io_memory_nbytes,
-        .available_nbytes = bth_free_memory("")};
 
-    for (size_t i = 0; i < all->n; i++)
-        if (all->ranges[i].nbytes > 0 && all->ranges[i].offset < first_offset)
-            first_offset = all->ranges[i].offset;
-    bth_prefetch_line_up(&prefetch->plan, all->ranges, all->n, limits.page_nbytes, file_nbytes);
+    /* The device reads no more ahead than that for one advice. */
+    if (is_advice && window_nbytes > prefetch->readahead_nbytes)
+        window_nbytes = prefetch->readahead_nbytes;
+    const bth_prefetch_limits limits = {.page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
+                                        .n_passes = (uint64_t)config->load_prefetch_passes,
+                                        .min_pass_nbytes =
+                                            (uint64_t)config->load_prefetch_min_pass_nbytes,
+                                        .window_nbytes = window_nbytes,
+                                        .natural_window_nbytes = natural_nbytes,
+                                        .memory_nbytes = (uint64_t)config->io_memory_nbytes,
+                                        .available_nbytes = bth_free_memory("")};
+    for (size_t i = 0; i < ranges->n; i++)
+        if (ranges->items[i].nbytes > 0 && ranges->items[i].offset < first_offset)
+            first_offset = ranges->items[i].offset;
+    bth_prefetch_line_up(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
+                         prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
         return fail_budget(prefetch, config, first_offset, missing_nbytes, error);
-    choose_requests(prefetch);
+    prefetch_choose_requests(prefetch);
     return 0;
 }
 
-static unsigned count_helpers(const berth_prefetch *prefetch, const struct berth_config *config)
+static unsigned helpers_count(const bth_prefetch_plan *plan, const struct berth_config *config)
 {
-    uint64_t n = (uint64_t)config->io_threads;
-    uint64_t n_windows;
-
-    if (prefetch->plan.nbytes == 0)
+    if (plan->nbytes == 0)
         return 0;
-    if (n == 0)
-        n = bth_pool_measure();
-    if (config->io_threads == 0 && n > MOST_MEASURED_HELPERS)
-        n = MOST_MEASURED_HELPERS;
-    n_windows = (prefetch->plan.nbytes - 1) / prefetch->plan.window_nbytes + 1;
-    return (unsigned)(n < n_windows ? n : n_windows);
+    return bth_workers_count(config, BTH_WORKERS_PREFETCH,
+                             (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
 }
 
-/* ---- what holds for all of a prefetch's pages ---- */
+/* ---- what holds for all pages ---- */
 
-static void advise_all(const berth_prefetch *prefetch, int advice)
+static void pages_advise(const berth_prefetch *prefetch, int advice)
 {
-    const bth_prefetch_plan *all = &prefetch->plan;
+    const bth_prefetch_plan *plan = &prefetch->plan;
 
-    for (size_t i = 0; prefetch->map && i < all->n_ranges; i++)
-        (void)bth_map_advise(prefetch->map, all->ranges[i].offset, all->ranges[i].nbytes, advice);
+    for (size_t i = 0; prefetch->map && i < plan->n_ranges; i++)
+        (void)bth_map_advise(prefetch->map, plan->ranges[i].offset, plan->ranges[i].nbytes, advice);
 }
 
-static void unlock(const berth_prefetch *prefetch, size_t n_ranges)
+static void pages_unlock(const berth_prefetch *prefetch, size_t n_ranges)
 {
     for (size_t i = 0; i < n_ranges; i++)
         (void)bth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
                                  prefetch->plan.ranges[i].nbytes);
 }
 
-/* Pages are locked when they come: what cannot be is told before anything is brought. */
-static int lock(berth_prefetch *prefetch, berth_error *error)
+/* Pages are locked when they come. What cannot be locked fails before anything is loaded. */
+static int pages_lock(berth_prefetch *prefetch, berth_error *error)
 {
     struct rlimit limit = {0};
 
@@ -280,7 +286,7 @@ static int lock(berth_prefetch *prefetch, berth_error *error)
         if (bth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
             continue;
         int failure = errno;
-        unlock(prefetch, i);
+        pages_unlock(prefetch, i);
         (void)bth_system.getrlimit(RLIMIT_MEMLOCK, &limit);
         return bth_fail_errno(error, failure, NULL, range->offset,
                               "%llu bytes cannot be locked in memory, RLIMIT_MEMLOCK is %llu",
@@ -291,7 +297,7 @@ static int lock(berth_prefetch *prefetch, berth_error *error)
 
 /* ---- begin and end ---- */
 
-static void enlist(berth_prefetch *prefetch)
+static void prefetch_register(berth_prefetch *prefetch)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
 
@@ -301,7 +307,7 @@ static void enlist(berth_prefetch *prefetch)
     bth_lock_give(&all->lock);
 }
 
-static void delist(berth_prefetch *prefetch)
+static void prefetch_unregister(berth_prefetch *prefetch)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_prefetch **at = &all->first;
@@ -314,107 +320,65 @@ static void delist(berth_prefetch *prefetch)
     bth_lock_give(&all->lock);
 }
 
-static void release(berth_prefetch *prefetch)
+void bth_prefetch_release(berth_prefetch *prefetch)
 {
+    if (!prefetch)
+        return;
     bth_release(prefetch->helpers);
     bth_release(prefetch->plan.ranges);
     bth_release(prefetch);
 }
 
-/* The ranges are taken over, also on failure: NULL. */
-static berth_prefetch *begin(const gathering *all, const struct berth_config *config,
-                             uint32_t flags, berth_error *error)
+void bth_prefetch_end(berth_prefetch *prefetch)
 {
+    bth_prefetch_stop(prefetch);
+    prefetch_unregister(prefetch);
+    if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
+        pages_advise(prefetch, MADV_NORMAL);
+    if (prefetch->flags & BERTH_PREFETCH_LOCK)
+        pages_unlock(prefetch, prefetch->plan.n_ranges);
+    /* A failure that no caller has got. */
+    if (!prefetch->is_reported && prefetch->error.code != BERTH_OK)
+        bth_log("%s", prefetch->error.message);
+    bth_prefetch_release(prefetch);
+}
+
+/* Chooses everything; nothing is loaded yet. */
+static int prefetch_prepare(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                            const struct berth_config *config, berth_error *error)
+{
+    if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
+        prefetch_divide(prefetch, ranges, config, error) < 0 ||
+        (prefetch->flags & BERTH_PREFETCH_LOCK && pages_lock(prefetch, error) < 0))
+        return error->code;
+    if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
+        pages_advise(prefetch, MADV_SEQUENTIAL);
+    return 0;
+}
+
+berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
+                                 uint32_t flags, const struct berth_config *config,
+                                 berth_error *error)
+{
+    prefetch_ranges ranges = {.checkpoint = checkpoint};
     berth_prefetch *prefetch = bth_allocate_zeroed(sizeof *prefetch);
 
     if (!prefetch) {
-        bth_release(all->ranges);
         (void)bth_fail_memory(error, sizeof *prefetch);
         return NULL;
     }
-    prefetch->checkpoint = all->checkpoint;
-    prefetch->process = bth_process();
-    prefetch->flags = flags;
-    prefetch->plan.ranges = all->ranges;
-    bth_error_clear(&prefetch->error);
-    if (choose(prefetch, all, config, error) < 0 || plan(prefetch, all, config, error) < 0 ||
-        (flags & BERTH_PREFETCH_LOCK && lock(prefetch, error) < 0)) {
-        release(prefetch);
+    *prefetch =
+        (berth_prefetch){.checkpoint = checkpoint, .process = bth_process(), .flags = flags};
+    (void)ranges_collect(&ranges, selection, error);
+    prefetch->plan.ranges = ranges.items;
+    if (error->code < 0 || prefetch_prepare(prefetch, &ranges, config, error) < 0) {
+        bth_prefetch_release(prefetch);
         return NULL;
     }
-    if (flags & BERTH_PREFETCH_SWEEP)
-        advise_all(prefetch, MADV_SEQUENTIAL);
-    enlist(prefetch);
-    if (bth_prefetch_start(prefetch, count_helpers(prefetch, config), error) < 0) {
-        berth_prefetch_free(prefetch);
+    prefetch_register(prefetch);
+    if (bth_prefetch_start(prefetch, helpers_count(&prefetch->plan, config), error) < 0) {
+        bth_prefetch_end(prefetch);
         return NULL;
     }
     return prefetch;
-}
-
-/* ---- selections ---- */
-
-static berth_prefetch *begin_selected(berth_checkpoint *checkpoint, const berth_selection *what,
-                                      uint32_t flags, const struct berth_config *config,
-                                      berth_error *error)
-{
-    bool is_everything = !what || (!what->pattern && what->n_tensors == 0);
-    gathering all = {.checkpoint = checkpoint};
-
-    if (is_everything)
-        (void)add_storages(&all, error);
-    else
-        (void)bth_selection_visit(checkpoint, what, add_tensor, &all, error);
-    if (error->code == 0)
-        return begin(&all, config, flags, error);
-    bth_release(all.ranges);
-    return NULL;
-}
-int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
-                         const berth_params *call, berth_prefetch **prefetch, berth_error *error)
-{
-    struct berth_config config;
-
-    BTH_ERROR_BEGIN(error);
-    if (prefetch)
-        *prefetch = NULL;
-    if (!checkpoint || !prefetch)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_prefetch_begin needs a checkpoint and a place for the prefetch");
-    if (flags & ~(BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SWEEP))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                        flags & ~(BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SWEEP));
-    if (bth_config_resolve(call, &config, error) < 0)
-        return error->code;
-    *prefetch = begin_selected(checkpoint, what, flags, &config, error);
-    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
-}
-
-int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
-{
-    if (checkpoint->config.load_prefetch == BTH_PREFETCH_OFF)
-        return 0;
-    checkpoint->prefetches.own = begin_selected(checkpoint, NULL, 0, &checkpoint->config, error);
-    return error->code;
-}
-
-void berth_prefetch_free(berth_prefetch *prefetch)
-{
-    BTH_HOLD_CANCEL(true);
-    if (!prefetch)
-        return;
-    if (!bth_prefetch_is_ours(prefetch)) { /* X11: its locked pages are not locked here, either */
-        release(prefetch);
-        return;
-    }
-    bth_prefetch_stop(prefetch);
-    delist(prefetch);
-    if (prefetch->flags & BERTH_PREFETCH_SWEEP)
-        advise_all(prefetch, MADV_NORMAL);
-    if (prefetch->flags & BERTH_PREFETCH_LOCK)
-        unlock(prefetch, prefetch->plan.n_ranges);
-    /* A failure that nobody has heard of. */
-    if (!prefetch->is_told && prefetch->error.code != BERTH_OK)
-        bth_log("%s", prefetch->error.message);
-    release(prefetch);
 }

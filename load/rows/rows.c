@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The row cache as a whole: its memory, what that is divided into, its tables. */
+/* The row cache as a whole: its memory, how that is divided, its tables. */
 #include "load/rows/rows.h"
 
 #include <stdio.h>
@@ -8,26 +8,24 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/tensor.h"
-#include "io/pool.h"
+#include "io/workers.h"
 
-/* limits.ways = 0, and limits.scratch_nbytes = 0: that part of the cache besides. */
-#define WAYS 16
+/* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
+#define DEFAULT_WAYS 16
 #define SCRATCH_PART 8
-/* What rows that are merged are read to, at most. */
-#define BUFFER_NBYTES (UINT64_C(128) << 10)
-/* io.threads = 0: they wait for the device more than they work. */
-#define READERS 16
+/* One read of neighbours, at most. */
+#define BUFFER_MAX_NBYTES (UINT64_C(128) << 10)
 #define LINE_ALIGNMENT 64
-#define LEAST_LINE_NBYTES 8
+#define LINE_MIN_NBYTES 8
 
 typedef unsigned long long ull;
 
-/* ---- what the memory is divided into ---- */
+/* ---- how the memory is divided ---- */
 
 /* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
-static uint64_t line_nbytes_of(uint64_t row_nbytes)
+static uint64_t line_nbytes_for(uint64_t row_nbytes)
 {
-    uint64_t nbytes = LEAST_LINE_NBYTES;
+    uint64_t nbytes = LINE_MIN_NBYTES;
 
     if (row_nbytes >= LINE_ALIGNMENT)
         return (row_nbytes + LINE_ALIGNMENT - 1) / LINE_ALIGNMENT * LINE_ALIGNMENT;
@@ -36,31 +34,31 @@ static uint64_t line_nbytes_of(uint64_t row_nbytes)
     return nbytes;
 }
 
-static uint32_t places_of(uint64_t nbytes, uint64_t place_nbytes)
+static uint32_t slots_count(uint64_t nbytes, uint64_t slot_nbytes)
 {
-    uint64_t n = nbytes / place_nbytes;
+    uint64_t n = nbytes / slot_nbytes;
 
-    return n < BTH_ROWS_MOST_PLACES / 2 ? (uint32_t)n : BTH_ROWS_MOST_PLACES / 2;
+    return n < BTH_ROWS_SLOTS_MAX / 2 ? (uint32_t)n : BTH_ROWS_SLOTS_MAX / 2;
 }
 
-/* Divides scratch_nbytes: at most half for reading, the rest for rows that are in conflict. */
-static void lay_out_scratch(const berth_rows *rows, bth_row_layout *layout)
+/* Divides scratch_nbytes: at most half for reading neighbours, the rest for rows without a line. */
+static void scratch_lay_out(const berth_rows *rows, bth_row_layout *layout)
 {
     uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
-    uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SLOT_NOTES;
+    uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SCRATCH_NOTES;
 
     if (nbytes > rows->chunk_nbytes)
         nbytes = rows->chunk_nbytes;
     layout->buffer_nbytes = nbytes - nbytes % LINE_ALIGNMENT;
-    layout->n_slots = places_of(
+    layout->n_scratch = slots_count(
         rows->limits.scratch_nbytes - layout->buffer_nbytes * rows->n_readers, slot_nbytes);
-    if (layout->n_slots > 0)
+    if (layout->n_scratch > 0)
         return;
     layout->buffer_nbytes = 0;
-    layout->n_slots = places_of(rows->limits.scratch_nbytes, slot_nbytes);
+    layout->n_scratch = slots_count(rows->limits.scratch_nbytes, slot_nbytes);
 }
 
-static int fail_short(const bth_row_table *table, const char *limit, uint64_t nbytes,
+static int fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
                       uint64_t needed_nbytes, berth_error *error)
 {
     char name[128];
@@ -71,39 +69,39 @@ static int fail_short(const bth_row_table *table, const char *limit, uint64_t nb
                     (ull)table->row_nbytes, limit, (ull)nbytes, (ull)(needed_nbytes - nbytes));
 }
 
-/* For lines that hold the table's rows. */
-static int lay_out(const berth_rows *rows, const bth_row_table *table, bth_row_layout *layout,
-                   berth_error *error)
+/* Divides the memory so that lines hold the table's rows. */
+static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_row_layout *layout,
+                        berth_error *error)
 {
     uint64_t cache_nbytes = rows->limits.cache_nbytes;
-    uint64_t line_nbytes = line_nbytes_of(table->row_nbytes);
+    uint64_t line_nbytes = line_nbytes_for(table->row_nbytes);
     uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
     uint64_t set_nbytes;
-    uint32_t n_lines = places_of(cache_nbytes, with_notes);
-    uint32_t ways = rows->limits.ways;
+    uint32_t n_lines = slots_count(cache_nbytes, with_notes);
+    uint32_t ways = (uint32_t)rows->limits.ways;
 
     if (ways == 0) /* a small cache is one set */
-        ways = n_lines == 0 ? 1 : n_lines < WAYS ? n_lines : WAYS;
+        ways = n_lines == 0 ? 1 : n_lines < DEFAULT_WAYS ? n_lines : DEFAULT_WAYS;
     if (!bth_multiply(with_notes, ways, &set_nbytes))
         set_nbytes = UINT64_MAX;
     *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
     if (layout->n_sets == 0)
-        return fail_short(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
-    lay_out_scratch(rows, layout);
-    if (layout->n_slots == 0)
-        return fail_short(table, "scratch_nbytes", rows->limits.scratch_nbytes,
-                          line_nbytes + BTH_ROWS_SLOT_NOTES, error);
+        return fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
+    scratch_lay_out(rows, layout);
+    if (layout->n_scratch == 0)
+        return fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
+                          line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
     return 0;
 }
 
-/* Under the lock, without live tickets: begins anew with an empty cache. */
-static void begin_cache(berth_rows *rows, const bth_row_layout *layout)
+/* Under the lock, without live tickets: makes an empty cache. */
+static void cache_begin(berth_rows *rows, const bth_row_layout *layout)
 {
-    uint64_t n_places = (uint64_t)layout->n_sets * layout->ways + layout->n_slots;
-    uint64_t notes_at = n_places * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
+    uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
+    uint64_t notes_at = n_all * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
 
     rows->layout = *layout;
-    bth_row_cache_begin(&rows->cache, layout->n_sets, layout->ways, layout->n_slots,
+    bth_row_cache_begin(&rows->cache, layout->n_sets, layout->ways, layout->n_scratch,
                         rows->memory.bytes + notes_at);
     rows->stats.n_lines = rows->cache.n_lines;
     rows->stats.line_nbytes = layout->line_nbytes;
@@ -111,8 +109,8 @@ static void begin_cache(berth_rows *rows, const bth_row_layout *layout)
 
 /* ---- tables ---- */
 
-/* The tensor as the tree's list has it, or SIZE_MAX. */
-static size_t find_named(const bth_names *names, const bth_row_table *table)
+/* The table's tensor in the list of names, or SIZE_MAX. */
+static size_t table_find_name(const bth_names *names, const bth_row_table *table)
 {
     for (size_t i = 0; i < bth_names_count(names); i++) {
         const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
@@ -130,7 +128,7 @@ void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbyt
 
     bth_error_clear(&unasked);
     const bth_names *names = bth_checkpoint_names(table->checkpoint, &unasked);
-    size_t i = names ? find_named(names, table) : SIZE_MAX;
+    size_t i = names ? table_find_name(names, table) : SIZE_MAX;
     if (i != SIZE_MAX && bth_names_text(names, i, &text, &path, &unasked) == 0)
         (void)snprintf(name, name_nbytes, "%s", text);
     else
@@ -139,30 +137,29 @@ void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbyt
     bth_release(path);
 }
 
-static int check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                         berth_error *error)
 {
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0)
         return error->code;
     if (tensor->rank != 2)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "rows are those of a tensor of 2 dimensions, this one has %d",
-                        tensor->rank);
+                        "a table of rows has 2 dimensions, this tensor has %d", tensor->rank);
     if (bth_dtype_elements(tensor->dtype) > 1)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
                         berth_dtype_name(tensor->dtype));
     if (!berth_tensor_is_contiguous(tensor))
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the tensor is not contiguous: its rows do not lie one after the other");
+                        "the tensor is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "rows of no elements");
     return 0;
 }
 
-static int table_of(berth_checkpoint *checkpoint, const berth_tensor *tensor, bth_row_table *table,
-                    berth_error *error)
+static int table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                      bth_row_table *table, berth_error *error)
 {
-    if (check_tensor(checkpoint, tensor, error) < 0)
+    if (tensor_check(checkpoint, tensor, error) < 0)
         return error->code;
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     *table = (bth_row_table){.checkpoint = checkpoint,
@@ -177,27 +174,27 @@ static int table_of(berth_checkpoint *checkpoint, const berth_tensor *tensor, bt
     return 0;
 }
 
-/* Under the lock. A longer row than those before makes all lines longer: they begin anew, empty. */
-static int add_table(berth_rows *rows, const bth_row_table *table, size_t *number,
+/* Under the lock. A longer row than those before makes all lines longer, and empties them. */
+static int table_add(berth_rows *rows, const bth_row_table *table, size_t *number,
                      berth_error *error)
 {
     bth_row_layout layout = rows->layout;
 
-    if (rows->n_tables == BTH_ROWS_MOST_TABLES)
+    if (rows->n_tables == BTH_ROWS_TABLES_MAX)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "a cache has at most %d tables", BTH_ROWS_MOST_TABLES);
-    if (table->row_nbytes > layout.line_nbytes && lay_out(rows, table, &layout, error) < 0)
+                        "a cache has at most %d tables", BTH_ROWS_TABLES_MAX);
+    if (table->row_nbytes > layout.line_nbytes && rows_lay_out(rows, table, &layout, error) < 0)
         return error->code;
     if (layout.line_nbytes != rows->layout.line_nbytes && rows->stats.n_tickets > 0)
         return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
-                        "%llu live tickets hold rows, and a table with longer ones needs other "
-                        "lines",
+                        "the table's rows are longer than the cache's lines, and %llu live "
+                        "tickets hold rows",
                         (ull)rows->stats.n_tickets);
     bth_row_table *more = bth_reallocate(rows->tables, (rows->n_tables + 1) * sizeof *rows->tables);
     if (!more)
         return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
     if (layout.line_nbytes != rows->layout.line_nbytes)
-        begin_cache(rows, &layout);
+        cache_begin(rows, &layout);
     rows->tables = more;
     rows->tables[rows->n_tables] = *table;
     *number = rows->n_tables++;
@@ -206,6 +203,8 @@ static int add_table(berth_rows *rows, const bth_row_table *table, size_t *numbe
 
 int bth_rows_check(const berth_rows *rows, berth_error *error)
 {
+    if (!rows)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the cache is NULL");
     return bth_lock_is_ours(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
 }
 
@@ -215,14 +214,14 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     bth_row_table made = {0};
 
     BTH_ERROR_BEGIN(error);
-    if (!rows || !checkpoint || !table)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no cache, no checkpoint, or no place for the table");
     if (bth_rows_check(rows, error) < 0)
         return error->code;
-    if (table_of(checkpoint, tensor, &made, error) == 0) {
+    if (!checkpoint || !table)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the checkpoint, or the pointer for the table, is NULL");
+    if (table_make(checkpoint, tensor, &made, error) == 0) {
         (void)bth_lock_take(&rows->lock);
-        (void)add_table(rows, &made, table, error);
+        (void)table_add(rows, &made, table, error);
         bth_lock_give(&rows->lock);
     }
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
@@ -230,34 +229,38 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
 
 /* ---- begin and end ---- */
 
-static int check_limits(const berth_rows_limits *asked, const struct berth_config *config,
+static int limits_check(const berth_rows_limits *given, const struct berth_config *config,
                         berth_rows_limits *limits, uint64_t *nbytes, berth_error *error)
 {
-    uint64_t most_nbytes =
+    uint64_t max_nbytes =
         config->io_memory_nbytes ? (uint64_t)config->io_memory_nbytes : UINT64_MAX;
 
-    *limits = asked ? *asked : (berth_rows_limits){0};
+    *limits = given ? *given : (berth_rows_limits){0};
+    if (bth_check_reserved("berth_rows_limits", limits->reserved,
+                           sizeof limits->reserved / sizeof *limits->reserved, error) < 0)
+        return error->code;
     if (limits->scratch_nbytes == 0)
         limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
     if (limits->cache_nbytes == 0)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "there are no limits, or a cache of 0 bytes");
-    if (limits->ways > BTH_ROWS_MOST_WAYS)
+    if (limits->ways > BTH_ROWS_WAYS_MAX)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a set has at most %d ways, not %u", BTH_ROWS_MOST_WAYS, limits->ways);
+                        "a row can be in at most %d lines, not %llu", BTH_ROWS_WAYS_MAX,
+                        (ull)limits->ways);
     if (!bth_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
         *nbytes = UINT64_MAX;
-    if (*nbytes > most_nbytes)
+    if (*nbytes > max_nbytes)
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "a cache of %llu bytes and a scratch of %llu, but io.memory_nbytes=%llu: "
                         "%llu bytes are missing",
-                        (ull)limits->cache_nbytes, (ull)limits->scratch_nbytes, (ull)most_nbytes,
-                        (ull)(*nbytes - most_nbytes));
+                        (ull)limits->cache_nbytes, (ull)limits->scratch_nbytes, (ull)max_nbytes,
+                        (ull)(*nbytes - max_nbytes));
     return 0;
 }
 
-/* All memory at once, so that adding tables later cannot fail for want of it. */
-static int make_memory(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
+/* Takes all memory at once, so that adding tables later cannot fail for lack of it. */
+static int memory_take(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
 {
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
 
@@ -272,16 +275,16 @@ static int make_memory(berth_rows *rows, uint64_t nbytes, bool spread, berth_err
     return 0;
 }
 
-static void prepare(berth_rows *rows, const berth_rows_limits *limits,
-                    const struct berth_config *config)
+static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
+                         const struct berth_config *config)
 {
     rows->limits = *limits;
-    rows->chunk_nbytes = BUFFER_NBYTES;
-    if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_NBYTES)
+    rows->chunk_nbytes = BUFFER_MAX_NBYTES;
+    if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
-    rows->n_readers = config->io_threads ? (unsigned)config->io_threads : READERS;
-    rows->is_waiting = true; /* until it is known not to be so */
-    rows->n_processors = bth_pool_measure();
+    rows->n_readers = bth_workers_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
+    rows->is_waiting = true; /* until a task shows that it is not so */
+    rows->n_processors = bth_processors_count();
     if (rows->n_processors > rows->n_readers)
         rows->n_processors = rows->n_readers;
     bth_lock_begin(&rows->lock);
@@ -289,7 +292,7 @@ static void prepare(berth_rows *rows, const berth_rows_limits *limits,
     (void)pthread_cond_init(&rows->done, NULL);
 }
 
-int berth_rows_new(const berth_rows_limits *asked, const berth_params *call, berth_rows **made,
+int berth_rows_new(const berth_rows_limits *given, const berth_params *call, berth_rows **made,
                    berth_error *error)
 {
     struct berth_config config;
@@ -299,16 +302,16 @@ int berth_rows_new(const berth_rows_limits *asked, const berth_params *call, ber
     BTH_ERROR_BEGIN(error);
     if (!made)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the place for the cache is NULL");
+                        "the pointer for the cache is NULL");
     *made = NULL;
     if (bth_config_resolve(call, &config, error) < 0 ||
-        check_limits(asked, &config, &limits, &nbytes, error) < 0)
+        limits_check(given, &config, &limits, &nbytes, error) < 0)
         return error->code;
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);
-    prepare(rows, &limits, &config);
-    if (make_memory(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
+    rows_prepare(rows, &limits, &config);
+    if (memory_take(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
         bth_rows_start(rows, error) < 0) {
         berth_rows_free(rows);
         return error->code;
@@ -317,7 +320,7 @@ int berth_rows_new(const berth_rows_limits *asked, const berth_params *call, ber
     return 0;
 }
 
-static void end_threads(berth_rows *rows)
+static void rows_end(berth_rows *rows)
 {
     bth_rows_stop(rows);
     (void)pthread_cond_destroy(&rows->done);
@@ -325,10 +328,10 @@ static void end_threads(berth_rows *rows)
     bth_lock_end(&rows->lock);
 }
 
-/* What changes under the lock. In a child whose parent was changing it, it stays (X11). */
-static void free_lists(berth_rows *rows)
+/* What changes under the lock. A child whose parent was changing it leaves it alone (X11). */
+static void lists_free(berth_rows *rows)
 {
-    for (size_t i = 0; i < rows->n_places; i++)
+    for (size_t i = 0; i < rows->n_tickets; i++)
         bth_release(rows->tickets[i]);
     bth_release(rows->tickets);
     bth_release(rows->tables);
@@ -341,9 +344,9 @@ void berth_rows_free(berth_rows *rows)
         return;
     bool is_ours = bth_lock_is_ours(&rows->lock);
     if (is_ours)
-        end_threads(rows);
+        rows_end(rows);
     if (is_ours || bth_lock_was_free(&rows->lock))
-        free_lists(rows);
+        lists_free(rows);
     bth_release(rows->threads);
     bth_region_free(&rows->memory);
     bth_release(rows);
@@ -352,11 +355,11 @@ void berth_rows_free(berth_rows *rows)
 int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    if (!rows || !stats)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no cache, or no place for the statistics");
     if (bth_rows_check(rows, error) < 0)
         return error->code;
+    if (!stats)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the pointer for the statistics is NULL");
     (void)bth_lock_take(&rows->lock);
     *stats = rows->stats;
     bth_lock_give(&rows->lock);

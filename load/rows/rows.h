@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The row cache in its rooms: rows_cache.c knows which row lies where, rows_plan.c what a request
- * reads; here are their bytes, the tickets of live requests, and the threads that read.
+ * What the files of load/rows/ share. rows_cache.c knows which row is where, and rows_plan.c what a
+ * request reads; both are pure. The others have the bytes, the tickets and the threads.
  */
 #ifndef BTH_LOAD_ROWS_ROWS_H
 #define BTH_LOAD_ROWS_ROWS_H
@@ -14,7 +14,7 @@
 #include "load/rows/rows_cache.h"
 #include "load/rows/rows_plan.h"
 
-/* A tensor that rows are asked of. */
+/* A tensor whose rows can be requested. */
 typedef struct bth_row_table {
     berth_checkpoint *checkpoint;
     const berth_storage *storage;
@@ -23,85 +23,85 @@ typedef struct bth_row_table {
     uint64_t n_rows;
 } bth_row_table;
 
-/* What a line's memory is divided into. */
+/* How the memory is divided. */
 typedef struct bth_row_layout {
-    uint64_t line_nbytes; /* of a line, and of a slot: the longest row, and up to its alignment */
-    uint32_t ways, n_sets, n_slots;
-    uint64_t buffer_nbytes; /* of each reader: what rows are read to that were merged */
+    uint64_t line_nbytes; /* of a line or a scratch slot: the longest row, rounded up */
+    uint32_t ways, n_sets, n_scratch;
+    uint64_t buffer_nbytes; /* of each reader, to read neighbours into */
 } bth_row_layout;
 
-/* A live request. One block, with its lists behind it. */
+/* A live request. The lists follow it in one block of memory. */
 typedef struct bth_row_ticket {
     struct bth_row_ticket *next; /* in the queue */
     berth_ticket number;
     uint32_t table_number;
     bth_row_table table;
     size_t n_ids, n_rows, n_missing;
-    uint64_t *rows;    /* distinct ones, ascending */
-    uint32_t *index;   /* of each id among them */
-    uint32_t *places;  /* of each of them */
-    uint32_t *missing; /* which of them are read for this ticket */
+    uint64_t *rows;    /* the distinct ones, ascending */
+    uint32_t *index;   /* for each id: which of these rows it is */
+    uint32_t *slots;   /* for each row: where it is */
+    uint32_t *missing; /* which rows are read for this ticket */
 
     /* Under the lock: */
-    size_t n_begun;    /* of the missing: in order, tasks have them, or had */
-    unsigned n_tasks;  /* under way */
-    size_t awaited_at; /* places before it are not awaited any more */
+    size_t n_begun;    /* of the missing rows, in order: a task has them, or had */
+    unsigned n_tasks;  /* running */
+    size_t awaited_at; /* rows before this one are no longer awaited */
     unsigned n_users;  /* threads that wait for it */
-    bool is_released;  /* nobody finds it any more */
+    bool is_released;  /* it can no longer be found */
     berth_error error; /* the first */
 } bth_row_ticket;
 
 struct berth_rows {
     berth_rows_limits limits;
-    uint64_t chunk_nbytes; /* most of one read of merged rows */
-    unsigned n_readers;    /* tasks under way at most, each with its buffer */
+    uint64_t chunk_nbytes; /* one read of neighbours, at most */
+    unsigned n_readers;    /* running tasks at most, each with its buffer */
     unsigned n_processors; /* the same while no read waits for a device */
     pthread_t *threads;
     unsigned n_threads;
     bth_region memory; /* lines, slots, buffers, notes */
 
     bth_lock lock;       /* of all that follows; only in the process that has the threads (X11) */
-    pthread_cond_t work; /* for threads: the queue or a buffer has come */
-    pthread_cond_t done; /* for who waits: a task has ended */
+    pthread_cond_t work; /* wakes threads: there is work, or a free buffer */
+    pthread_cond_t done; /* wakes waiting calls: a task has ended */
     bool stop;
-    bool is_waiting; /* the last task has waited for its bytes */
+    bool is_waiting; /* the last task waited for its bytes */
     bth_row_table *tables;
     uint32_t n_tables;
     bth_row_layout layout; /* of the tables so far */
     bth_row_cache cache;
-    bth_row_ticket **tickets;     /* live ones, at the low bits of their numbers; or NULL */
-    size_t n_places;              /* of them */
+    bth_row_ticket **tickets;     /* live ones, by the low bits of their numbers; or NULL */
+    size_t n_tickets;             /* length of that list */
     uint64_t n_numbers;           /* given so far */
-    bth_row_ticket *first, *last; /* the queue: rows to be read that no task has */
+    bth_row_ticket *first, *last; /* the queue: tickets with rows that no task has */
     unsigned *free_buffers;       /* a stack */
     unsigned n_free_buffers;
     berth_rows_stats stats;
 };
 
-/* Where a place's bytes are. */
-static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t place)
+/* The bytes of a slot. */
+static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t slot)
 {
-    return rows->memory.bytes + (place & ~BTH_ROWS_AWAITED) * rows->layout.line_nbytes;
+    return rows->memory.bytes + (slot & ~BTH_ROWS_AWAITED) * rows->layout.line_nbytes;
 }
 
-/* For messages: the tensor's name, or its storage's. Not under the lock: it may take its time. */
+/* For messages: the tensor's name, or its storage's. Not under the lock: it may be slow. */
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes);
 
-/* X11: an error in a child, which has no threads of it. */
+/* Fails if the cache is NULL, or in a child, which does not have the threads (X11). */
 int bth_rows_check(const berth_rows *rows, berth_error *error);
 
 /* ---- rows_read.c ---- */
 
-/* Starts the threads: n_readers, or none where that is one: then who waits reads. */
+/* Starts n_readers threads; none if that is 1: then waiting calls read. */
 int bth_rows_start(berth_rows *rows, berth_error *error);
-/* Ends them; what no task has is not read any more. */
+/* Ends them. Rows that no task has are not read. */
 void bth_rows_stop(berth_rows *rows);
 
-/* All under the lock, which they let go of while they read or wait. */
+/* Under the lock, which is released while they read or wait. */
 
-/* Lets the missing rows of a ticket be read. */
+/* Queues the missing rows of a ticket for reading. */
 void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
-/* Helps to read, and waits, until all of the ticket's rows are there, or lost. */
+/* Helps to read, and waits until all rows of the ticket are there or failed. */
 void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket);
 
 #endif

@@ -3,13 +3,12 @@
 
 #include <string.h>
 
-#define NONE UINT32_MAX
+#define NO_LINE UINT32_MAX
 #define FILLING (UINT32_C(1) << 31)
-/* How many rows ahead their sets' tags are asked for: several misses of a processor's cache at a
- * time. */
-#define AHEAD 8
+/* The tags of sets are prefetched so many rows ahead: several cache misses at a time. */
+#define AHEAD_ROWS 8
 
-void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_slots,
+void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
                          void *notes)
 {
     size_t n_lines = (size_t)n_sets * ways;
@@ -18,23 +17,23 @@ void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, u
     *cache = (bth_row_cache){.ways = ways,
                              .n_sets = n_sets,
                              .n_lines = (uint32_t)n_lines,
-                             .n_slots = n_slots,
-                             .n_free_slots = n_slots};
+                             .n_scratch = n_scratch,
+                             .n_free_scratch = n_scratch};
     cache->tags = notes;
     cache->stamps = cache->tags + n_lines;
     cache->holders = (uint32_t *)(void *)(cache->stamps + n_lines);
-    cache->slots = cache->holders + n_lines;
-    for (uint32_t i = 0; i < n_slots; i++)
-        cache->slots[i] = n_slots - 1 - i; /* the first comes off the stack first */
+    cache->free_scratch = cache->holders + n_lines;
+    for (uint32_t i = 0; i < n_scratch; i++)
+        cache->free_scratch[i] = n_scratch - 1 - i; /* the first one is on top */
 }
 
-static uint64_t tag_of(uint32_t table, uint64_t row)
+static uint64_t row_tag(uint32_t table, uint64_t row)
 {
     return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
 }
 
 /* The first line of a row's set. Neighbours, and rows at any distance, spread over all sets. */
-static uint32_t set_of(const bth_row_cache *cache, uint64_t tag)
+static uint32_t set_first_line(const bth_row_cache *cache, uint64_t tag)
 {
     uint64_t hash = (tag ^ tag >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
 
@@ -42,21 +41,21 @@ static uint32_t set_of(const bth_row_cache *cache, uint64_t tag)
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
 }
 
-static uint32_t find(const bth_row_cache *cache, uint64_t tag)
+static uint32_t line_find(const bth_row_cache *cache, uint64_t tag)
 {
-    uint32_t first = set_of(cache, tag);
+    uint32_t first = set_first_line(cache, tag);
 
     for (uint32_t line = first; line < first + cache->ways; line++)
         if (cache->tags[line] == tag)
             return line;
-    return NONE;
+    return NO_LINE;
 }
 
-/* The line of a set that nobody holds and that was touched longest ago; an empty one first. */
-static uint32_t find_victim(const bth_row_cache *cache, uint32_t first)
+/* The line of a set that is not held and was used longest ago; an empty one first. */
+static uint32_t line_find_victim(const bth_row_cache *cache, uint32_t first)
 {
     uint64_t oldest = UINT64_MAX;
-    uint32_t victim = NONE;
+    uint32_t victim = NO_LINE;
 
     for (uint32_t line = first; line < first + cache->ways; line++)
         if (cache->holders[line] == 0 && cache->stamps[line] < oldest) {
@@ -67,113 +66,114 @@ static uint32_t find_victim(const bth_row_cache *cache, uint32_t first)
 }
 
 /* Holds the rows that are there, and lists the others. */
-static void take_present(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                         uint32_t *places, uint32_t *missing, bth_row_taken *taken)
+static void present_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                         uint32_t *slots, uint32_t *missing, bth_row_result *result)
 {
     for (size_t i = 0; i < n; i++) {
-        if (n - i > AHEAD)
-            __builtin_prefetch(cache->tags + set_of(cache, tag_of(table, rows[i + AHEAD])));
-        uint32_t line = find(cache, tag_of(table, rows[i]));
-        places[i] = line;
-        if (line == NONE) {
-            missing[taken->n_missing++] = (uint32_t)i;
+        if (n - i > AHEAD_ROWS)
+            __builtin_prefetch(cache->tags +
+                               set_first_line(cache, row_tag(table, rows[i + AHEAD_ROWS])));
+        uint32_t line = line_find(cache, row_tag(table, rows[i]));
+        slots[i] = line;
+        if (line == NO_LINE) {
+            missing[result->n_missing++] = (uint32_t)i;
             continue;
         }
         if (cache->holders[line]++ & FILLING) {
-            places[i] |= BTH_ROWS_AWAITED;
-            taken->n_awaited++;
+            slots[i] |= BTH_ROWS_AWAITED;
+            result->n_awaited++;
         }
     }
 }
 
 /*
- * Holds a line or a slot for each row that is missing. Lines keep their rows for now: none of them
- * is one that was asked for, and it may be that all is given back.
+ * Holds a slot for each missing row. Lines keep their old rows for now, because all may be given
+ * back; none of these rows is one that is requested.
  */
-static void take_places(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                        uint32_t *places, const uint32_t *missing, bth_row_taken *taken)
+static void missing_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                         uint32_t *slots, const uint32_t *missing, bth_row_result *result)
 {
-    for (size_t k = 0; k < taken->n_missing; k++) {
+    for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t i = missing[k];
-        uint32_t line = find_victim(cache, set_of(cache, tag_of(table, rows[i])));
-        if (line != NONE) {
+        uint32_t line = line_find_victim(cache, set_first_line(cache, row_tag(table, rows[i])));
+        if (line != NO_LINE) {
             cache->holders[line] = 1;
-            places[i] = line;
-        } else if (cache->n_free_slots > 0) {
-            places[i] = cache->n_lines + cache->slots[--cache->n_free_slots];
-            taken->n_conflicts++;
+            slots[i] = line;
+        } else if (cache->n_free_scratch > 0) {
+            slots[i] = cache->n_lines + cache->free_scratch[--cache->n_free_scratch];
+            result->n_conflicts++;
         } else {
-            taken->n_short++;
+            result->n_short++;
         }
     }
 }
 
 /* From here on the rows are found. */
-static void settle(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                   const uint32_t *places, const uint32_t *missing, bth_row_taken *taken)
+static void missing_tag(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                        const uint32_t *slots, const uint32_t *missing, bth_row_result *result)
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
-        uint32_t place = places[i] & ~BTH_ROWS_AWAITED;
-        if (place < cache->n_lines)
-            cache->stamps[place] = cache->stamp;
+        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
+        if (slot < cache->n_lines)
+            cache->stamps[slot] = cache->stamp;
     }
-    for (size_t k = 0; k < taken->n_missing; k++) {
-        uint32_t line = places[missing[k]];
+    for (size_t k = 0; k < result->n_missing; k++) {
+        uint32_t line = slots[missing[k]];
         if (line >= cache->n_lines)
             continue;
-        taken->n_evicted += cache->tags[line] != 0;
-        cache->tags[line] = tag_of(table, rows[missing[k]]);
+        result->n_evicted += cache->tags[line] != 0;
+        cache->tags[line] = row_tag(table, rows[missing[k]]);
         cache->holders[line] |= FILLING;
     }
 }
 
 void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                        uint32_t *places, uint32_t *missing, bth_row_taken *taken)
+                        uint32_t *slots, uint32_t *missing, bth_row_result *result)
 {
-    *taken = (bth_row_taken){0};
-    take_present(cache, table, rows, n, places, missing, taken);
-    take_places(cache, table, rows, places, missing, taken);
-    if (taken->n_short > 0)
-        bth_row_cache_give(cache, places, n);
+    *result = (bth_row_result){0};
+    present_hold(cache, table, rows, n, slots, missing, result);
+    missing_hold(cache, table, rows, slots, missing, result);
+    if (result->n_short > 0)
+        bth_row_cache_give(cache, slots, n);
     else
-        settle(cache, table, rows, n, places, missing, taken);
+        missing_tag(cache, table, rows, n, slots, missing, result);
 }
 
-void bth_row_cache_give(bth_row_cache *cache, const uint32_t *places, size_t n)
+void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
-    for (size_t i = n; i-- > 0;) { /* slots in the order that they had */
-        uint32_t place = places[i] & ~BTH_ROWS_AWAITED;
-        if (places[i] == NONE)
+    for (size_t i = n; i-- > 0;) { /* so that the scratch keeps its order */
+        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
+        if (slots[i] == NO_LINE)
             continue;
-        if (place < cache->n_lines)
-            cache->holders[place]--;
+        if (slot < cache->n_lines)
+            cache->holders[slot]--;
         else
-            cache->slots[cache->n_free_slots++] = place - cache->n_lines;
+            cache->free_scratch[cache->n_free_scratch++] = slot - cache->n_lines;
     }
 }
 
-void bth_row_cache_filled(bth_row_cache *cache, uint32_t place)
+void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot)
 {
-    if (place < cache->n_lines)
-        cache->holders[place] &= ~FILLING;
+    if (slot < cache->n_lines)
+        cache->holders[slot] &= ~FILLING;
 }
 
-void bth_row_cache_lost(bth_row_cache *cache, uint32_t place)
+void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot)
 {
-    if (place >= cache->n_lines)
+    if (slot >= cache->n_lines)
         return;
-    cache->holders[place] &= ~FILLING;
-    cache->tags[place] = 0;
-    cache->stamps[place] = 0;
+    cache->holders[slot] &= ~FILLING;
+    cache->tags[slot] = 0;
+    cache->stamps[slot] = 0;
 }
 
-bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t place)
+bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot)
 {
-    return place < cache->n_lines && cache->holders[place] & FILLING;
+    return slot < cache->n_lines && cache->holders[slot] & FILLING;
 }
 
-bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t place)
+bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot)
 {
-    return place < cache->n_lines && cache->tags[place] == 0;
+    return slot < cache->n_lines && cache->tags[slot] == 0;
 }

@@ -1,48 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One pass over a source that reads every byte once, in parallel and in order: CRCs of records, and
- * with them the local headers and descriptors that lie between.
+ * A checksum scan reads every byte of a source once, in parallel: it sums records, and looks at the
+ * local headers and descriptors between them.
  */
 #ifndef BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
 #define BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
-
-#include <stdatomic.h>
 
 #include "config/options.h"
 #include "format/zip/zip_read.h"
 #include "io/source.h"
 
-/* One record. The array is in the file's order, and no two overlap. */
-typedef struct bth_swept {
-    const bth_zip_entry *entry; /* NULL: a stream's storage, of which nothing is known but where */
-    uint64_t offset;            /* of the data, as it lies in the file */
+/* One record. The array is in the order of the file, and no two overlap. */
+typedef struct bth_scan_record {
+    const bth_zip_entry *entry; /* NULL: a storage of a legacy file, of which only the place is
+                                   known */
+    uint64_t offset;            /* of the data in the file */
     uint64_t nbytes;
-    bool wants_header;     /* was not compared yet: is looked at on the way; `offset` is computed */
+    bool wants_header;     /* the header was not compared yet; `offset` is computed */
     bool wants_descriptor; /* the same */
-    bool is_left_out;      /* nbytes is 0: it is only here to have its place */
+    bool is_left_out;      /* nbytes is 0: it only keeps its place in the array */
     /* Results: */
-    bool header_is_good; /* was met, and agrees with entry and offset (Z5). False proves nothing: it
-                            may lie across two blocks */
+    bool header_is_good;     /* it was seen, and agrees with entry and offset (Z5). False proves
+                                nothing: two requests may share it */
     bool descriptor_is_good; /* the same (Z6) */
     uint32_t crc32;
-    atomic_bool is_unread; /* of a request that failed it has bytes, too: the others say nothing */
-} bth_swept;
+    bool is_unread; /* a request with bytes of it failed: the other results say nothing */
+} bth_scan_record;
 
-/* How, and how it was done. */
-typedef struct bth_sweep_order {
-    const berth_params
-        *call;          /* its progress is told how many of the records' bytes are done; NULL */
-    bool through_cache; /* the bytes are asked for again soon: they shall be in the page cache */
+/* How to scan, and how it was done. */
+typedef struct bth_scan {
+    const berth_params *params; /* for its progress; or NULL */
+    bool through_cache; /* the bytes are read again soon: they should be in the page cache */
     bool goes_on;       /* after a request for bytes that the disk cannot read */
     berth_error unread; /* result: the first of those */
     const char *method; /* results, static; unchanged where nothing had to be read */
     const char *reason;
-} bth_sweep_order;
+} bth_scan;
 
-/* Whether no more than some bytes are lost, and the order is to go on then. */
-bool bth_sweep_goes_on(const bth_sweep_order *order, const berth_error *error);
+/* Whether the error only says that some bytes are lost, and the scan goes on then. */
+bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error);
 /* Reads and sums all of them. */
-int bth_sweep(bth_reader *reader, const struct berth_config *config, bth_sweep_order *order,
-              bth_swept *records, size_t n_records, berth_error *error);
+int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *scan,
+                     bth_scan_record *records, size_t n_records, berth_error *error);
 
 #endif

@@ -12,50 +12,56 @@
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
 /*
- * Storages up to this size, and not further apart than storages of files aligned to pages are, lie
- * on a device as in the file: a copy costs some microseconds, however little it copies. Then they
- * are aligned as PyTorch aligns them in files.
+ * Ranges up to this size, with no longer gaps than storages of files aligned to pages have, lie on
+ * a device as in the file: a copy costs some microseconds, however little it copies. Then they are
+ * aligned as PyTorch aligns them in files.
  */
 #define SMALL_NBYTES 65536
 #define SMALL_GAP_NBYTES 8192
 #define SMALL_ALIGNMENT 64
 /* All that can be open at a time. */
-#define MOST_DEVICES 128
+#define DEVICES_MAX 128
 
 /* A buffer, and what it waits for before it can be filled again. */
-struct slot {
+struct staging_slot {
     bth_staging_buffer *buffer;
     bth_device_event *events;  /* one a device, opened when first needed */
     bth_device_event *pending; /* recorded behind the copies from it */
 };
 
 /* A stream, and the last event that it was told to wait for. */
-struct track {
+struct staging_stream {
     bth_device_stream stream;
     void *waits_for;
 };
 
 /* One worker's. */
-struct lane {
-    struct track *tracks; /* one a device, opened when first needed */
-    struct slot *slots;
+struct staging_worker {
+    struct staging_stream *streams; /* one a device, opened when first needed */
+    struct staging_slot *slots;
     unsigned next;
     double wait_seconds;
 };
 
-struct run {
+struct staging_run {
     bth_to_device *to;
-    bth_device_handle *devices[MOST_DEVICES];
-    uint64_t nbytes[MOST_DEVICES]; /* of the memory that is to be made */
+    bth_device_handle *devices[DEVICES_MAX];
+    uint64_t nbytes[DEVICES_MAX]; /* of the memory that is to be made */
     unsigned n_devices;
-    unsigned n_workers; /* of the pool */
+    unsigned n_workers, n_slots; /* slots of each worker */
     bth_staging ring;
-    unsigned n_lanes, n_slots; /* slots of each lane */
-    struct lane *lanes;
-    struct slot *slots;
-    struct track *tracks;
+    struct staging_worker *workers;
+    struct staging_slot *slots;
+    struct staging_stream *streams;
     bth_device_event *events;
 };
+
+static int staging_name(const struct staging_run *run, const bth_range *range, berth_error *error)
+{
+    const bth_transfer_calls *calls = &run->to->transfer.calls;
+
+    return calls->name ? calls->name(calls->context, range, error) : error->code;
+}
 
 /* ---- memory on devices ---- */
 
@@ -69,7 +75,7 @@ void bth_device_memory_list_free(bth_device_memory_list *list)
     }
 }
 
-static unsigned number_of(struct run *run, const bth_device_handle *device)
+static unsigned staging_device_number(struct staging_run *run, const bth_device_handle *device)
 {
     unsigned i = 0;
 
@@ -79,44 +85,44 @@ static unsigned number_of(struct run *run, const bth_device_handle *device)
 }
 
 /* Whether it lies behind the one before it as in the file. */
-static bool is_beside(const bth_item *before, const bth_item *item)
+static bool range_is_beside(const bth_range *before, const bth_range *range)
 {
-    uint64_t offset = item->storage->offset;
-    uint64_t end = before->storage->offset + before->storage->nbytes;
+    uint64_t offset = range->offset;
+    uint64_t end = before->offset + before->nbytes;
 
-    return before->device == item->device && before->address == 0 && item->address == 0 &&
-           before->storage->nbytes <= SMALL_NBYTES && item->storage->nbytes <= SMALL_NBYTES &&
-           offset >= end && offset - end <= SMALL_GAP_NBYTES &&
-           (offset - before->storage->offset) % SMALL_ALIGNMENT == 0;
+    return before->target.device == range->target.device && before->target.address == 0 &&
+           range->target.address == 0 && before->nbytes <= SMALL_NBYTES &&
+           range->nbytes <= SMALL_NBYTES && offset >= end && offset - end <= SMALL_GAP_NBYTES &&
+           (offset - before->offset) % SMALL_ALIGNMENT == 0;
 }
 
-/* Where each item begins in the memory that is made, and how much that is. */
-static bool measure(struct run *run)
+/* Where each range begins in the memory that is made, and how much that is. */
+static bool staging_measure(struct staging_run *run)
 {
-    const bth_spans *spans = run->to->work.spans;
+    const bth_requests *requests = &run->to->transfer.requests;
 
-    for (size_t i = 0; i < spans->n_items; i++) {
-        bth_item *item = &spans->items[i], *before = item - (i > 0);
-        unsigned number = number_of(run, item->device);
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        bth_range *range = &requests->ranges[i], *before = range - (i > 0);
+        unsigned number = staging_device_number(run, range->target.device);
         uint64_t *nbytes = &run->nbytes[number];
         if (number == run->n_devices)
-            run->devices[run->n_devices++] = item->device;
-        if (item->address != 0)
+            run->devices[run->n_devices++] = range->target.device;
+        if (range->target.address != 0)
             continue;
-        if (i > 0 && is_beside(before, item))
-            item->region_at = before->region_at + (item->storage->offset - before->storage->offset);
-        else if (!bth_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &item->region_at))
+        if (i > 0 && range_is_beside(before, range))
+            range->region_at = before->region_at + (range->offset - before->offset);
+        else if (!bth_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &range->region_at))
             return false;
         else
-            item->region_at -= item->region_at % BTH_DEVICE_ALIGNMENT;
-        if (!bth_add(item->region_at, item->storage->nbytes, nbytes))
+            range->region_at -= range->region_at % BTH_DEVICE_ALIGNMENT;
+        if (!bth_add(range->region_at, range->nbytes, nbytes))
             return false;
     }
     return true;
 }
 
 /* One allocation a device. */
-static int make_memory(struct run *run, unsigned number, berth_error *error)
+static int staging_make_memory(struct staging_run *run, unsigned number, berth_error *error)
 {
     bth_device_memory_list *made;
 
@@ -133,57 +139,57 @@ static int make_memory(struct run *run, unsigned number, berth_error *error)
     return bth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 
-static const bth_device_memory_list *memory_of(const bth_device_memory_list *list,
-                                               const bth_device_handle *device)
+static const bth_device_memory_list *staging_memory_of(const bth_device_memory_list *list,
+                                                       const bth_device_handle *device)
 {
     while (list->device != device)
         list = list->next;
     return list;
 }
 
-static void place_ours(const bth_device_memory_list *made, bth_item *item)
+static void range_place_ours(const bth_device_memory_list *made, bth_range *range)
 {
-    item->address = made->address + (uintptr_t)item->region_at;
-    item->life = made->life;
+    range->target.address = made->address + (uintptr_t)range->region_at;
+    range->target.life = made->life;
 }
 
-/* What the caller gave was looked at when it was given, but may be freed since. */
-static int place_items(struct run *run, berth_error *error)
+/* The caller's memory was checked when it was given; it may have been freed since. */
+static int staging_place_ranges(struct staging_run *run, berth_error *error)
 {
-    const bth_spans *spans = run->to->work.spans;
+    const bth_requests *requests = &run->to->transfer.requests;
 
-    for (size_t i = 0; i < spans->n_items; i++) {
-        bth_item *item = &spans->items[i];
-        item->is_ours = item->address == 0;
-        if (item->is_ours)
-            place_ours(memory_of(run->to->memory, item->device), item);
-        else if (bth_device_check_life(item->device, item->life, error) < 0 ||
-                 bth_device_check(item->device, item->address, (size_t)item->storage->nbytes,
-                                  error) < 0)
-            return bth_error_in_storage(run->to->work.checkpoint, item->storage, error);
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        bth_range *range = &requests->ranges[i];
+        range->target.is_ours = range->target.address == 0;
+        if (range->target.is_ours)
+            range_place_ours(staging_memory_of(run->to->memory, range->target.device), range);
+        else if (bth_device_check_life(range->target.device, range->target.life, error) < 0 ||
+                 bth_device_check(range->target.device, range->target.address,
+                                  (size_t)range->nbytes, error) < 0)
+            return staging_name(run, range, error);
     }
     return 0;
 }
 
 /* X18: its context may have died since it was opened. */
-static int reopen(const bth_device_handle *device, berth_error *error)
+static int device_reopen(const bth_device_handle *device, berth_error *error)
 {
     bth_device_handle *same;
 
     return bth_device_open(bth_device_name(device), &same, error);
 }
 
-static int make_room(struct run *run, berth_error *error)
+static int staging_make_room(struct staging_run *run, berth_error *error)
 {
-    if (!measure(run))
+    if (!staging_measure(run))
         return bth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
-        if (reopen(run->devices[i], error) < 0 || make_memory(run, i, error) < 0)
+        if (device_reopen(run->devices[i], error) < 0 || staging_make_memory(run, i, error) < 0)
             return error->code;
-    return place_items(run, error);
+    return staging_place_ranges(run, error);
 }
 
-/* ---- the ring and its lanes ---- */
+/* ---- the ring and its workers ---- */
 
 uint64_t bth_staged_nbytes(const struct berth_config *config)
 {
@@ -200,63 +206,61 @@ uint64_t bth_staged_nbytes(const struct berth_config *config)
     return chunk_nbytes - chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
 }
 
-static int open_ring(struct run *run, berth_error *error)
+static int staging_open_ring(struct staging_run *run, berth_error *error)
 {
-    const bth_chunks *work = &run->to->work;
-    const struct berth_config *config = work->config;
-    uint64_t n_chunks = work->spans->n_chunks;
-    bth_staging_need need = {.buffer_nbytes = (size_t)work->spans->chunk_nbytes,
+    const bth_transfer *transfer = &run->to->transfer;
+    const struct berth_config *config = transfer->config;
+    uint64_t n_requests = transfer->requests.n_requests;
+    bth_staging_need need = {.buffer_nbytes = (size_t)transfer->requests.chunk_nbytes,
                              .n_buffers = (unsigned)config->device_staging_buffers,
                              .most_nbytes = (uint64_t)config->io_memory_nbytes,
                              .is_pinned = true};
 
-    run->n_workers = bth_chunks_n_workers(work, n_chunks);
-    run->n_lanes = run->n_workers;
+    run->n_workers = transfer->n_workers;
     if (need.n_buffers == 0)
-        need.n_buffers = run->n_lanes * BUFFERS_PER_WORKER;
-    if (need.n_buffers > n_chunks)
-        need.n_buffers = (unsigned)n_chunks;
+        need.n_buffers = run->n_workers * BUFFERS_PER_WORKER;
+    if (need.n_buffers > n_requests)
+        need.n_buffers = (unsigned)n_requests;
     if (need.n_buffers > BTH_STAGING_MOST_BUFFERS)
         need.n_buffers = BTH_STAGING_MOST_BUFFERS;
     if (bth_staging_open(run->devices[0], &need, &run->ring, error) < 0)
         return error->code;
     run->to->staging_nbytes = (uint64_t)run->ring.n_buffers * run->ring.buffer_nbytes;
-    if (run->n_lanes > run->ring.n_buffers)
-        run->n_lanes = run->ring.n_buffers;
-    if (run->n_lanes < run->n_workers)
-        run->n_workers = run->n_lanes;
-    run->n_slots = run->ring.n_buffers / run->n_lanes;
+    if (run->n_workers > run->ring.n_buffers)
+        run->n_workers = run->ring.n_buffers;
+    run->n_slots = run->ring.n_buffers / run->n_workers;
     return 0;
 }
 
-static int open_lanes(struct run *run, berth_error *error)
+static int staging_open_workers(struct staging_run *run, berth_error *error)
 {
-    size_t n_slots = (size_t)run->n_lanes * run->n_slots;
-    size_t n_tracks = (size_t)run->n_lanes * run->n_devices;
+    size_t n_slots = (size_t)run->n_workers * run->n_slots;
+    size_t n_streams = (size_t)run->n_workers * run->n_devices;
     size_t n_events = n_slots * run->n_devices;
 
-    run->lanes = bth_allocate_zeroed(run->n_lanes * sizeof *run->lanes);
+    run->workers = bth_allocate_zeroed(run->n_workers * sizeof *run->workers);
     run->slots = bth_allocate_zeroed(n_slots * sizeof *run->slots);
-    run->tracks = bth_allocate_zeroed(n_tracks * sizeof *run->tracks);
+    run->streams = bth_allocate_zeroed(n_streams * sizeof *run->streams);
     run->events = bth_allocate_zeroed(n_events * sizeof *run->events);
-    if (!run->lanes || !run->slots || !run->tracks || !run->events)
+    if (!run->workers || !run->slots || !run->streams || !run->events)
         return bth_fail_memory(error, n_events * sizeof *run->events);
-    for (unsigned i = 0; i < run->n_lanes; i++)
-        run->lanes[i] = (struct lane){.tracks = run->tracks + (size_t)i * run->n_devices,
-                                      .slots = run->slots + (size_t)i * run->n_slots};
+    for (unsigned i = 0; i < run->n_workers; i++)
+        run->workers[i] =
+            (struct staging_worker){.streams = run->streams + (size_t)i * run->n_devices,
+                                    .slots = run->slots + (size_t)i * run->n_slots};
     for (size_t i = 0; i < n_slots; i++)
-        run->slots[i] = (struct slot){.buffer = bth_staging_try(&run->ring),
-                                      .events = run->events + i * run->n_devices};
+        run->slots[i] = (struct staging_slot){.buffer = bth_staging_try(&run->ring),
+                                              .events = run->events + i * run->n_devices};
     return 0;
 }
 
 /* Streams first: closing them waits until nothing is copied any more. */
-static void close_all(struct run *run)
+static void staging_close(struct staging_run *run)
 {
-    size_t n_slots = (size_t)run->n_lanes * run->n_slots;
+    size_t n_slots = (size_t)run->n_workers * run->n_slots;
 
-    for (size_t i = 0; run->tracks && i < (size_t)run->n_lanes * run->n_devices; i++)
-        bth_device_stream_close(&run->tracks[i].stream);
+    for (size_t i = 0; run->streams && i < (size_t)run->n_workers * run->n_devices; i++)
+        bth_device_stream_close(&run->streams[i].stream);
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         bth_device_event_close(&run->events[i]);
     for (size_t i = 0; run->slots && i < n_slots; i++)
@@ -264,156 +268,161 @@ static void close_all(struct run *run)
             bth_staging_give(&run->ring, run->slots[i].buffer);
     bth_staging_close(&run->ring);
     bth_release(run->events);
-    bth_release(run->tracks);
+    bth_release(run->streams);
     bth_release(run->slots);
-    bth_release(run->lanes);
+    bth_release(run->workers);
 }
 
-/* ---- one chunk ---- */
+/* ---- one request ---- */
 
-static int wait_for(struct lane *lane, struct slot *slot, berth_error *error)
+static int slot_wait(struct staging_worker *mine, struct staging_slot *slot, berth_error *error)
 {
     if (!slot->pending)
         return 0;
     double begin_seconds = bth_seconds();
     (void)bth_device_event_wait(slot->pending, error);
-    lane->wait_seconds += bth_seconds() - begin_seconds;
+    mine->wait_seconds += bth_seconds() - begin_seconds;
     slot->pending = NULL;
     return error->code;
 }
 
-/* What a chunk has of an item, or of some that lie on the device as in the file. */
-struct share {
+/* What a request has of a range, or of some that lie on the device as in the file. */
+struct range_part {
     uint64_t from, to; /* in the file */
     uintptr_t address;
 };
 
-static struct share share_of(const bth_item *item, const bth_chunk *chunk)
+static struct range_part range_part_of(const bth_range *range, const bth_request *request)
 {
-    uint64_t begin = item->storage->offset, end = begin + item->storage->nbytes;
-    uint64_t chunk_end = chunk->offset + chunk->nbytes;
-    uint64_t from = begin > chunk->offset ? begin : chunk->offset;
+    uint64_t begin = range->offset, end = begin + range->nbytes;
+    uint64_t request_end = request->offset + request->nbytes;
+    uint64_t from = begin > request->offset ? begin : request->offset;
 
-    return (struct share){.from = from,
-                          .to = end < chunk_end ? end : chunk_end,
-                          .address = item->address + (uintptr_t)(from - begin)};
+    return (struct range_part){.from = from,
+                               .to = end < request_end ? end : request_end,
+                               .address = range->target.address + (uintptr_t)(from - begin)};
 }
 
 /*
- * X17: kernels may use memory of the caller's still; the device waits for them, nobody else. A
- * worker's chunks come in order, so that a storage is waited for once a stream.
+ * X17: kernels may still use the caller's memory. The device waits for them, no thread does. The
+ * requests of a worker are in order, so that each stream waits once for a range.
  */
-static int wait_until_ready(const bth_item *item, struct track *track, berth_error *error)
+static int range_wait_until_ready(const bth_range *range, struct staging_stream *stream,
+                                  berth_error *error)
 {
-    if (!item->ready || item->ready == track->waits_for)
+    if (!range->target.ready || range->target.ready == stream->waits_for)
         return 0;
-    if (bth_device_stream_wait_for(&track->stream, item->ready, error) < 0)
+    if (bth_device_stream_wait_for(&stream->stream, range->target.ready, error) < 0)
         return error->code;
-    track->waits_for = item->ready;
+    stream->waits_for = range->target.ready;
     return 0;
 }
 
 /*
- * Asks for copies of all that the chunk has of its items. What lies between two is copied along
- * only where both are in memory of ours: there it is between them, too, and nobody's.
+ * Copies all that the request has of its ranges. Bytes between two ranges are copied, too, where
+ * both are in memory made for them: there the same bytes lie between them, and nobody uses them.
  */
-static int copy_items(const struct run *run, const bth_chunk *chunk, struct track *track,
-                      berth_error *error)
+static int request_copy(const struct staging_run *run, const bth_request *request,
+                        struct staging_stream *stream, berth_error *error)
 {
-    const bth_item *items = run->to->work.spans->items;
+    const bth_range *ranges = run->to->transfer.requests.ranges;
 
-    for (size_t i = chunk->first_item, next; i < chunk->end_item; i = next) {
-        struct share share = share_of(&items[i], chunk);
-        for (next = i + 1; next < chunk->end_item && items[i].is_ours; next++) {
-            struct share more = share_of(&items[next], chunk);
-            if (!items[next].is_ours || more.address - share.address != more.from - share.from)
+    for (size_t i = request->first_range, next; i < request->end_range; i = next) {
+        struct range_part part = range_part_of(&ranges[i], request);
+        for (next = i + 1; next < request->end_range && ranges[i].target.is_ours; next++) {
+            struct range_part more = range_part_of(&ranges[next], request);
+            if (!ranges[next].target.is_ours ||
+                more.address - part.address != more.from - part.from)
                 break;
-            share.to = more.to;
+            part.to = more.to;
         }
-        if (wait_until_ready(&items[i], track, error) < 0 ||
-            bth_device_copy_to_device(&track->stream, share.address,
-                                      chunk->memory + (share.from - chunk->offset),
-                                      (size_t)(share.to - share.from), error) < 0)
-            return bth_error_in_storage(run->to->work.checkpoint, items[i].storage, error);
+        if (range_wait_until_ready(&ranges[i], stream, error) < 0 ||
+            bth_device_copy_to_device(&stream->stream, part.address,
+                                      request->memory + (part.from - request->offset),
+                                      (size_t)(part.to - part.from), error) < 0)
+            return staging_name(run, &ranges[i], error);
     }
     return 0;
 }
 
-static int send(struct run *run, struct lane *lane, struct slot *slot, const bth_chunk *chunk,
-                berth_error *error)
+static int request_send(struct staging_run *run, struct staging_worker *mine,
+                        struct staging_slot *slot, const bth_request *request, berth_error *error)
 {
-    bth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
-    unsigned number = number_of(run, device);
-    struct track *track = &lane->tracks[number];
+    bth_device_handle *device =
+        run->to->transfer.requests.ranges[request->first_range].target.device;
+    unsigned number = staging_device_number(run, device);
+    struct staging_stream *stream = &mine->streams[number];
     bth_device_event *event = &slot->events[number];
 
     if (!event->native && bth_device_event_open(device, event, error) < 0)
         return error->code;
-    if (copy_items(run, chunk, track, error) < 0 ||
-        bth_device_event_record(event, &track->stream, error) < 0)
+    if (request_copy(run, request, stream, error) < 0 ||
+        bth_device_event_record(event, &stream->stream, error) < 0)
         return error->code;
     slot->pending = event;
     return 0;
 }
 
-static int open_stream(struct run *run, struct lane *lane, const bth_chunk *chunk,
-                       berth_error *error)
+static int request_open_stream(struct staging_run *run, struct staging_worker *mine,
+                               const bth_request *request, berth_error *error)
 {
-    bth_device_handle *device = run->to->work.spans->items[chunk->first_item].device;
-    bth_device_stream *stream = &lane->tracks[number_of(run, device)].stream;
+    bth_device_handle *device =
+        run->to->transfer.requests.ranges[request->first_range].target.device;
+    bth_device_stream *stream = &mine->streams[staging_device_number(run, device)].stream;
 
     return stream->native ? 0 : bth_device_stream_open(device, stream, error);
 }
 
-static int bring(void *context, uint64_t task, unsigned worker, berth_error *error)
+static int staging_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
-    struct run *run = context;
-    bth_chunk *chunk = &run->to->work.chunks[task];
-    struct lane *lane = &run->lanes[worker];
-    struct slot *slot = &lane->slots[lane->next];
+    struct staging_run *run = context;
+    bth_request *request = &run->to->transfer.list[task];
+    struct staging_worker *mine = &run->workers[worker];
+    struct staging_slot *slot = &mine->slots[mine->next];
 
-    if (chunk->first_item == chunk->end_item) /* a block's tail without any item */
+    if (request->first_range == request->end_range) /* the tail of a block, without any range */
         return 0;
-    lane->next = (lane->next + 1) % run->n_slots;
-    if (open_stream(run, lane, chunk, error) < 0 || wait_for(lane, slot, error) < 0)
+    mine->next = (mine->next + 1) % run->n_slots;
+    if (request_open_stream(run, mine, request, error) < 0 || slot_wait(mine, slot, error) < 0)
         return error->code;
-    chunk->memory = slot->buffer->bytes + chunk->phase;
-    if (bth_chunk_bring(&run->to->work, chunk, error) < 0)
+    request->memory = slot->buffer->bytes + request->phase;
+    if (bth_transfer_request(&run->to->transfer, request, worker, error) < 0)
         return error->code;
-    return send(run, lane, slot, chunk, error);
+    return request_send(run, mine, slot, request, error);
 }
 
 /* ---- all ---- */
 
-static int watch(void *context)
+static int staging_watch(void *context)
 {
-    return bth_chunks_watch(&((struct run *)context)->to->work);
+    return bth_transfer_watch(&((struct staging_run *)context)->to->transfer);
 }
 
 /* Errors of copies may come only here. */
-static int wait_for_all(struct run *run, berth_error *error)
+static int staging_wait(struct staging_run *run, berth_error *error)
 {
     double begin_seconds = bth_seconds();
 
-    for (size_t i = 0; i < (size_t)run->n_lanes * run->n_devices && error->code == 0; i++)
-        if (run->tracks[i].stream.native)
-            (void)bth_device_stream_wait(&run->tracks[i].stream, error);
+    for (size_t i = 0; i < (size_t)run->n_workers * run->n_devices && error->code == 0; i++)
+        if (run->streams[i].stream.native)
+            (void)bth_device_stream_wait(&run->streams[i].stream, error);
     run->to->device_seconds += bth_seconds() - begin_seconds;
     return error->code;
 }
 
 int bth_to_device_run(bth_to_device *to, berth_error *error)
 {
-    struct run run = {.to = to};
-    uint64_t n_chunks = to->work.spans->n_chunks;
+    struct staging_run run = {.to = to};
+    uint64_t n_requests = to->transfer.requests.n_requests;
 
-    if (make_room(&run, error) == 0 && open_ring(&run, error) == 0 &&
-        open_lanes(&run, error) == 0 &&
-        bth_pool_run(run.n_workers, n_chunks, bring, watch, &run, error) == 0 &&
-        wait_for_all(&run, error) == 0)
-        bth_chunks_join(&to->work);
-    for (unsigned i = 0; run.lanes && i < run.n_lanes; i++)
-        to->device_seconds += run.lanes[i].wait_seconds;
-    close_all(&run);
+    if (staging_make_room(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
+        staging_open_workers(&run, error) == 0 &&
+        bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_watch, &run, error) ==
+            0 &&
+        staging_wait(&run, error) == 0)
+        bth_transfer_join(&to->transfer);
+    for (unsigned i = 0; run.workers && i < run.n_workers; i++)
+        to->device_seconds += run.workers[i].wait_seconds;
+    staging_close(&run);
     return error->code;
 }

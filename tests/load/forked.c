@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "load/transfer/bring.h"
+#include "load/storages_load.h"
 #include "tests/support/scene.h"
 
 static berth_checkpoint *checkpoint;
@@ -100,12 +100,12 @@ static void leave_half_changed(berth_checkpoint *with)
     bth_checkpoint_lock(with);
     with->shown_name.text = with->shown_path.text = freed;
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
-    with->source.map.base = freed;
-    with->source.map.address = freed;
-    with->contents.listing = (bth_listing){.known = true, .n_records = 77};
-    with->source.direct_is_tried = true;
-    with->source.direct.fd = 999;
-    with->source.direct.block_nbytes = 4096;
+    with->source.access.map.base = freed;
+    with->source.access.map.address = freed;
+    with->contents.counts = (bth_record_counts){.known = true, .n_records = 77};
+    with->source.access.direct_is_tried = true;
+    with->source.access.direct.fd = 999;
+    with->source.access.direct.block_nbytes = 4096;
     if (!with->contents.container.known)
         with->contents.container.directory.entries = (bth_zip_entry *)(void *)freed;
     for (size_t i = 0; i < with->storages.n; i++)
@@ -117,10 +117,10 @@ static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
 {
     with->shown_name = before->shown_name;
     with->shown_path = before->shown_path;
-    with->source.map = before->source.map;
-    with->contents.listing = before->contents.listing;
-    with->source.direct_is_tried = before->source.direct_is_tried;
-    with->source.direct = before->source.direct;
+    with->source.access.map = before->source.access.map;
+    with->contents.counts = before->contents.counts;
+    with->source.access.direct_is_tried = before->source.access.direct_is_tried;
+    with->source.access.direct = before->source.access.direct;
     with->contents.container = before->contents.container;
     for (size_t i = 0; i < with->storages.n; i++)
         with->storages.stored[i].is_coming = false;

@@ -179,7 +179,7 @@ DECLARATIONS = {
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
     "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_load": (INT, [P, P, P, ERROR]),
     "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
-    "berth_prefetch_advance_part": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
+    "berth_prefetch_advance": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
     "berth_prefetch_get_stats": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
     "berth_prefetch_free": (None, [P]),
     "berth_get_info": (INT, [P, c.POINTER(Info), ERROR]),

@@ -44,8 +44,8 @@ format/names/names.c long_key 1 malloc-leak: kept in names->keys; what lay there
 format/names/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
 format/names/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
 format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
-load/transfer/to_device.c make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
-load/transfer/to_device.c place_items 1 malloc-leak: the same list, behind a call
+load/transfer/to_device.c staging_make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
+load/transfer/to_device.c staging_place_ranges 1 malloc-leak: the same list, behind a call
 save/operation.c allocate_memory 1 malloc-leak: memory->bytes was NULL, as it is called once
 load/open/layout_check.c name_storage 1 null-argument: text is NULL while nbytes is 0, which is less than any
 tools/verify.c note_tensor 1 malloc-leak: kept in the record, which free_findings frees with its names

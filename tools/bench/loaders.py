@@ -138,7 +138,7 @@ def consume(checkpoint, ahead):
             address, part = b.check(b.berth_tensor_data, checkpoint.pointer, tensor), (16 << 20) // item
             for first in range(0, numel, part):
                 n = min(part, numel - first)
-                b.check(b.berth_prefetch_advance_part, prefetch, tensor, first, n)
+                b.check(b.berth_prefetch_advance, prefetch, tensor, first, n)
                 if ahead:
                     ahead(offset + (first + n) * item)  # behind what is in use
                 touch(address + first * item, n * item)

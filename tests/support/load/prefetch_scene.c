@@ -104,7 +104,7 @@ void begin_prefetch(const char *options)
 void advance_through_all(void)
 {
     for (size_t i = 0; i < N_TENSORS; i++)
-        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0, "%s",
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0, "%s",
                      error.message);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
