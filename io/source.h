@@ -21,7 +21,10 @@ int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *erro
 int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error); /* duplicates it */
 int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader,
                            berth_error *error);
+/* Any of these, or the caller's function. */
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error);
+/* What messages call it. */
+const char *bth_source_name(const berth_source *source);
 void bth_reader_close(bth_reader *reader); /* of zeros with fd -1: nothing */
 
 /* Fills the buffer; a range beyond nbytes is BERTH_E_TRUNCATED before anything is read.

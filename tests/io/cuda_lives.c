@@ -16,6 +16,7 @@ Test(cuda_lives, are_left_out)
 #include "io/staging.h"
 #include "load/checkpoint.h"
 #include "tests/io/cuda_stand_in.h"
+#include "tests/support/sources.h"
 
 #define DESTROYED "context is destroyed (CUDA_ERROR_CONTEXT_IS_DESTROYED)"
 #define GONE "cuda:1: its context died and was opened anew: what was in it is gone"
@@ -325,7 +326,7 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
 
 static int open_and_place(void *ready)
 {
-    expect_good(berth_open_memory(file, file_nbytes, NULL, &checkpoint, &error));
+    expect_good(test_open_memory(file, file_nbytes, NULL, &checkpoint, &error));
     return berth_choose_places_by(checkpoint, give, ready, &error);
 }
 
