@@ -1657,7 +1657,7 @@ typedef struct berth_prefetch berth_prefetch;
  * call: only its config is used.
  * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
- * tensor and the missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
+ * missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
 BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
                                                     const berth_selection *what, uint32_t flags,

@@ -139,9 +139,10 @@ void berth_close(berth_checkpoint *checkpoint)
     BTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
-    if (checkpoint->has_lock)
+    if (checkpoint->has_lock) {
         bth_checkpoint_make_good(checkpoint);
-    bth_prefetches_end(&checkpoint->prefetches);
+        bth_prefetches_end(&checkpoint->prefetches);
+    }
     bth_storages_end(checkpoint);
     bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
