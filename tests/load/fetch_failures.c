@@ -4,6 +4,7 @@
  */
 #include <pthread.h>
 
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/fetch_scene.h"
 
 TestSuite(fetch_failures, .init = begin_fetch, .fini = end_fetch);
@@ -33,17 +34,6 @@ Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
         fetched(NULL);
         expect_elements();
     }
-}
-
-static int n_reads_left;
-
-static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
-{
-    if (n_reads_left-- == 0) {
-        errno = EIO;
-        return -1;
-    }
-    return pread(fd, buffer, nbytes, offset);
 }
 
 Test(fetch_failures, that_fails_names_record_and_byte)

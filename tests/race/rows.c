@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_ROWS 2000
 #define N_THREADS 6
@@ -28,14 +28,6 @@ static size_t file_nbytes;
 static atomic_uint n_reads;
 static unsigned fail_every; /* 0: no read fails */
 static atomic_bool is_slow;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/rows: %s\n", what);
-    exit(1);
-}
 
 static float element(size_t table, int64_t row, int64_t column)
 {

@@ -47,6 +47,8 @@ size_t test_folder_count(const char *folder);
 /* A whole file, with a NUL behind it that *nbytes does not count. */
 uint8_t *test_read_file(const char *path, size_t *nbytes);
 void test_write_file(const char *path, const void *bytes, size_t nbytes);
+/* Whether the file has just these bytes. */
+bool test_file_holds(const char *path, const void *bytes, size_t nbytes);
 
 /* Whether the long form of the tests is wanted (BERTH_LONG). */
 bool test_is_long(void);

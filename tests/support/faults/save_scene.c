@@ -196,11 +196,11 @@ void check_outcome(const scene *tried, int status, const berth_error *error, con
 
     cr_assert_eq(status, error->code, "%s", about);
     if (status == 0 || status == BERTH_E_NOT_DURABLE) {
-        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(test_file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
         check_nothing_left(tried, true, about);
     } else {
         if (tried->replaces)
-            cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+            cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
                       error->message);
         check_nothing_left(tried, tried->replaces, about);
     }

@@ -184,6 +184,14 @@ const char sample_text[] =
     "epoch: 3\n";
 #endif
 
+void expect_sample_values(berth_checkpoint *checkpoint)
+{
+    char *text = describe(checkpoint);
+
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+}
+
 void expect_sample(const void *bytes, size_t nbytes, const char *options)
 {
     berth_checkpoint *checkpoint;

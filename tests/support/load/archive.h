@@ -74,6 +74,8 @@ char *describe(berth_checkpoint *checkpoint);
 /* The same of the sample. */
 extern const char sample_text[];
 
+/* The checkpoint has the sample's values. */
+void expect_sample_values(berth_checkpoint *checkpoint);
 /* The file opens with these options, and gives the sample's values. */
 void expect_sample(const void *bytes, size_t nbytes, const char *options);
 
