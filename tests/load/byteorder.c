@@ -144,11 +144,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
     bth_swap_bytes(other, elements, sizeof elements, 2);
-    berth_dict_set(
-        root, "words",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
+    berth_dict_set(root, "words", test_tensor(tree, BERTH_UINT16, elements, 1, shape));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0);
     archive.tree = tree;
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
@@ -186,20 +182,11 @@ Test(byteorder, attributes_are_swapped_too)
     size_t nbytes;
     berth_checkpoint *checkpoint;
 
-    berth_dict_set(
-        state, "words",
-        berth_make_tensor(
-            tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = two, .data = words}));
+    berth_dict_set(state, "words", test_tensor(tree, BERTH_UINT16, words, 1, two));
     berth_dict_set(
         root, "outer",
         berth_make_subclass(
-            tree,
-            berth_make_parameter(
-                tree,
-                berth_make_tensor(
-                    tree,
-                    &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = one, .data = zero}),
-                true),
+            tree, berth_make_parameter(tree, test_tensor(tree, BERTH_FLOAT32, zero, 1, one), true),
             state));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);

@@ -300,11 +300,8 @@ static void save_long_ones(void)
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)
-        berth_dict_set(
-            root, i == 0 ? "first" : "second",
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
+        berth_dict_set(root, i == 0 ? "first" : "second",
+                       test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
     free(bytes);

@@ -46,10 +46,7 @@ static void save(void)
         const int64_t shape[] = {N_ROWS, n_columns[t]};
         for (int64_t i = 0; i < N_ROWS * n_columns[t]; i++)
             elements[t][i] = element(t, i / n_columns[t], i % n_columns[t]);
-        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                        .rank = 2,
-                                                                        .shape = shape,
-                                                                        .data = elements[t]}));
+        berth_list_append(root, test_tensor(tree, BERTH_FLOAT32, elements[t], 2, shape));
     }
     expect(berth_save_memory(&saved, &file_nbytes, NULL, root, NULL, &error) == 0, error.message);
     file = saved;

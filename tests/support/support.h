@@ -29,6 +29,14 @@ struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
 
+/* ---- values ---- */
+
+/* A tensor over these elements, which stay the caller's. */
+berth_value *test_tensor(berth_tree *tree, berth_dtype dtype, const void *data, int32_t rank,
+                         const int64_t *shape);
+/* The same of one dimension. */
+berth_value *test_vector(berth_tree *tree, berth_dtype dtype, const void *data, int64_t n);
+
 /* ---- processes ---- */
 
 /* Runs `try` in a child. Fails the test (by Criterion) unless it returns 0. */

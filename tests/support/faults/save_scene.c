@@ -60,11 +60,7 @@ int save_values(const char *to, berth_error *error)
                                                                 .storage = storage});
     berth_dict_set(state, "weight", view);
     berth_dict_set(state, "tied", view);
-    berth_dict_set(
-        state, "bias",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape + 1, .data = bytes}));
+    berth_dict_set(state, "bias", test_tensor(tree, BERTH_INT8, bytes, 1, shape + 1));
     berth_dict_set(state, "epoch", berth_make_int(tree, 3));
     int status = berth_save(to, state, NULL, error);
     berth_tree_free(tree);

@@ -17,6 +17,7 @@
 #include "format/pickle/pickle.h"
 #include "format/zip/zip_write.h"
 #include "tests/support/format/composed.h"
+#include "tests/support/support.h"
 
 #define MAX_RECORDS 24
 #define N_SAMPLE_STORAGES 3
