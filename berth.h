@@ -2,7 +2,7 @@
 /*
  * berth.h - save and load PyTorch checkpoints from C.
  *
- * The whole public interface; this header is the manual.
+ * This is the whole public interface. It is also the manual.
  *
  *     berth_error error;
  *     berth_tree *tree = berth_tree_new(NULL);
@@ -17,31 +17,55 @@
  *     berth_checkpoint *model;
  *     if (berth_open("model.pt", NULL, &model, &error) < 0)
  *         die(error.message);
- *     const berth_tensor *w = berth_find_tensor(model, "weight");
- *     const float *data = berth_tensor_data(model, w, &error);   // lives as long as model
+ *     const float *w = berth_expect(model, "weight", BERTH_FLOAT32, 2, shape, &error);
+ *     if (!w)
+ *         die(error.message);
+ *     ...                        // w lives as long as model
  *     berth_close(model);
  *
+ * How to read a comment. It says what the function does. Then come, where they matter and in this
+ * order, the labels
+ *   Parameters:  units, ranges, what NULL means
+ *   Shapes:      ranks and sizes of tensors and arrays
+ *   Lifetime:    who owns what, and how long it must live
+ *   Returns:     what it returns
+ *   Errors:      which status means what
+ *   Threads:     which threads may call it; without this label: one thread at a time per handle
+ *   Source:      where a rule comes from, if it is not Berth's own
+ *
  * Rules that hold everywhere:
- *   - A function that can fail returns `int`: 0, or a negative `berth_status`;
- *     or a pointer: NULL on failure. It takes a `berth_error *`, which may be
- *     NULL; when it is not, it is cleared on entry and filled on failure.
- *   - Nothing of a file is ever executed. Nothing here aborts, exits, prints,
- *     or keeps an error in hidden state.
- *   - A forked child may use all of this, whatever the parent's threads were doing, and may read
- *     on through the parent's trees, checkpoints and archives. Jobs, prefetches, row caches
- *     and devices stay with their threads in the parent: BERTH_E_ARGUMENT (devices:
- *     BERTH_E_DEVICE); make them anew. Everything can be freed there, and ends nothing of the
- *     parent's. A child that was forked from within a callback may only exec or exit.
- *   - A thread that is cancelled (pthread_cancel) in a call goes on to its end. SIGXFSZ is held
- *     off in saves; no other signal is touched. Descriptors 0 to 2 are never ours, also where
- *     they are closed. The shared library stays loaded after dlclose.
- *   - Handles are not shared between threads unless their comment says so;
- *     different handles may always be used from different threads.
- *   - Sizes are in bytes and end in `_nbytes`; positions in a file are bytes
- *     from its start and end in `offset`; shapes, strides and storage offsets
- *     are in elements, as in PyTorch.
- *   - Text is UTF-8. Text handed out is NUL-terminated and may hold NULs of its
- *     own where a length is given with it.
+ *   - A function that can fail returns `int`: 0, or a negative `berth_status`. Or it returns a
+ *     pointer: NULL on failure. It takes a `berth_error *`, which may be NULL. If it is not NULL,
+ *     the function clears it first, and fills it on failure.
+ *   - Berth never executes anything from a file. It never aborts, exits or prints, and has no
+ *     hidden error state.
+ *   - Different handles may be used from different threads at the same time. One handle may be used
+ *     from several threads only where its comment says so.
+ *   - Sizes are in bytes and end in `_nbytes`. Positions in a file are in bytes from its start and
+ *     end in `offset`. Shapes, strides and storage offsets are in elements, as in PyTorch.
+ *   - Text is UTF-8. Text that Berth returns ends with NUL. It may contain further NULs where its
+ *     length is returned too.
+ *   - A member of a struct may be left 0 unless its comment says otherwise. `reserved` members must
+ *     be 0: a later version may give them a meaning, and an older library refuses what it does not
+ *     know (BERTH_E_ARGUMENT) instead of ignoring it.
+ *
+ * Processes, signals, descriptors:
+ *   - A forked child may use all of Berth, whatever the threads of its parent were doing. It may
+ *     also read through its parent's trees, checkpoints and archives. Jobs, prefetches, row caches
+ *     and devices stay with the parent: in the child they return BERTH_E_ARGUMENT (devices:
+ *     BERTH_E_DEVICE). The child may free all of them; that changes nothing for the parent. A child
+ *     that is forked inside a callback may only exec or exit.
+ *   - If a thread is cancelled (pthread_cancel) inside a call, the call runs to its end first.
+ *   - Saves block SIGXFSZ while they write. Berth touches no other signal.
+ *   - Berth never uses the descriptors 0 to 2, even if they are closed.
+ *   - The shared library stays loaded after dlclose.
+ *
+ * What libberth.so.0 promises: releases with the same major and minor version can replace each
+ * other without a new build (0.2.0, 0.2.1). Before 1.0 a new minor version may change anything;
+ * CHANGELOG says what. The symbols carry the minor version (BERTH_0.2): a program that was linked
+ * against another one does not start, and the dynamic linker says why. From 1.0 on an older program
+ * runs with a newer library: functions keep their meaning, structs keep their size (new members
+ * take the place of reserved ones), and enums only get new values, so a switch needs a default.
  */
 #ifndef BERTH_H
 #define BERTH_H
@@ -56,8 +80,10 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define BERTH_API __attribute__((visibility("default")))
+#define BERTH_MUST_CHECK __attribute__((warn_unused_result))
 #else
 #define BERTH_API
+#define BERTH_MUST_CHECK
 #endif
 
 /* ===================================================================== */
@@ -65,70 +91,78 @@ extern "C" {
 /* ===================================================================== */
 
 #define BERTH_VERSION_MAJOR 0
-#define BERTH_VERSION_MINOR 1
+#define BERTH_VERSION_MINOR 2
 #define BERTH_VERSION_PATCH 0
-#define BERTH_VERSION_STRING "0.1.0"
+#define BERTH_VERSION_STRING "0.2.0"
 
-/* The version of the library that is linked, e.g. "0.1.0". Static. */
+/*
+ * The version of the library that is linked, for example "0.2.0". The macros above are the version
+ * of this header.
+ * Lifetime: static.  Threads: any.
+ */
 BERTH_API const char *berth_version(void);
 
 /* ===================================================================== */
 /*  Status and error                                                     */
 /* ===================================================================== */
 
-/* One row a status: name, value, what it means in general. */
-#define BERTH_STATUS_MAP(X)                                                                        \
-    X(ARGUMENT, -1, "invalid argument")                                                            \
-    X(OPTION, -2, "invalid option name or value")                                                  \
-    X(UNAVAILABLE, -3, "not part of this version")                                                 \
-    X(MEMORY, -4, "out of memory")                                                                 \
-    X(SYSTEM, -5, "a system call failed")                                                          \
-    X(NO_SPACE, -6, "no space left, or a size limit was reached")                                  \
-    X(CALLBACK, -7, "a source or sink of the caller failed")                                       \
-    X(CANCELLED, -8, "cancelled")                                                                  \
-    X(NOT_DURABLE, -9, "in place, but not known to be durable")                                    \
-    X(NOT_FOUND, -10, "not found")                                                                 \
-    X(AMBIGUOUS, -11, "the name fits more than one value")                                         \
-    X(NOT_CHECKPOINT, -12, "not a checkpoint")                                                     \
-    X(ARCHIVE, -13, "the archive is broken or ambiguous")                                          \
-    X(PICKLE, -14, "the pickle is malformed")                                                      \
-    X(FORBIDDEN, -15, "the pickle asks for something that is never run")                           \
-    X(TENSOR, -16, "a tensor does not fit its storage")                                            \
-    X(OFFSETS, -17, "computed offsets differ from the file's")                                     \
-    X(CHECKSUM, -18, "a checksum does not match")                                                  \
-    X(TRUNCATED, -19, "the file ends too early")                                                   \
-    X(UNSUPPORTED, -20, "a valid thing that cannot be expressed here")                             \
-    X(DEVICE, -21, "a device failed, or is not there")                                             \
-    X(BUSY, -22, "the cache is held by live tickets")
-
+/* The result of an operation. */
 typedef enum berth_status {
     BERTH_OK = 0,
-#define BERTH_STATUS_ROW(name, value, text) BERTH_E_##name = value,
-    BERTH_STATUS_MAP(BERTH_STATUS_ROW)
-#undef BERTH_STATUS_ROW
+    BERTH_E_ARGUMENT = -1,        /* invalid argument */
+    BERTH_E_OPTION = -2,          /* invalid option name or value */
+    BERTH_E_UNAVAILABLE = -3,     /* this build does not have it */
+    BERTH_E_MEMORY = -4,          /* out of memory */
+    BERTH_E_SYSTEM = -5,          /* a system call failed: see system_errno */
+    BERTH_E_NO_SPACE = -6,        /* no space left, or a size limit was reached */
+    BERTH_E_CALLBACK = -7,        /* a function of the caller failed */
+    BERTH_E_CANCELLED = -8,       /* cancelled */
+    BERTH_E_NOT_DURABLE = -9,     /* the file is in place, but may be lost in a power cut */
+    BERTH_E_NOT_FOUND = -10,      /* not found */
+    BERTH_E_AMBIGUOUS = -11,      /* the name fits more than one value */
+    BERTH_E_NOT_CHECKPOINT = -12, /* not a checkpoint */
+    BERTH_E_ARCHIVE = -13,        /* the archive is broken or ambiguous */
+    BERTH_E_PICKLE = -14,         /* the pickle is malformed */
+    BERTH_E_FORBIDDEN = -15,      /* the pickle wants to call what Berth never calls */
+    BERTH_E_TENSOR = -16,         /* a tensor does not fit its storage */
+    BERTH_E_OFFSETS = -17,        /* computed offsets differ from the file's */
+    BERTH_E_CHECKSUM = -18,       /* a checksum does not match */
+    BERTH_E_TRUNCATED = -19,      /* the file ends too early */
+    BERTH_E_UNSUPPORTED = -20,    /* valid, but cannot be expressed here */
+    BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
+    BERTH_E_BUSY = -22            /* live tickets hold the row cache */
 } berth_status;
 
-/* `berth_error.offset` when no byte of the file is meant. */
+/* The value of `berth_error.offset` if the error concerns no byte of a file. */
 #define BERTH_NO_OFFSET UINT64_MAX
 
 /*
- * What went wrong; the caller's own, on its stack. The first error of an
- * operation wins. `message` is one line without a newline, and names file,
- * record and byte where they are known:
+ * What went wrong. `message` is one line without a newline. It names the file, the record and the
+ * byte where they are known:
  *   "model.pt: data/3 at byte 1048576: No space left on device"
+ * If several things fail in one operation, it describes the first. This struct never changes.
+ * Lifetime: the caller's, usually on its stack.
  */
 typedef struct berth_error {
-    berth_status code; /* BERTH_OK when nothing went wrong */
+    berth_status code; /* BERTH_OK: nothing went wrong */
     int system_errno;  /* errno of a failed system call, else 0 */
     uint64_t offset;   /* byte in the file, or BERTH_NO_OFFSET */
-    char record[128];  /* record name, cut if longer; "" if none is meant */
+    char record[128];  /* record name, cut if it is longer; "": none */
     char message[640];
 } berth_error;
 
-/* The constant text of a status ("out of memory"); never NULL. */
+/*
+ * The general meaning of a status, for example "out of memory".
+ * Returns: a text; "unknown status" for a number that is no status.
+ * Lifetime: static.  Threads: any.
+ */
 BERTH_API const char *berth_status_text(int status);
 
-/* The name of a status ("BERTH_E_MEMORY"); never NULL. */
+/*
+ * The name of a status, for example "BERTH_E_MEMORY".
+ * Returns: as berth_status_text.
+ * Lifetime: static.  Threads: any.
+ */
 BERTH_API const char *berth_status_name(int status);
 
 /* ===================================================================== */
@@ -136,10 +170,12 @@ BERTH_API const char *berth_status_name(int status);
 /* ===================================================================== */
 
 /*
- * Memory for everything but mapped files and, from 2 MiB on, what storages are read into, which is
- * mapped too, in large pages where there are any. `reallocate` with nbytes 0 frees;
- * with a NULL pointer it allocates; returns NULL when it cannot, the old
- * block then stays. Called from several threads at once.
+ * Where Berth gets its memory. It does not use this for mapped files, nor for memory of 2 MiB and
+ * more that storages are read into: that is mapped in large pages, where the system has them.
+ *
+ * `reallocate` works as realloc does: NULL allocates, nbytes 0 frees. If there is no memory it
+ * returns NULL and the old block stays valid.
+ * Threads: Berth calls it from several threads at once.
  */
 typedef struct berth_allocator {
     void *(*reallocate)(void *context, void *pointer, size_t nbytes);
@@ -147,18 +183,25 @@ typedef struct berth_allocator {
 } berth_allocator;
 
 /*
- * Receives facts worth telling that are no errors (an option that fell back,
- * offsets taken from the directory). `message` is one line without a newline.
- * Called from several threads at once, also while a handle is locked: it must call nothing of
- * Berth. By default nothing is written anywhere.
+ * Receives messages that are no errors: an option fell back, offsets were taken from the directory.
+ * `message` is one line without a newline. Without a log function nothing is written anywhere.
+ * Threads: Berth calls it from several threads at once, also while it holds locks. So it must not
+ * call Berth.
  */
 typedef void (*berth_log_function)(void *context, const char *message);
 
 /*
- * Sets the allocator (NULL: the C library's) or log function (NULL: none) of
- * the process. Call before anything else; not thread-safe.
+ * Sets the allocator of the process.
+ * Parameters: allocator: copied; NULL: the C library's.
+ * Threads: call it before anything else of Berth, from one thread.
  */
 BERTH_API void berth_set_allocator(const berth_allocator *allocator);
+
+/*
+ * Sets the log function of the process.
+ * Parameters: function: NULL: no log. context: passed to it.
+ * Threads: call it before anything else of Berth, from one thread.
+ */
 BERTH_API void berth_set_log(berth_log_function function, void *context);
 
 /* ===================================================================== */
@@ -166,72 +209,81 @@ BERTH_API void berth_set_log(berth_log_function function, void *context);
 /* ===================================================================== */
 
 /*
- * One row a dtype: C name, PyTorch's name, bytes of one item. The sub-byte
- * kinds quint4x2 and quint2x4 hold 2 and 4 elements an item.
+ * The type of an element. Source: torch.dtype of PyTorch 2.13. QUINT4X2 holds two elements in an
+ * item, QUINT2X4 four; all others hold one.
  */
-#define BERTH_DTYPE_MAP(X)                                                                         \
-    X(FLOAT32, "float32", 4)                                                                       \
-    X(FLOAT64, "float64", 8)                                                                       \
-    X(FLOAT16, "float16", 2)                                                                       \
-    X(BFLOAT16, "bfloat16", 2)                                                                     \
-    X(INT8, "int8", 1)                                                                             \
-    X(INT16, "int16", 2)                                                                           \
-    X(INT32, "int32", 4)                                                                           \
-    X(INT64, "int64", 8)                                                                           \
-    X(UINT8, "uint8", 1)                                                                           \
-    X(BOOL, "bool", 1)                                                                             \
-    X(COMPLEX64, "complex64", 8)                                                                   \
-    X(COMPLEX128, "complex128", 16)                                                                \
-    X(QINT8, "qint8", 1)                                                                           \
-    X(QUINT8, "quint8", 1)                                                                         \
-    X(QINT32, "qint32", 4)                                                                         \
-    X(QUINT4X2, "quint4x2", 1)                                                                     \
-    X(QUINT2X4, "quint2x4", 1)                                                                     \
-    X(COMPLEX32, "complex32", 4)                                                                   \
-    X(UINT16, "uint16", 2)                                                                         \
-    X(UINT32, "uint32", 4)                                                                         \
-    X(UINT64, "uint64", 8)                                                                         \
-    X(FLOAT8_E5M2, "float8_e5m2", 1)                                                               \
-    X(FLOAT8_E4M3FN, "float8_e4m3fn", 1)                                                           \
-    X(FLOAT8_E5M2FNUZ, "float8_e5m2fnuz", 1)                                                       \
-    X(FLOAT8_E4M3FNUZ, "float8_e4m3fnuz", 1)                                                       \
-    X(FLOAT8_E8M0FNU, "float8_e8m0fnu", 1)                                                         \
-    X(FLOAT4_E2M1FN_X2, "float4_e2m1fn_x2", 1)                                                     \
-    X(BITS8, "bits8", 1)                                                                           \
-    X(BITS16, "bits16", 2)                                                                         \
-    X(BITS1X8, "bits1x8", 1)                                                                       \
-    X(BITS2X4, "bits2x4", 1)                                                                       \
-    X(BITS4X2, "bits4x2", 1)                                                                       \
-    X(INT1, "int1", 1)                                                                             \
-    X(INT2, "int2", 1)                                                                             \
-    X(INT3, "int3", 1)                                                                             \
-    X(INT4, "int4", 1)                                                                             \
-    X(INT5, "int5", 1)                                                                             \
-    X(INT6, "int6", 1)                                                                             \
-    X(INT7, "int7", 1)                                                                             \
-    X(UINT1, "uint1", 1)                                                                           \
-    X(UINT2, "uint2", 1)                                                                           \
-    X(UINT3, "uint3", 1)                                                                           \
-    X(UINT4, "uint4", 1)                                                                           \
-    X(UINT5, "uint5", 1)                                                                           \
-    X(UINT6, "uint6", 1)                                                                           \
-    X(UINT7, "uint7", 1)
-
 typedef enum berth_dtype {
-    BERTH_DTYPE_NONE = 0, /* for storages: untyped */
-#define BERTH_DTYPE_ROW(name, text, nbytes) BERTH_##name,
-    BERTH_DTYPE_MAP(BERTH_DTYPE_ROW)
-#undef BERTH_DTYPE_ROW
-        BERTH_DTYPE_COUNT
+    BERTH_DTYPE_NONE = 0, /* a storage without a type: it counts bytes */
+    BERTH_FLOAT32 = 1,
+    BERTH_FLOAT64 = 2,
+    BERTH_FLOAT16 = 3,
+    BERTH_BFLOAT16 = 4,
+    BERTH_INT8 = 5,
+    BERTH_INT16 = 6,
+    BERTH_INT32 = 7,
+    BERTH_INT64 = 8,
+    BERTH_UINT8 = 9,
+    BERTH_BOOL = 10,
+    BERTH_COMPLEX64 = 11,
+    BERTH_COMPLEX128 = 12,
+    BERTH_QINT8 = 13,
+    BERTH_QUINT8 = 14,
+    BERTH_QINT32 = 15,
+    BERTH_QUINT4X2 = 16,
+    BERTH_QUINT2X4 = 17,
+    BERTH_COMPLEX32 = 18,
+    BERTH_UINT16 = 19,
+    BERTH_UINT32 = 20,
+    BERTH_UINT64 = 21,
+    BERTH_FLOAT8_E5M2 = 22,
+    BERTH_FLOAT8_E4M3FN = 23,
+    BERTH_FLOAT8_E5M2FNUZ = 24,
+    BERTH_FLOAT8_E4M3FNUZ = 25,
+    BERTH_FLOAT8_E8M0FNU = 26,
+    BERTH_FLOAT4_E2M1FN_X2 = 27,
+    BERTH_BITS8 = 28,
+    BERTH_BITS16 = 29,
+    BERTH_BITS1X8 = 30,
+    BERTH_BITS2X4 = 31,
+    BERTH_BITS4X2 = 32,
+    /* PyTorch loads these, but cannot save them. */
+    BERTH_INT1 = 33,
+    BERTH_INT2 = 34,
+    BERTH_INT3 = 35,
+    BERTH_INT4 = 36,
+    BERTH_INT5 = 37,
+    BERTH_INT6 = 38,
+    BERTH_INT7 = 39,
+    BERTH_UINT1 = 40,
+    BERTH_UINT2 = 41,
+    BERTH_UINT3 = 42,
+    BERTH_UINT4 = 43,
+    BERTH_UINT5 = 44,
+    BERTH_UINT6 = 45,
+    BERTH_UINT7 = 46,
+    BERTH_DTYPE_COUNT /* of this header; a newer library may know more */
 } berth_dtype;
 
-/* PyTorch's name without "torch.", e.g. "float32"; "untyped" for NONE. Static. */
+/*
+ * PyTorch's name of a dtype without "torch.", for example "float32".
+ * Returns: the name; "untyped" for BERTH_DTYPE_NONE and for unknown numbers.
+ * Lifetime: static.  Threads: any.
+ */
 BERTH_API const char *berth_dtype_name(berth_dtype dtype);
 
-/* The dtype of a name, with or without "torch."; BERTH_DTYPE_NONE if unknown. */
+/*
+ * The dtype of a name.
+ * Parameters: name: with or without "torch.".
+ * Returns: the dtype; BERTH_DTYPE_NONE if the name is unknown.
+ * Threads: any.
+ */
 BERTH_API berth_dtype berth_dtype_from_name(const char *name);
 
-/* Bytes of one item; 1 for NONE (untyped storages count bytes). */
+/*
+ * The size of one item in bytes.
+ * Returns: the size; 1 for BERTH_DTYPE_NONE.
+ * Threads: any.
+ */
 BERTH_API size_t berth_dtype_nbytes(berth_dtype dtype);
 
 /* ===================================================================== */
@@ -244,55 +296,71 @@ typedef struct berth_storage berth_storage;       /* bytes that tensors view */
 typedef struct berth_checkpoint berth_checkpoint; /* an opened file, with its values */
 typedef struct berth_archive berth_archive;       /* an opened file, its records only */
 
+/* The largest rank of a tensor. Source: PyTorch. */
 #define BERTH_MAX_RANK 64
 
 /* Flags of a tensor. */
 #define BERTH_REQUIRES_GRAD 1u
-#define BERTH_CONJ 2u /* the conjugate bit: elements are the conjugates of the stored ones */
-#define BERTH_NEG 4u  /* the negative bit */
-#define BERTH_META 8u /* on the meta device: shape and dtype, no storage */
+#define BERTH_CONJ 2u /* the elements are the complex conjugates of the stored ones */
+#define BERTH_NEG 4u  /* the elements are the negatives of the stored ones */
+#define BERTH_META 8u /* on the meta device: a shape and a dtype, no storage */
 
+/* How a quantized tensor maps integers to numbers. Source: torch.qscheme. */
 typedef enum berth_qscheme {
     BERTH_NOT_QUANTIZED = 0,
-    BERTH_PER_TENSOR_AFFINE,
-    BERTH_PER_TENSOR_SYMMETRIC,
-    BERTH_PER_CHANNEL_AFFINE,
-    BERTH_PER_CHANNEL_SYMMETRIC,
-    BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS
+    BERTH_PER_TENSOR_AFFINE = 1,
+    BERTH_PER_TENSOR_SYMMETRIC = 2,
+    BERTH_PER_CHANNEL_AFFINE = 3,
+    BERTH_PER_CHANNEL_SYMMETRIC = 4,
+    BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS = 5
 } berth_qscheme;
 
 /*
- * A strided view of a storage. Made by the caller (zero what is not meant),
- * or handed out, then all pointers live as long as the tree or checkpoint.
+ * A strided view of a storage. The caller fills one to make a tensor, and leaves members at 0 that
+ * it does not need. Or Berth returns one. This struct never changes.
+ * Shapes: `shape` and `stride` have `rank` items, each 0 or more. Rank 0 is one element.
+ * Lifetime: a struct that Berth returns, and all its pointers, live as long as the tree or
+ * checkpoint. berth_make_tensor copies the caller's struct, shape and stride.
  */
 typedef struct berth_tensor {
     berth_dtype dtype;
-    int32_t rank;                   /* 0 to BERTH_MAX_RANK; 0: one element */
-    const int64_t *shape;           /* rank items, each >= 0 */
-    const int64_t *stride;          /* rank items, each >= 0; NULL when made: contiguous */
-    int64_t storage_offset;         /* elements from the storage's start */
-    berth_storage *storage;         /* NULL for meta tensors; NULL when made: a storage of just this
-                                       tensor over `data`, on "cpu" */
-    const void *data;               /* only when made without storage: the elements, which must stay
-                                       unchanged until the tree is freed. NULL when handed out: ask
-                                       berth_tensor_data */
-    uint32_t flags;                 /* BERTH_REQUIRES_GRAD and friends */
-    berth_qscheme qscheme;          /* BERTH_NOT_QUANTIZED for most */
-    double scale;                   /* per tensor */
-    int64_t zero_point;             /* per tensor */
-    const berth_value *scales;      /* per channel: tensors of shape[axis] items (LISTs of
-                                       numbers in older files) */
-    const berth_value *zero_points; /* per channel */
+    int32_t rank;           /* 0 to BERTH_MAX_RANK */
+    const int64_t *shape;   /* in elements */
+    const int64_t *stride;  /* in elements; NULL when made: contiguous */
+    int64_t storage_offset; /* in elements from the storage's start */
+    berth_storage *storage; /* NULL: a meta tensor; or, when made, a storage of its own over `data`,
+                               on "cpu" */
+    const void *data;       /* when made without a storage: the elements. They must not change until
+                               the tree is freed. NULL when returned: use berth_tensor_data */
+    uint32_t flags;         /* BERTH_REQUIRES_GRAD, ... */
+    berth_qscheme qscheme;  /* BERTH_NOT_QUANTIZED for most */
+    double scale;           /* per tensor */
+    int64_t zero_point;     /* per tensor */
+    const berth_value *scales;      /* per channel: a tensor of shape[axis] items (in older files a
+                                       list of numbers) */
+    const berth_value *zero_points; /* per channel: likewise */
     int64_t axis;                   /* per channel */
 } berth_tensor;
 
-/* Number of elements: the product of the shape. */
+/*
+ * The number of elements: the product of the shape.
+ * Returns: the number; 0 for NULL.
+ * Threads: any.
+ */
 BERTH_API int64_t berth_tensor_numel(const berth_tensor *tensor);
 
-/* Elements x item size; sub-byte quantized kinds rounded up. */
+/*
+ * The size of all elements in bytes: their number times the size of an item, rounded up for dtypes
+ * with several elements in an item.
+ * Returns: the size; 0 for NULL.
+ * Threads: any.
+ */
 BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
 
-/* Whether elements lie in row-major order without gaps. */
+/*
+ * Whether the elements lie in row-major order without gaps.
+ * Threads: any.
+ */
 BERTH_API bool berth_tensor_is_contiguous(const berth_tensor *tensor);
 
 /*
@@ -502,176 +570,262 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
 /* ===================================================================== */
 
 /*
- * Every option has a name "section.name" (but "debug"), a type, bounds and a
- * default; see berth_config_describe or `berth config`. What is in force, highest first:
+ * Every option has a name "section.name" (the exception is "debug"), a type, bounds and a default:
+ * berth_config_describe and `berth config` show them. The value in force is the first of
  *   1. BERTH_FORCE_<SECTION>_<NAME> in the environment
- *   2. the thread's patch (berth_config_patch)
- *   3. a value set by the program (berth_config_set)
+ *   2. the patch of this thread (berth_config_patch)
+ *   3. the value that the program set (berth_config_set)
  *   4. BERTH_<SECTION>_<NAME> in the environment
  *   5. the default.
- * Aliases stand for their target at every level ("debug" is also called
- * "serialization_debug": BERTH_SERIALIZATION_DEBUG); "debug" reads
- * TORCH_SERIALIZATION_DEBUG too, of which only "1" counts, as in PyTorch. Of several variables for
- * one option, its own name's wins.
- * The environment is read once, at first use; a bad variable, or one that
- * begins like an option's and is none, fails every operation, by name. A value that is known but
- * whose engine is not part of this version is BERTH_E_UNAVAILABLE, any other BERTH_E_OPTION.
- * Setting is thread-safe. Each operation takes one snapshot as it starts; with debug on it checks
- * loads at least as load.check=headers does. What is forced also wins over a configuration that a
- * call brings.
+ * An alias works like the name itself at every level: "debug" is also "serialization_debug", so
+ * BERTH_SERIALIZATION_DEBUG sets it. If the environment has both, the name wins over the alias.
+ * "debug" also follows TORCH_SERIALIZATION_DEBUG, of which only "1" counts, as in PyTorch.
+ *
+ * Berth reads the environment once, at first use. A variable with an invalid value, or one that
+ * begins like an option and is none, makes every operation fail, and the error names it.
+ *
+ * Each operation copies the configuration when it starts. Later changes do not affect it. A forced
+ * value also overrides a configuration that is passed to an operation. With debug on, loads check
+ * at least what load.check=headers checks.
+ *
+ * Errors: BERTH_E_OPTION: unknown name or invalid value.
+ * Threads: any may call these functions, if nothing else is said.
+ * Source: the levels are those of torch.utils._config_module.
  */
-typedef struct berth_config berth_config; /* one complete configuration; immutable when shared */
+typedef struct berth_config berth_config; /* one complete configuration */
 
-/* Set a program value, from text ("off", "4096", "1MiB", "direct") or an integer (bools: 0, 1). */
+/*
+ * Sets the program's value of one option.
+ * Parameters: text: "off", "4096", "1MiB", "direct".
+ */
 BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
+
+/*
+ * The same with an integer: a number of the option's unit, or 0 and 1 for off and on.
+ */
 BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error *error);
-/* The value in force on this thread, as text into a buffer, or as an integer. */
+
+/*
+ * Copies the value in force on this thread as text.
+ * Parameters: text, text_nbytes: the caller's buffer; 64 bytes hold any value.
+ * Errors: BERTH_E_ARGUMENT: the buffer is too small.
+ */
 BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
                                berth_error *error);
+
+/*
+ * The same as an integer; an enum's number is its place in the option's bounds.
+ */
 BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
-/* Forget the program's value of one option; NULL: of all. */
+
+/*
+ * Removes the program's value of one option.
+ * Parameters: name: NULL: of all options.
+ */
 BERTH_API int berth_config_reset(const char *name, berth_error *error);
 
 /*
- * Patch this thread: `assignments` is "name=value" separated by white space,
- * all or nothing. Patches nest; each must be undone by one unpatch, on the
- * same thread; one unpatch too many is an error.
+ * Patches the configuration of this thread. All assignments take effect, or none does. Patches
+ * nest.
+ * Parameters: assignments: "name=value", separated by white space.
+ * Lifetime: a patch lasts until berth_config_unpatch on the same thread.
  */
 BERTH_API int berth_config_patch(const char *assignments, berth_error *error);
+
+/*
+ * Undoes the last patch of this thread.
+ * Errors: BERTH_E_ARGUMENT: there is no patch.
+ */
 BERTH_API int berth_config_unpatch(berth_error *error);
 
-/* What one option is and where its value comes from. All text lives for ever but `value`. */
+/*
+ * What an option is, and where its value comes from.
+ * Lifetime: the texts are static; `value` is part of the struct.
+ */
 typedef struct berth_option {
     const char *name;    /* "save.durability" */
     const char *type;    /* "bool", "enum", "int", "bytes", "flags" */
-    const char *unit;    /* "bytes", "threads", "" … */
+    const char *unit;    /* "bytes", "threads", ... or "" */
     const char *bounds;  /* "none | file | full", "1 to 32768, a power of two" */
     const char *initial; /* the default, as text */
     const char *help;    /* one paragraph */
-    const char *aliases; /* other names, separated by spaces; "" if none */
-    const char *source;  /* "default", "environment BERTH_…", "program", "patch", "force …" */
+    const char *aliases; /* other names, separated by spaces; or "" */
+    const char *source;  /* "default", "environment BERTH_...", "program", "patch", "force ..." */
     char value[64];      /* in force on this thread, as text */
-    char later[96];      /* "" or which values are not part of this version: they are refused */
+    uint64_t reserved[4];
 } berth_option;
 
+/* The number of options. */
 BERTH_API size_t berth_config_count(void);
-/* Option i in the table's order. BERTH_E_NOT_FOUND: no such option. */
+
+/*
+ * Describes option i, in the order of the table.
+ * Errors: BERTH_E_NOT_FOUND: there is no option i.
+ */
 BERTH_API int berth_config_at(size_t i, berth_option *option, berth_error *error);
+
+/*
+ * Describes the option of a name or an alias.
+ */
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
 
-/* A configuration of its own, a copy of what is in force on this thread; the caller frees it. */
+/*
+ * Makes a configuration: a copy of what is in force on this thread.
+ * Lifetime: the caller frees it with berth_config_free.
+ * Threads: any may read one configuration; nobody may change it meanwhile.
+ */
 BERTH_API berth_config *berth_config_new(berth_error *error);
+
+/* Frees a configuration. NULL: does nothing. */
 BERTH_API void berth_config_free(berth_config *config);
-/* Change a configuration of one's own: "name=value …", all or nothing. Not while it is in use. */
+
+/*
+ * Changes a configuration. All assignments take effect, or none does.
+ * Parameters: assignments: as in berth_config_patch.
+ * Threads: no other thread may use `config` meanwhile.
+ */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
 
-/* How berth_config_print writes. */
+/* What berth_config_print writes. */
 typedef enum berth_config_form {
-    BERTH_CONFIG_PORTABLE, /* every option, "name=value" a line: berth_config_load reads it */
-    BERTH_CONFIG_CHANGED,  /* the same, only what differs from the defaults */
-    BERTH_CONFIG_CODE      /* C calls that make the same changes */
+    BERTH_CONFIG_PORTABLE =
+        0,                    /* every option, "name=value" on a line; berth_config_load reads it */
+    BERTH_CONFIG_CHANGED = 1, /* the same, but only what differs from the defaults */
+    BERTH_CONFIG_CODE = 2     /* C calls that make the same changes */
 } berth_config_form;
 
 /*
- * Writes a configuration (NULL: what is in force) as text; returns the bytes
- * needed without the final NUL, as snprintf does, or a negative status.
+ * Writes a configuration as text.
+ * Parameters: config: NULL: what is in force on this thread. text, text_nbytes: the caller's
+ * buffer; the text is cut to fit, and ends with NUL.
+ * Returns: the size of the whole text in bytes, without the NUL, as snprintf does; or a negative
+ * status.
  */
 BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_form form, char *text,
                                      size_t text_nbytes, berth_error *error);
-/* Sets the program's values from portable text, all or nothing; `#` starts a comment. */
-BERTH_API int berth_config_load(const char *text, berth_error *error);
+
 /*
- * A hash of all values; equal for equal configurations on every machine and version of this table.
- * NULL: what is in force, or 0 if a variable of the environment is bad.
+ * Sets the program's values from portable text. All take effect, or none does.
+ * Parameters: text: as berth_config_print writes it. `#` starts a comment.
+ */
+BERTH_API int berth_config_load(const char *text, berth_error *error);
+
+/*
+ * A hash of all values. Equal configurations have equal hashes on every machine, as long as the
+ * library has the same options.
+ * Parameters: config: NULL: what is in force on this thread.
+ * Returns: the hash; 0 if a variable of the environment is invalid.
  */
 BERTH_API uint64_t berth_config_hash(const berth_config *config);
 
-/* PyTorch's older setters, kept as names for the options they became. */
-BERTH_API int berth_set_crc32_options(bool compute_crc32, berth_error *error);
-BERTH_API int berth_set_default_mmap_options(const char *flags, berth_error *error);
-BERTH_API int berth_set_default_load_endianness(const char *endianness, berth_error *error);
+/*
+ * PyTorch's older setters. Each sets one option: save.compute_crc32, load.mmap_flags,
+ * load.endianness.
+ * Source: torch.serialization.
+ */
+static inline int berth_set_crc32_options(bool compute_crc32, berth_error *error)
+{
+    return berth_config_set("save.compute_crc32", compute_crc32 ? "on" : "off", error);
+}
+
+static inline int berth_set_default_mmap_options(const char *flags, berth_error *error)
+{
+    return berth_config_set("load.mmap_flags", flags, error);
+}
+
+static inline int berth_set_default_load_endianness(const char *endianness, berth_error *error)
+{
+    return berth_config_set("load.endianness", endianness, error);
+}
 
 /* ===================================================================== */
-/*  Calls: configuration, progress and statistics of one operation       */
+/*  Parameters, progress and statistics of one operation                 */
 /* ===================================================================== */
 
 /*
- * Told now and then how many bytes of how many are done, from the thread that
- * called the operation, or from the job's own. Anything but 0 cancels: the operation returns
- * BERTH_E_CANCELLED and a target path keeps its old file.
+ * Reports from time to time how many bytes of how many are done.
+ * Parameters: done_nbytes, total_nbytes: of the tensors' bytes.
+ * Returns: 0 to go on. Anything else cancels: the operation returns BERTH_E_CANCELLED, and a path
+ * that it saves to keeps its old file.
+ * Threads: it is called from the thread that called the operation, or from the job's own thread.
  */
 typedef int (*berth_progress_function)(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
 
-/* What an operation did. */
+/*
+ * What an operation did. Times are in seconds. `limited_by` names the slowest stage: speeding up
+ * another one will not help.
+ * Lifetime: texts are static.
+ */
 typedef struct berth_stats {
-    double plan_seconds;     /* pickling and computing the layout; for loads: parsing */
-    double copy_seconds;     /* snapshots of jobs: copying the tensors */
+    double plan_seconds;     /* saves: pickling and computing the layout; loads: parsing */
+    double copy_seconds;     /* jobs with a snapshot: copying the tensors */
     double transfer_seconds; /* reading or writing */
-    double sync_seconds;     /* making it durable */
+    double sync_seconds;     /* making the file durable */
     double total_seconds;
-    /*
-     * In transfer_seconds, of all workers together: waiting for copies from or to devices; the
-     * processor's work, which is summing, swapping and, for saves, putting tiles together; reading
-     * or writing. limited_by tells which of these took most, "device", "processor" or "disk": only
-     * a faster one makes the like faster. NULL: nothing was moved. Static.
-     */
-    double device_seconds, render_seconds, disk_seconds;
-    double crc32_seconds; /* of render_seconds: summing; saves time some of the blocks */
-    const char *limited_by;
-    uint64_t device_nbytes; /* of asked_nbytes, what lay on devices, or came to them now */
-    uint64_t asked_nbytes;  /* what the caller wanted moved */
+    double device_seconds;  /* summed over all workers: waiting for copies from or to devices */
+    double render_seconds;  /* summed over all workers: checksums, byte swaps, assembling blocks */
+    double disk_seconds;    /* summed over all workers: reading or writing */
+    double crc32_seconds;   /* part of render_seconds: checksums; saves measure a sample */
+    const char *limited_by; /* "device", "processor", "disk"; NULL: nothing was transferred */
+    uint64_t device_nbytes; /* part of asked_nbytes: on devices */
+    uint64_t asked_nbytes;  /* what the caller wanted transferred */
     uint64_t moved_nbytes;  /* what was read or written */
     uint64_t n_requests;    /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
     uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
-                                memory of the host that was made for what was read, and
-                                staging buffers */
-    bool calculated_offsets; /* loads: storages were found by arithmetic */
+                                host memory for what was read, and staging buffers */
+    bool calculated_offsets; /* loads: the layout found the storages, not the directory */
     const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
-                                refused), "map", "read", "direct", "direct, then read", "memory",
-                                "mixed" (storages differ), … Static */
-    const char *reason;      /* why that method. Static */
+                                refused), "map", "read", "direct, then read", "memory",
+                                "mixed" (storages differ), ... */
+    const char *reason;      /* why this method */
+    uint64_t reserved[8];
 } berth_stats;
 
 /* What is known of a record's CRC. */
 typedef enum berth_crc_verdict {
-    BERTH_CRC_UNCHECKED, /* nobody has looked */
-    BERTH_CRC_GOOD,      /* it is that of the bytes; saves: computed */
-    BERTH_CRC_ABSENT,    /* none is recorded (or the record is empty) */
-    BERTH_CRC_BAD
+    BERTH_CRC_UNCHECKED = 0, /* not compared yet */
+    BERTH_CRC_GOOD = 1,      /* loads: the bytes match it; saves: computed */
+    BERTH_CRC_ABSENT = 2,    /* none is recorded, or the record is empty */
+    BERTH_CRC_BAD = 3        /* the bytes do not match it */
 } berth_crc_verdict;
 
-/* What became of one storage. */
+/*
+ * What happened to one storage.
+ * Lifetime: texts are static.
+ */
 typedef struct berth_storage_stats {
-    /*
-     * Static words. Saves: "direct", "buffered", "direct, then buffered": written from where the
-     * bytes lie; "direct, copied", "buffered, copied": through a buffer; "direct, from device",
-     * "buffered, from device": likewise, through a staging buffer; "none". Loads: "map",
-     * "read", "direct", "direct, then read", "memory"; "none": not asked for yet.
-     */
-    const char *method;
-    const char *reason; /* why that one and no better one. Static */
-    const char *place;  /* loads: where it goes, or is: "cpu", "cuda:0", … Lives for ever */
+    const char *method; /* saves: "direct", "buffered", "direct, then buffered": written from the
+                           tensor's memory; "direct, copied", "buffered, copied": through a
+                           buffer; "direct, from device", "buffered, from device": through a
+                           staging buffer; "none". Loads: "map", "read", "direct",
+                           "direct, then read", "memory"; "none": not loaded */
+    const char *reason; /* why this method and no better one */
+    const char *place;  /* loads: where it goes or is: "cpu", "cuda:0", ... */
     uint64_t nbytes;
-    uint64_t moved_nbytes; /* that were read or written */
+    uint64_t moved_nbytes; /* read or written */
     berth_crc_verdict crc32;
+    uint64_t reserved[3];
 } berth_storage_stats;
 
-/* How to carry out one operation. NULL or zeros: what is in force, silent, no statistics. */
+/*
+ * How to run one operation. NULL or zeros: the configuration in force, no progress, no statistics.
+ * Lifetime: everything that it points to is the caller's, and must live until the operation
+ * returns (jobs: see berth_job).
+ */
 typedef struct berth_params {
     const berth_config *config; /* NULL: what is in force on this thread */
     berth_progress_function progress;
     void *progress_context;
-    berth_stats *stats; /* filled on success and on failure */
-    /* Saves to a path: the top folder inside; NULL: from the path's name, as PyTorch does. What a
-       function's own archive_name says goes first. PyTorch opens no file where it has more than 510
-       bytes: BERTH_E_ARGUMENT. */
-    const char *archive_name;
-    /* Saves: the first n_storage_stats storages in the file's order, filled when stats are, which
-       tell how many there are. */
-    berth_storage_stats *storage_stats;
+    berth_stats *stats;       /* filled on success and on failure */
+    const char *archive_name; /* saves: the folder inside the archive, at most 510 bytes. NULL: from
+                                 the path's name, as PyTorch does; without a path "archive" */
+    berth_storage_stats *storage_stats; /* saves: filled for the first n_storage_stats storages in
+                                           the file's order; stats->n_storages is how many there
+                                           are */
     size_t n_storage_stats;
+    uint64_t reserved[6]; /* 0 */
 } berth_params;
 
 /* ===================================================================== */
@@ -742,41 +896,60 @@ BERTH_API void berth_free(void *bytes);
 /* ---- files of other formats ---- */
 
 /*
- * A file of nbytes bytes, of any format, that takes its path's place whole or not at all, with all
- * that berth_save says of paths, rights and durability. Bytes that nobody writes are zeros.
+ * A file of any format that replaces the file at its path as a whole or not at all. What berth_save
+ * says about paths, rights and durability holds for it too.
  */
 typedef struct berth_atomic_file berth_atomic_file;
 
 /*
- * Begins one, and takes its room, as far as the file system can tell. *file is the caller's, to be
- * ended by commit or abort; NULL on failure. Of `call` counts: config (save.durability); stats, and
- * progress, which commit asks once, before the rename, whether to cancel. Both must live until
- * then.
+ * Begins a file of a fixed size, and reserves its room as far as the file system can tell.
+ * Parameters: nbytes: size of the file; bytes that are never written are 0. params: only config
+ * (save.durability), stats and progress are used. berth_atomic_commit calls progress once, before
+ * the rename, so that it can cancel.
+ * Lifetime: *file is the caller's until berth_atomic_commit or berth_atomic_abort; NULL on failure.
+ * `params->stats` and the progress context must live until then.
  */
-BERTH_API int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *call,
-                                 berth_atomic_file **file, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_atomic_begin(const char *path, uint64_t nbytes,
+                                                  const berth_params *params,
+                                                  berth_atomic_file **file, berth_error *error);
+
 /*
- * Writes nbytes bytes from `offset` on, through the page cache. From any threads at once.
- * BERTH_E_ARGUMENT: they do not fit. After another failure commit fails with it, too.
+ * Writes nbytes bytes at `offset`, through the page cache.
+ * Errors: BERTH_E_ARGUMENT: the range is not inside the file. After any other error
+ * berth_atomic_commit fails with it as well.
+ * Threads: any, at the same time.
  */
-BERTH_API int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes,
-                                 uint64_t offset, berth_error *error);
-/* Makes it durable and puts it in place; frees `file`, after a failure too. */
-BERTH_API int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
-/* Leaves the old file as it is; frees `file`. NULL: nothing. */
+BERTH_API BERTH_MUST_CHECK int berth_atomic_write(berth_atomic_file *file, const void *bytes,
+                                                  size_t nbytes, uint64_t offset,
+                                                  berth_error *error);
+
+/*
+ * Makes the file durable and puts it at its path.
+ * Lifetime: frees `file`, on failure too.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
+
+/*
+ * Gives up: the path keeps its old file.
+ * Parameters: file: NULL: does nothing.
+ * Lifetime: frees `file`.
+ */
 BERTH_API void berth_atomic_abort(berth_atomic_file *file);
 
-/* ---- temporaries that were left behind ---- */
+/* ---- temporary files that were left behind ---- */
 
-/* Whether the save that a temporary belongs to goes on. */
+/* Whether the save that owns a temporary file is still running. */
 typedef enum berth_temporary_state {
-    BERTH_TEMPORARY_UNKNOWN, /* of another host or container, from before a reboot, or its file
-                                system keeps no owner */
-    BERTH_TEMPORARY_ALIVE,
-    BERTH_TEMPORARY_DEAD
+    BERTH_TEMPORARY_UNKNOWN = 0, /* it is of another host or container, or older than the last
+                                    start of this host, or its file system keeps no owner */
+    BERTH_TEMPORARY_ALIVE = 1,
+    BERTH_TEMPORARY_DEAD = 2
 } berth_temporary_state;
 
-/* One of a folder. All pointers are valid during the call only. */
+/*
+ * One temporary file.
+ * Lifetime: the struct and its texts are valid during the callback only.
+ */
 typedef struct berth_temporary {
     const char *name;
     uint64_t nbytes;
@@ -784,19 +957,22 @@ typedef struct berth_temporary {
     berth_temporary_state state;
     const char *owner; /* "1 <boot id> <pid namespace> <time namespace> <pid> <start>"; "": none */
     bool removed;
-    const berth_error *error; /* why it could not be removed; NULL: it was not tried, or it was */
+    const berth_error *error; /* why it could not be removed; NULL: removed, or not tried */
 } berth_temporary;
 
 typedef void (*berth_temporary_function)(void *context, const berth_temporary *temporary);
 
-/* Remove those that are dead, and unknown ones that nobody has written to for min_age_seconds. */
+/* For berth_clean: remove files that are dead, and unknown ones older than min_age_seconds. */
 #define BERTH_CLEAN_REMOVE 1u
 
 /*
- * Reports each temporary of saves in a folder, in no order. `flags`: 0 or BERTH_CLEAN_REMOVE. Never
- * removes one that is known to be alive. For unknown ones, choose an age that no save of another
- * host takes between two writes: a day is safe. A save whose temporary is removed nevertheless
- * fails, and leaves the old file. Fails where the folder cannot be listed. Thread-safe.
+ * Reports the temporary files of saves in a folder, in no order. It never removes one that is known
+ * to be alive.
+ * Parameters: flags: 0 or BERTH_CLEAN_REMOVE. min_age_seconds: choose an age that no save on
+ * another host takes between two writes; a day is safe. If the file of a running save is removed
+ * all the same, that save fails and its path keeps the old file.
+ * Errors: BERTH_E_SYSTEM, BERTH_E_NOT_FOUND: the folder cannot be listed.
+ * Threads: any. `report` is called on the calling thread.
  */
 BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
                           berth_temporary_function report, void *context, berth_error *error);
@@ -1247,200 +1423,223 @@ BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *rec
                                  size_t nbytes, uint64_t offset, berth_error *error);
 
 /* ===================================================================== */
-/*  Prefetch and rows                                                    */
+/*  Prefetch                                                             */
 /* ===================================================================== */
 
-/* ---- prefetch: bytes come before they are needed ---- */
-
 /*
- * Brings the bytes of a selection from the file into memory ahead of the one who uses them (the
- * consumer), in the file's order, on io.threads threads of its own. In passes: what lies ahead of
- * the consumer is never more than one pass, so that memory falls with load.prefetch_passes; 0
- * passes: as few as fit into io.memory_nbytes, or else into half of the memory that is free. What
- * the device reads ahead by itself (up to two of its windows) counts, but where a pass is shorter
- * than four of them; then it may come on top.
+ * Loads the bytes of a selection ahead of the consumer, who uses them: in the file's order, on
+ * io.threads threads of its own. It works in passes: never more than one pass lies ahead of the
+ * consumer. More passes (load.prefetch_passes) therefore need less memory. 0 passes: as few as fit
+ * into io.memory_nbytes or, where that is 0, into half of the free memory. What the device reads
+ * ahead by itself is part of a pass, unless a pass is shorter than four such reads.
  *
- * How, load.prefetch says (off: as populate):
- * - populate: pages are read, and made present in the map: whoever touches them waits for nothing
- * - advise: the system is asked to read, in windows that the device follows; the bytes may still be
- *   on their way when berth_prefetch_advance returns
- * - read: through a small buffer, into the page cache only; so also where storages are not mapped
- *   (load.mmap=off and others), or where the system cannot populate. berth_prefetch_get_stats
- * tells.
+ * The option load.prefetch chooses the method (off: populate):
+ *   populate  reads pages and makes them present in the map: who touches them then waits for
+ * nothing advise    asks the system to read; the bytes may still be on their way when
+ *             berth_prefetch_advance returns
+ *   read      reads through a small buffer, so that the page cache holds the bytes; also where
+ *             storages are not mapped (load.mmap=off and others), or the system cannot populate
+ * berth_prefetch_get_stats says which method it was.
  *
- * Bytes that are in memory already, or being brought by another prefetch of the same checkpoint,
- * are not asked for again. Nothing is ever dropped: what the consumer is done with goes when the
- * system needs the memory, as pages of any file do, and what was written to a copy-on-write map
- * stays. Storages that are memory of their own already, or read past the page cache (direct), are
- * left out, and those on devices; of a checkpoint from memory or a berth_source nothing is left:
- * that is no error, and everything returns at once.
+ * Bytes that are in memory already, or that another prefetch of the checkpoint is loading, are not
+ * requested again. Nothing is ever dropped: the system drops pages when it needs memory, as it does
+ * for any file, and keeps what was written to a copy-on-write map. Left out are storages that have
+ * memory of their own, are read directly, or are on a device. Of a checkpoint from memory or from a
+ * berth_source nothing is left: that is no error, and all calls return at once.
  *
- * All functions may be called from any threads at once, but for berth_prefetch_free, which is the
- * last; it must come before berth_close.
+ * Lifetime: free it before berth_close.
+ * Threads: any, at the same time, except for berth_prefetch_free, which is the last call.
  */
 typedef struct berth_prefetch berth_prefetch;
 
-/* Keep the pages in memory until berth_prefetch_free (mlock). Only with populate and a map; locks
- * do not add up: of two prefetches that lock the same pages, the first to be freed unlocks. */
+/*
+ * Keeps the pages in memory until berth_prefetch_free (mlock). Only with populate and a map. Locks
+ * do not add up: if two prefetches lock the same pages, freeing the first one unlocks them.
+ */
 #define BERTH_PREFETCH_LOCK 1u
-/* The consumer goes through the bytes once, in order (MADV_SEQUENTIAL): pages behind it are the
- * first to go. */
-#define BERTH_PREFETCH_SWEEP 2u
+/* The consumer uses the bytes once, in order (MADV_SEQUENTIAL): pages behind it are dropped first.
+ */
+#define BERTH_PREFETCH_SEQUENTIAL 2u
 
 /*
- * Begins, and returns at once. `what` as everywhere, NULL: all storages. `flags`: 0 or those above.
- * Of the call only its config counts. BERTH_E_MEMORY: io.memory_nbytes has no room for a window
- * (the message names the tensor and the bytes missing), or the pages may not be locked
- * (RLIMIT_MEMLOCK). On failure *prefetch is NULL.
+ * Begins to load, and returns at once.
+ * Parameters: what: NULL: all storages. flags: 0 or BERTH_PREFETCH_LOCK, BERTH_PREFETCH_SEQUENTIAL.
+ * call: only its config is used.
+ * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
+ * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
+ * tensor and the missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
-BERTH_API int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what,
-                                   uint32_t flags, const berth_params *call,
-                                   berth_prefetch **prefetch, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
+                                                    const berth_selection *what, uint32_t flags,
+                                                    const berth_params *call,
+                                                    berth_prefetch **prefetch, berth_error *error);
+
 /*
- * The consumer is about to use this tensor, and done with all that lies before it in the file:
- * waits until its bytes are there, and lets one pass beyond it come. Tensors that the prefetch does
- * not bring are passed by. Who takes tensors out of the file's order gets them as well, but what
- * lies before the furthest of them no longer counts as ahead. BERTH_E_CANCELLED, or what went
- * wrong: then nothing more is brought, and the tensor can still be used, as without prefetch.
+ * The consumer is about to use elements of this tensor, and is done with all that lies before them
+ * in the file. Waits until their bytes are there, and lets one pass behind them be loaded. Returns
+ * at once for tensors that are not part of the prefetch. Tensors may be used in any order, but what
+ * lies before the furthest one no longer counts as ahead.
+ * Parameters: first, n: elements [first, first + n) in row-major order; n < 0: all from `first` on.
+ * If the tensor is not contiguous, all of it.
+ * Errors: BERTH_E_CANCELLED, or what went wrong. Then nothing more is loaded; the tensor can still
+ * be used, as without a prefetch.
  */
 BERTH_API int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
-                                     berth_error *error);
+                                     int64_t first, int64_t n, berth_error *error);
+
 /*
- * Like berth_prefetch_advance, for elements [first, first + n) of the row-major order: for tensors
- * longer than a pass. Of tensors that are not contiguous, for all of them.
+ * Loads all that is left, as if it were one pass, and waits for it.
+ * Errors: as for berth_prefetch_advance.
  */
-BERTH_API int berth_prefetch_advance_part(berth_prefetch *prefetch, const berth_tensor *tensor,
-                                          int64_t first, int64_t n, berth_error *error);
-/* The consumer needs all that is left: it comes, as if that were one pass, and is waited for. */
 BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
-/* Nothing more is begun; who waits gets BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
+
+/* Begins nothing more. Calls that wait return BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
 BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
+
 /*
- * Cancels what is not done, waits for what is under way (a window at most), frees. An error that
- * nobody was told goes to the log. NULL: nothing.
+ * Cancels, waits for what is being loaded (one window per thread at most), and frees. An error that
+ * no call has returned goes to the log. NULL: nothing.
  */
 BERTH_API void berth_prefetch_free(berth_prefetch *prefetch);
 
-/* What a prefetch has done so far. Bytes are those of whole pages. */
+/*
+ * What a prefetch has done so far. Bytes are those of whole pages.
+ * Lifetime: texts are static.
+ */
 typedef struct berth_prefetch_stats {
     uint64_t n_passes; /* planned */
     uint64_t n_passes_begun;
     uint64_t n_passes_done;
-    uint64_t pass_nbytes;       /* of one: the most that lies ahead of the consumer */
+    uint64_t pass_nbytes;       /* of one pass: so much at most lies ahead of the consumer */
     uint64_t window_nbytes;     /* of one request */
     uint64_t asked_nbytes;      /* of the selection */
-    uint64_t resident_nbytes;   /* were in memory before. 0 where the system tells that to none but
+    uint64_t resident_nbytes;   /* were in memory before. 0 where the system reports that only to
                                    the file's owner and writers (Linux before 6.5) */
-    uint64_t shared_nbytes;     /* were just being brought by another prefetch */
-    uint64_t brought_nbytes;    /* came by this one; with advise, were asked for */
-    uint64_t peak_ahead_nbytes; /* most that was brought or being brought beyond the consumer */
+    uint64_t shared_nbytes;     /* another prefetch was loading them */
+    uint64_t loaded_nbytes;     /* loaded by this one; advise: requested */
+    uint64_t peak_ahead_nbytes; /* loaded or being loaded ahead of the consumer, at most */
     uint64_t n_requests;        /* advices and reads */
-    unsigned n_threads;
-    double wait_seconds; /* spent in berth_prefetch_advance and _wait, by all threads together */
-    const char *method; /* "populate", "advise", "read", "populate, then read", "advise, then read",
-                           "none". Static */
-    const char *reason; /* why that one. Static */
+    uint64_t n_threads;
+    double wait_seconds; /* in berth_prefetch_advance and berth_prefetch_wait, of all threads */
+    const char *method;  /* "populate", "advise", "read", "populate, then read",
+                            "advise, then read", "none" */
+    const char *reason;  /* why this method */
+    uint64_t reserved[4];
 } berth_prefetch_stats;
 
-/* Copies them as they are now. */
+/* Copies the statistics as they are now. */
 BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
                                        berth_error *error);
 
-/* ---- rows ---- */
+/* ===================================================================== */
+/*  Rows                                                                 */
+/* ===================================================================== */
 
 /*
- * A cache of rows, for tables larger than memory: embeddings. Rows of 2-dimensional tensors are
- * asked for by the batch and ahead of their use; those that are not in memory are read by threads
- * of the cache, neighbours together:
+ * A cache of rows, for tables that are larger than memory: embeddings. Rows of 2-dimensional
+ * tensors are requested in batches, ahead of their use. Rows that are not in memory are read by
+ * threads of the cache; neighbours are read together:
  *
  *     berth_rows_limits limits = {.cache_nbytes = 1 << 30};
  *     berth_rows_new(&limits, NULL, &rows, &error);
  *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight"), &table, &error);
  *     berth_rows_prefetch(rows, table, ids, n, &ticket, &error);
  *     ...                                                        // the batch before this one
- *     berth_rows_lookup(rows, ticket, pointers, &error);         // waits
+ *     berth_rows_wait(rows, ticket, pointers, &error);
  *     ...                                                        // pointers[i] is row ids[i]
  *     berth_rows_release(rows, ticket, NULL);
  *
- * A row that a live ticket was given for stays where it is until that ticket is released; of the
- * others, those that were asked for longest ago make room. A row can lie in `ways` lines of the
- * cache; where tickets hold all of these, it is read into the scratch, for its ticket alone.
+ * Shapes: a table has shape [rows, row elements] and is contiguous. A row is its bytes in this
+ * machine's order. Rows are aligned to 64 bytes; if all rows of all tables are shorter, to the
+ * longest row's length, rounded up to a power of two. All rows of the cache take the memory of the
+ * longest one: give tables of very different rows caches of their own.
  *
- * Rows are bytes in this machine's order, to be read, not written: many tickets may share them.
- * They are aligned to 64 bytes; where no table has rows as long, to their length. All lines are as
- * long as the longest row of all tables: tables of very different rows have better caches each.
- * Where a storage is in memory already (berth_tensor_data), its rows are copied from there; what is
- * written to it afterwards is not seen by rows that the cache has.
+ * Lifetime: a row stays where it is as long as a ticket for it is live. Of the other rows, those
+ * that were requested longest ago are evicted first. A row has `ways` lines of the cache to be in.
+ * If live tickets hold all of these, the row is read into the scratch, for its ticket alone.
  *
- * All functions but berth_rows_free may be called from any threads at once, also with one ticket;
- * who releases it must know that nobody uses its rows any more.
+ * Rows are for reading only: tickets share them. Rows of a storage that is in memory
+ * (berth_tensor_data) are copied from there; a later write to that memory does not change rows that
+ * are in the cache.
+ *
+ * Threads: any, at the same time, also with the same ticket, except for berth_rows_free. Release a
+ * ticket only when no thread uses its rows any more.
  */
 typedef struct berth_rows berth_rows;
 
-/* A request for rows, until it is released. Never 0, and never the same twice in a cache. */
+/* A request for rows, live until it is released. Never 0; a cache never gives one twice. */
 typedef uint64_t berth_ticket;
 
 /*
- * Bytes of memory, all taken when the cache is made, and lines that a row can lie in. Beside them
- * is only what live tickets note: 20 bytes an id, and a kilobyte.
+ * The memory of a cache; all of it is taken when the cache is made. Live tickets need 20 bytes per
+ * id and 1 KiB each besides.
  */
 typedef struct berth_rows_limits {
-    uint64_t cache_nbytes;   /* lines, each with 20 bytes that are noted of it */
-    uint64_t scratch_nbytes; /* rows that found no line, and, up to a half, what neighbours are read
-                                through. 0: an eighth of cache_nbytes, besides it */
-    unsigned ways;           /* 1 to 64; 0: 16 */
+    uint64_t cache_nbytes;   /* lines, and 20 bytes of bookkeeping for each */
+    uint64_t scratch_nbytes; /* rows that found no line, and up to a half for reading neighbours.
+                                0: an eighth of cache_nbytes, in addition to it */
+    uint64_t ways;           /* lines that a row can be in: 1 to 64; 0: 16 */
+    uint64_t reserved[5];    /* 0 */
 } berth_rows_limits;
 
 /*
- * Makes an empty cache, the caller's to free. It has io.threads threads, which read, or, with
- * io.threads=0, 16, as they mostly wait; of what comes at once, no more than processors read. With
- * io.threads=1 it has none: who waits reads. BERTH_E_MEMORY: there is not as much memory, or
- * io.memory_nbytes is less than both limits; the message tells the bytes missing.
+ * Makes an empty cache. io.threads threads read rows; io.threads=0: 16, because they mostly wait
+ * (but where reads do not wait, only as many as there are processors). io.threads=1: none, and
+ * berth_rows_wait reads.
+ * Parameters: call: only its config is used.
+ * Lifetime: *rows is the caller's, to be freed with berth_rows_free; NULL on failure.
+ * Errors: BERTH_E_MEMORY: there is not that much memory, or io.memory_nbytes is less than both
+ * limits together; the message names the missing bytes. BERTH_E_ARGUMENT: invalid limits.
  */
-BERTH_API int berth_rows_new(const berth_rows_limits *limits, const berth_params *call,
-                             berth_rows **rows, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_rows_new(const berth_rows_limits *limits,
+                                              const berth_params *call, berth_rows **rows,
+                                              berth_error *error);
 
 /*
- * Ends all reading and frees the cache. Live tickets end with it, their pointers too. No other
- * thread may be in a function of it. NULL: nothing.
+ * Ends all reading and frees the cache. Live tickets and their pointers end with it. NULL: nothing.
+ * Threads: no other thread may be in a call with this cache.
  */
 BERTH_API void berth_rows_free(berth_rows *rows);
 
 /*
- * Adds a table: *table is its number, 0 for the first. The tensor has two dimensions, is contiguous
- * and not of a sub-byte kind; the struct may be a part of one that was handed out. The checkpoint
- * must live as long as the cache. BERTH_E_MEMORY: the limits leave no room for `ways` of its rows,
- * or for one in the scratch; the message names the tensor and the bytes missing. A table whose rows
- * are longer than all before it empties the cache: BERTH_E_BUSY where tickets are live.
+ * Adds a table. If its rows are longer than those of all tables before, the cache is emptied.
+ * Parameters: tensor: may be a part of one that was handed out. table: receives the table's number,
+ * 0 for the first.
+ * Shapes: 2 dimensions, contiguous, no sub-byte dtype.
+ * Lifetime: the checkpoint must live as long as the cache.
+ * Errors: BERTH_E_MEMORY: the limits are too small for `ways` of its rows, or for one in the
+ * scratch; the message names the tensor and the missing bytes. BERTH_E_BUSY: the cache would be
+ * emptied, but tickets are live.
  */
 BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
                              const berth_tensor *tensor, size_t *table, berth_error *error);
 
 /*
- * Asks for n rows of a table, in any order, also repeated, and does not wait: reading has begun, as
- * far as there are threads. *ticket is live until berth_rows_release; the ids are not needed any
- * more. On failure it is 0, nothing is held, and nothing was evicted:
- *   BERTH_E_ARGUMENT  an id is no row of the table, which the message names; there is no such table
- *   BERTH_E_BUSY      live tickets hold too many rows; the message tells the bytes missing
- *   BERTH_E_MEMORY    the rows would not even find room without any other ticket
+ * Requests rows of a table, and does not wait.
+ * Parameters: ids: n of them, in any order; an id may occur several times. They are copied.
+ * Lifetime: *ticket is live until berth_rows_release. On failure it is 0, nothing is held, and
+ * nothing was evicted.
+ * Errors: BERTH_E_ARGUMENT: an id is no row of the table (the message names both), or there is no
+ * such table. BERTH_E_BUSY: live tickets hold too many rows; the message names the missing bytes.
+ * BERTH_E_MEMORY: the rows would not fit even without other tickets.
  */
 BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
                                   berth_ticket *ticket, berth_error *error);
 
 /*
- * Waits until all rows of a ticket are there, and helps to read them. An error of reading names
- * record and byte. A row that two tickets ask for is read once, and fails for both; rows that were
- * not read are not kept: who asks again, reads again. BERTH_E_ARGUMENT: no live ticket.
+ * Waits until all rows of a ticket are there, and helps to read them.
+ * Parameters: pointers: receives one pointer per id, in the order of the ids; NULL: only wait.
+ * Lifetime: the rows stay where they are until the ticket is released.
+ * Errors: BERTH_E_ARGUMENT: the ticket is not live. A failed read names record and byte. A row that
+ * two tickets requested is read once, and fails for both. Rows that were not read are not kept: the
+ * next request reads them again.
  */
-BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, berth_error *error);
-
-/* Waits like berth_rows_wait; then pointers[i] is row ids[i], until the ticket is released. */
-BERTH_API int berth_rows_lookup(berth_rows *rows, berth_ticket ticket, const void **pointers,
-                                berth_error *error);
+BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, const void **pointers,
+                              berth_error *error);
 
 /*
- * Ends a ticket: its rows may be evicted. What is still to be read for it is read first.
- * BERTH_E_ARGUMENT: no live ticket; nothing is done.
+ * Ends a ticket, so that its rows may be evicted. What is still to be read for it is read first.
+ * Errors: BERTH_E_ARGUMENT: the ticket is not live; nothing is done.
  */
 BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error);
 
@@ -1449,22 +1648,23 @@ typedef struct berth_rows_stats {
     uint64_t n_requests;   /* that got a ticket */
     uint64_t n_refused;    /* that found no room */
     uint64_t n_tickets;    /* live now */
-    uint64_t n_ids;        /* asked for */
-    uint64_t n_unique;     /* distinct ones of each request: n_hits + n_misses */
+    uint64_t n_ids;        /* requested */
+    uint64_t n_unique;     /* distinct ids of each request: n_hits + n_misses */
     uint64_t n_hits;       /* found in a line */
-    uint64_t n_awaited;    /* of these: while another ticket was reading them */
+    uint64_t n_awaited;    /* part of n_hits: another ticket was reading them */
     uint64_t n_misses;     /* to be read */
-    uint64_t n_conflicts;  /* of these: into the scratch */
-    uint64_t n_evictions;  /* rows that made room */
-    uint64_t n_reads;      /* requests of reading */
-    uint64_t n_merged;     /* of these: for more than one row */
-    uint64_t asked_nbytes; /* of rows to be read */
+    uint64_t n_conflicts;  /* part of n_misses: into the scratch */
+    uint64_t n_evictions;  /* rows that were evicted */
+    uint64_t n_reads;      /* requests to the file */
+    uint64_t n_merged;     /* part of n_reads: of more than one row */
+    uint64_t asked_nbytes; /* of the rows to be read */
     uint64_t read_nbytes;  /* the same with what lies between neighbours */
-    uint64_t n_lines;      /* the cache has */
+    uint64_t n_lines;      /* of the cache */
     uint64_t line_nbytes;
+    uint64_t reserved[4];
 } berth_rows_stats;
 
-/* Copies them as they are now. */
+/* Copies the statistics as they are now. */
 BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
 
 /* ===================================================================== */
@@ -1472,31 +1672,31 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
 /* ===================================================================== */
 
 /*
- * Memory that is not the host's: a GPU's, through CUDA's driver, which is looked for when it is
- * first asked for; a program needs nothing of CUDA to be built, or to run without. "cuda:0" is the
- * driver's first device, in its primary context, the one that PyTorch and CUDA's runtime use too; a
- * calling thread keeps the context it has, and whoever captures a graph meanwhile, on any thread,
- * goes on with it (since CUDA 10.1). "simulated:0" and "simulated:1" are there everywhere: memory
- * that the host cannot touch and copies that come late, for tests. Device addresses are numbers:
- * what CUdeviceptr and a tensor's data_ptr() are.
+ * Memory that does not belong to the host: a GPU's, through CUDA's driver. Berth opens the driver
+ * when a device is first used. A program needs nothing of CUDA to build, or to run without a GPU.
+ * "cuda:0" is the driver's first device, in its primary context, which PyTorch and CUDA's runtime
+ * use too. A calling thread keeps the context that it has. Graph captures of any thread are not
+ * disturbed (since CUDA 10.1). Addresses on devices are numbers: what CUdeviceptr and a tensor's
+ * data_ptr() are. The `berth` command also has "simulated:0" and "simulated:1", for tests and for
+ * machines without a GPU; this library does not.
  *
- * BERTH_E_DEVICE: no driver, no such device, or it failed: the message names it and ends in the
- * driver's own name for what happened. BERTH_E_UNAVAILABLE: a library that was built without its
- * part for CUDA. Devices do not survive a fork: a child process gets errors.
+ * If the context of a device dies (cudaDeviceReset, or a kernel that failed), running operations
+ * fail. The next operation that uses the device opens it again. Memory from before is lost: saving
+ * it, or asking for a tensor that a checkpoint had there, returns BERTH_E_DEVICE. berth_close does
+ * not touch it. If only a new process helps, the message says so.
  *
- * A device's context can die: somebody resets it (cudaDeviceReset), or a kernel goes wrong. What is
- * under way fails; what opens the device next (all that gets its name, and fetches) does so anew.
- * Whatever lay there before is gone: BERTH_E_DEVICE is what a save of it gets, and who asks for a
- * tensor that a checkpoint has there; berth_close does not touch it. Where only a new process
- * helps, the message says that it must be started again.
+ * Bytes pass between a device and a file through staging buffers (device.staging_nbytes,
+ * device.staging_buffers). The first operation pins them, later ones use them again. They count for
+ * io.memory_nbytes, which must leave 2 MiB for one buffer. If some of them cannot be pinned there
+ * are fewer; if none can, the operation returns BERTH_E_MEMORY with the number of bytes.
  *
- * Between device and file bytes go through a few staging buffers (device.staging_nbytes,
- * device.staging_buffers), which the first operation pins and the next ones use again. An operation
- * counts those it uses for io.memory_nbytes, which must leave 2 MiB for one. Where memory cannot be
- * pinned there are fewer; without one it is BERTH_E_MEMORY, with the bytes.
+ * Berth does not use GPUDirect Storage. Files with save.storage_alignment=4096 suit it: each
+ * storage begins at a multiple of 4096, and no other storage lies before the next multiple behind
+ * its end.
  *
- * GPUDirect Storage is not used. In files of save.storage_alignment=4096 requests of it fit: each
- * storage begins at a multiple of 4096, and up to the next one behind its end lies no other.
+ * Errors: BERTH_E_DEVICE: there is no driver or no such device, or it failed. The message names the
+ * device and ends in the driver's name for the error. BERTH_E_UNAVAILABLE: the library was built
+ * without CUDA.
  */
 
 /* ---- saving from devices ---- */
@@ -1528,26 +1728,41 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
 /* ---- memory of devices ---- */
 
 /*
- * Memory of a device, for programs that have none from elsewhere. nbytes bytes from *address on,
- * aligned for anything (256 bytes at least), what is in them is not told; 0 bytes are at address 0.
- * They are the caller's until berth_device_memory_free, which takes their first address (0:
- * nothing); when the context died they are gone, and not to be freed. BERTH_E_MEMORY: the device
- * has no room. Any thread may call all of these.
+ * Allocates memory of a device, for programs that have no allocator of their own.
+ * Parameters: device: "cuda:0", ... nbytes: 0 gives address 0.
+ * Lifetime: *address is the caller's until berth_device_memory_free. If the device's context dies,
+ * the memory is gone, and must not be freed.
+ * Returns: *address is a multiple of 256 at least. The content is undefined.
+ * Errors: BERTH_E_MEMORY: the device has no room.
+ * Threads: any.
  */
-BERTH_API int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
-                                      berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_new(const char *device, size_t nbytes,
+                                                       uintptr_t *address, berth_error *error);
+
+/*
+ * Frees memory of a device.
+ * Parameters: address: as berth_device_memory_new returned it; 0: does nothing.
+ * Threads: any.
+ */
 BERTH_API void berth_device_memory_free(const char *device, uintptr_t address);
 
 /*
- * Copies bytes into a device's memory, or from there; of whoever made it, at any address in it.
- * When this comes back they are there. It waits for no kernel and for no other copy. Slower than
- * saves and loads: one copy, through ordinary memory. BERTH_E_ARGUMENT: the first or last byte is
- * not that device's memory.
+ * Copies bytes from the host into a device's memory, at any address in memory of any allocator. It
+ * waits for its own copy, and for no kernel or other copy. Saves and loads are faster: this is one
+ * copy through ordinary memory.
+ * Errors: BERTH_E_ARGUMENT: the first or the last byte is not that device's memory.
+ * Threads: any.
  */
-BERTH_API int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
-                                        size_t nbytes, berth_error *error);
-BERTH_API int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
-                                       size_t nbytes, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_write(const char *device, uintptr_t address,
+                                                         const void *bytes, size_t nbytes,
+                                                         berth_error *error);
+
+/*
+ * Copies bytes from a device's memory to the host. All else is as for berth_device_memory_write.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_read(const char *device, uintptr_t address,
+                                                        void *bytes, size_t nbytes,
+                                                        berth_error *error);
 
 /* ---- loading to devices ---- */
 

@@ -1,51 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Facts about dtypes, from the rows of berth.h and dtypes.def. */
+/* Facts about dtypes, from the rows of dtypes.def. */
 #include "format/values/tensor.h"
 
 #include <string.h>
 
-/* Both lists name the same dtypes in the same order, or this does not compile. */
-enum {
-    ROW_DTYPE_NONE,
-#define DTYPE(name, ...) ROW_##name,
-#include "format/dtypes.def"
-#undef DTYPE
-    ROW_COUNT
-};
-#define CHECK_ROW(name, text, nbytes)                                                              \
-    _Static_assert((int)ROW_##name == (int)BERTH_##name, "dtypes.def and berth.h disagree");
-BERTH_DTYPE_MAP(CHECK_ROW)
-#undef CHECK_ROW
-_Static_assert((int)ROW_COUNT == (int)BERTH_DTYPE_COUNT,
-               "dtypes.def has other dtypes than berth.h");
-
 enum { PLAIN, QUANTIZED };
 
-struct dtype_names {
-    const char *name;
-    uint8_t nbytes;
-};
-
 struct dtype_facts {
+    const char *name;
     const char *storage_class;
+    uint8_t nbytes;
     uint8_t swap_nbytes;
     uint8_t elements;
     uint8_t sort;
 };
 
-static const struct dtype_names names[BERTH_DTYPE_COUNT] = {{"untyped", 1},
-#define NAME_ROW(name, text, nbytes) {text, nbytes},
-                                                            BERTH_DTYPE_MAP(NAME_ROW)
-#undef NAME_ROW
-};
-
-static const struct dtype_facts facts[BERTH_DTYPE_COUNT] = {
-    {NULL, 1, 1, PLAIN},
-#define DTYPE(name, storage_class, swap_nbytes, elements, sort)                                    \
-    {storage_class, swap_nbytes, elements, sort},
+static const struct dtype_facts facts[] = {
+    {"untyped", NULL, 1, 1, 1, PLAIN},
+#define DTYPE(name, text, nbytes, storage_class, swap_nbytes, elements, sort)                      \
+    [BERTH_##name] = {text, storage_class, nbytes, swap_nbytes, elements, sort},
 #include "format/dtypes.def"
 #undef DTYPE
 };
+_Static_assert(sizeof facts / sizeof *facts == BERTH_DTYPE_COUNT,
+               "dtypes.def has other dtypes than berth.h");
 
 /* Any value of the enum's type, also one from a foreign cast. */
 static unsigned row(berth_dtype dtype)
@@ -55,7 +33,7 @@ static unsigned row(berth_dtype dtype)
 
 const char *berth_dtype_name(berth_dtype dtype)
 {
-    return names[row(dtype)].name;
+    return facts[row(dtype)].name;
 }
 
 berth_dtype berth_dtype_from_name(const char *name)
@@ -65,14 +43,14 @@ berth_dtype berth_dtype_from_name(const char *name)
     if (strncmp(name, "torch.", 6) == 0)
         name += 6;
     for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++)
-        if (strcmp(names[i].name, name) == 0)
+        if (strcmp(facts[i].name, name) == 0)
             return (berth_dtype)i;
     return BERTH_DTYPE_NONE;
 }
 
 size_t berth_dtype_nbytes(berth_dtype dtype)
 {
-    return names[row(dtype)].nbytes;
+    return facts[row(dtype)].nbytes;
 }
 
 size_t bth_dtype_swap_nbytes(berth_dtype dtype)

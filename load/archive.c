@@ -9,7 +9,7 @@
 #include "format/zip/small_records.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
-#include "load/range.h"
+#include "load/transfer/read_into.h"
 
 /* Enough for the small records behind data.pkl. */
 #define SMALL_NBYTES 4096
@@ -26,25 +26,25 @@ static uint64_t head_nbytes(const berth_archive *archive)
 {
     uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
 
-    return nbytes < BTH_LEAST_HEAD_NBYTES ? BTH_LEAST_HEAD_NBYTES : nbytes;
+    return nbytes < BTH_HEAD_MIN_NBYTES ? BTH_HEAD_MIN_NBYTES : nbytes;
 }
 
-static int recognise(berth_archive *archive, bth_window *window, berth_error *error)
+static int recognise(berth_archive *archive, bth_head_cache *cache, berth_error *error)
 {
-    if (bth_window_grow_head(window, head_nbytes(archive), error) < 0)
+    if (bth_head_cache_grow(cache, head_nbytes(archive), error) < 0)
         return error->code;
-    if (bth_stream_is(window->head, window->head_nbytes))
+    if (bth_stream_is(cache->head, cache->head_nbytes))
         return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
                         "a stream from before PyTorch 1.6: it has values, but no records");
-    if (window->head_nbytes < 4 || memcmp(window->head, "PK\3\4", 4) != 0)
-        return bth_refuse_kind(window->head, window->head_nbytes, archive->reader.nbytes, error);
+    if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
+        return bth_refuse_kind(cache, error);
     return 0;
 }
 
 /* ---- where records lie ---- */
 
 /* The number in a small record; 0: there is none, or none that can be relied on. */
-static uint32_t read_number(berth_archive *archive, bth_window *window, const char *record,
+static uint32_t read_number(berth_archive *archive, bth_head_cache *cache, const char *record,
                             int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *,
                                          berth_error *))
 {
@@ -58,12 +58,10 @@ static uint32_t read_number(berth_archive *archive, bth_window *window, const ch
     if (!entry || entry->method != 0)
         return 0;
     bth_error_clear(&unasked);
+    const bth_zip_input input = bth_head_cache_input(cache);
     /* Its neighbours are small, too, and come with it. */
-    if (bth_window_get(window, entry->header_offset, BTH_ZIP_LOCAL_NBYTES, SMALL_NBYTES, &bytes,
-                       &unasked) < 0 ||
-        bth_container_check_local(entry, window, entry->header_offset + SMALL_NBYTES, &unasked) <
-            0 ||
-        bth_container_bytes(entry, window, &bytes, &owned, &unasked) < 0 ||
+    if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &unasked) < 0 ||
+        bth_container_bytes(entry, cache, &bytes, &owned, &unasked) < 0 ||
         parse(bytes, entry->nbytes, entry->data_offset, &number, &unasked) < 0)
         number = 0;
     bth_release(owned);
@@ -75,18 +73,18 @@ static uint32_t read_number(berth_archive *archive, bth_window *window, const ch
  * file's first byte to the directory, the data are, too, and no header need be read. False: they
  * must be, and then tell what is wrong.
  */
-static bool place_records(berth_archive *archive, bth_window *window)
+static bool place_records(berth_archive *archive, bth_head_cache *cache)
 {
     const bth_zip_directory *directory = &archive->container.directory;
     bth_place place = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
-        read_number(archive, window, ".format_version", bth_record_format_version) < 1)
+        read_number(archive, cache, ".format_version", bth_record_format_version) < 1)
         return false;
     uint32_t alignment = /* 0 places nothing */
         bth_container_find(&archive->container, ".storage_alignment")
-            ? read_number(archive, window, ".storage_alignment", bth_record_alignment)
+            ? read_number(archive, cache, ".storage_alignment", bth_record_alignment)
             : BTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
@@ -100,18 +98,18 @@ static bool place_records(berth_archive *archive, bth_window *window)
     return true;
 }
 
-static int read_archive(berth_archive *archive, bth_window *window, bth_verifying *asked,
+static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verifying *asked,
                         berth_error *error)
 {
     bth_container *container = &archive->container;
     bool all = archive->config.load_check >= BTH_CHECK_HEADERS;
 
-    if (recognise(archive, window, error) < 0 ||
-        bth_container_read(container, window, head_nbytes(archive), error) < 0)
+    if (recognise(archive, cache, error) < 0 ||
+        bth_container_read(container, cache, head_nbytes(archive), error) < 0)
         return error->code;
-    if (!all && place_records(archive, window))
+    if (!all && place_records(archive, cache))
         return 0;
-    if (bth_container_check_headers(container, window, 0, all, error) < 0)
+    if (bth_container_check_headers(container, cache, 0, all, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DIRECTORY &&
         bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
@@ -165,23 +163,23 @@ static void fill_stats(berth_archive *archive, const bth_verifying *asked, const
                                  .moved_nbytes = nbytes,
                                  .n_requests = atomic_load(&archive->reader.n_requests),
                                  .n_records = archive->container.directory.n_entries,
-                                 .method = asked->sweep.method,
-                                 .reason = asked->sweep.reason};
+                                 .method = asked->scan.method,
+                                 .reason = asked->scan.reason};
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_archive *begun, const berth_params *call, berth_archive **archive,
                        berth_error *error)
 {
-    bth_verifying asked = {.sweep = {.call = call,
-                                     .through_cache = true,
-                                     .method = "none",
-                                     .reason = "records are read when they are asked for"}};
-    bth_window window;
+    bth_verifying asked = {.scan = {.params = call,
+                                    .through_cache = true,
+                                    .method = "none",
+                                    .reason = "records are read when they are asked for"}};
+    bth_head_cache cache;
 
-    bth_window_begin(&window, &begun->reader);
-    (void)read_archive(begun, &window, &asked, error);
-    bth_window_free(&window);
+    bth_head_cache_begin(&cache, &begun->reader);
+    (void)read_archive(begun, &cache, &asked, error);
+    bth_head_cache_free(&cache);
     fill_stats(begun, &asked, call);
     if (error->code < 0)
         return abandon(begun, begun->reader.name, error);
@@ -304,19 +302,20 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
     return 0;
 }
 
-/* A deflated record is inflated whole, into a window of this call's own: threads share nothing. */
+/* A deflated record is inflated whole, into a head cache of this call's own: threads share nothing.
+ */
 static int read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
                          size_t nbytes, uint64_t offset, berth_error *error)
 {
-    bth_window window;
+    bth_head_cache cache;
     const uint8_t *bytes;
     uint8_t *owned;
 
-    bth_window_begin(&window, &archive->reader);
-    if (bth_container_bytes(entry, &window, &bytes, &owned, error) == 0 && nbytes > 0)
+    bth_head_cache_begin(&cache, &archive->reader);
+    if (bth_container_bytes(entry, &cache, &bytes, &owned, error) == 0 && nbytes > 0)
         memcpy(buffer, bytes + offset, nbytes);
     bth_release(owned);
-    bth_window_free(&window);
+    bth_head_cache_free(&cache);
     return error->code;
 }
 
@@ -338,8 +337,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
-    else if (bth_range_is_long(&archive->config, nbytes))
-        (void)bth_range_read(&archive->reader, &archive->config, false, buffer, nbytes,
+    else if (bth_read_is_long(&archive->config, nbytes))
+        (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
                              entry->data_offset + offset, error);
     else
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);

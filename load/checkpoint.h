@@ -6,32 +6,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "config/options.h"
-#include "format/names/names.h"
-#include "format/pickle/pickle.h"
-#include "format/values/value.h"
-#include "format/zip/small_records.h"
 #include "io/device.h"
-#include "io/direct.h"
-#include "io/map.h"
 #include "io/region.h"
-#include "load/container.h"
-#include "load/method.h"
-#include "load/prefetch.h"
-#include "load/sweep.h"
-
-/* PyTorch's own, for a file that has .format_version but not .storage_alignment. */
-#define BTH_DEFAULT_ALIGNMENT 64
-
-/* Where one of them lies. */
-typedef struct bth_small {
-    bool present;
-    uint64_t header_offset;
-    uint64_t data_offset;
-    uint64_t nbytes;
-    uint32_t crc32; /* recorded */
-    uint16_t flags; /* of the local header */
-} bth_small;
+#include "load/open/open.h"
+#include "load/prefetch/prefetch.h"
+#include "load/transfer/access.h"
+#include "load/transfer/checksum_scan.h"
+#include "load/transfer/to_device.h"
 
 /* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. Of a view only the
  * memory counts, all else is its root's. */
@@ -68,69 +49,36 @@ typedef struct bth_placed {
     bool is_there;             /* its bytes are on the device */
 } bth_placed;
 
-/* Memory of ours on devices, as long as the checkpoint lives. */
-typedef struct bth_device_memory_list {
-    bth_device_handle *device;
-    unsigned life; /* of the device, in which it was made */
-    uintptr_t address;
-    struct bth_device_memory_list *next;
-} bth_device_memory_list;
+/* Where the bytes of a checkpoint come from, and what is known of that. */
+typedef struct bth_checkpoint_source {
+    bth_reader reader;
+    bth_access access; /* to the bytes of the reader; under the lock */
+} bth_checkpoint_source;
 
-/* What the directory lists, in numbers; a part of berth_info. */
-typedef struct bth_listing {
-    bool known;
-    size_t n_records;
-    size_t n_unknown_records;
-    size_t n_crc32;
-} bth_listing;
+/* What became of the storages. */
+typedef struct bth_storages {
+    size_t n;
+    bth_stored *stored; /* n of them, in the memory of the tree */
+
+    /* Under the lock: */
+    pthread_cond_t settled; /* storages that a thread loaded are memory, or the load failed */
+    bth_kept_region *regions;
+    bth_placed *placed; /* n of them; NULL: all go to the host */
+    bth_device_memory_list *device_memory;
+} bth_storages;
 
 struct berth_checkpoint {
-    bth_reader reader;
+    bth_checkpoint_source source;
+    bth_contents contents;
+    bth_storages storages;
     struct berth_config config;
-    bth_pickle_survey survey; /* of data.pkl in the head */
-    bth_region values;        /* memory of the tree */
-    berth_tree *tree;
-    berth_value *root;
-    bool is_stream;
-    char *archive; /* top folder, "" for a stream */
-    bth_small small[BTH_N_SMALL];
-    int64_t format_version;    /* 0: no such record */
-    int64_t storage_alignment; /* 0: no such record */
-    bool is_big;               /* of the storages' elements */
-    bool is_foreign;           /* that is not this machine's order */
-    bool byteorder_recorded;
-    bool calculated_offsets;
-    uint64_t central_nbytes; /* of the storages in the directory, by the layout */
-    bool keeps_directory;    /* parsed by open in any case: for verification */
-    uint64_t layout_end;     /* of the last storage, by the layout */
-    bool has_longer_record;  /* T1: one is longer than its elements; the layout is not its file's */
-    bth_container container;
-    bth_listing listing;
-    size_t n_storages;
-    bth_stored *stored;            /* n_storages, in the memory of the tree */
-    atomic_bool direct_is_refused; /* the kernel would not do one */
-    double begin_seconds;          /* of a clock: when opening began */
-    double open_seconds;           /* how long it took */
     bth_prefetches prefetches;
+    double begin_seconds;     /* of a clock: when opening began */
+    double open_seconds;      /* how long it took */
+    bth_lock lock;            /* taken by bth_checkpoint_lock */
+    bool has_lock;            /* and storages.settled */
     _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
-
-    /* Under the mutex: */
-    bth_lock lock;          /* taken by bth_checkpoint_lock */
-    pthread_cond_t settled; /* storages that somebody brought are memory, or are not */
-    bool has_lock;          /* both */
-    bth_names *names;       /* made when first asked for */
-    bth_map map;            /* of the whole file, made when first asked for */
-    bool map_is_refused;    /* the system would not map it */
-    uint64_t sized_at;      /* the tick in which the file's size was looked at last; 0: none */
-    bool file_system_is_known;
-    bth_file_system file_system;
-    bool direct_is_tried;
-    const char *no_direct; /* why it cannot be; NULL: it can, by: */
-    bth_direct direct;
-    bth_kept_region *regions;
-    bth_placed *placed; /* n_storages; NULL: all go to the host */
-    bth_device_memory_list *device_memory;
-    bth_name_text shown_name; /* what berth_tensor_at handed out last */
+    bth_name_text shown_name; /* under the lock: what berth_tensor_at handed out last */
     bth_name_text shown_path;
 };
 
@@ -157,88 +105,11 @@ void bth_checkpoint_make_good(berth_checkpoint *checkpoint);
 /* Where a storage's bytes are; NULL: not in memory yet. */
 const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index);
 
-/* ---- open.c: everything but the values' names ---- */
-
-/* Opens what checkpoint->reader gives as checkpoint->config says; `call`: NULL, or whose progress
- * is told how many bytes were summed (load.check=data). */
-int bth_checkpoint_read(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error);
-/* The directory, for those who were opened without it (load.check=none). Under the mutex. */
-int bth_checkpoint_need_directory(berth_checkpoint *checkpoint, berth_error *error);
-
-/* Of a file's head: enough to tell its kind. */
-#define BTH_LEAST_HEAD_NBYTES 512
-/* One clear sentence for each kind of file that is neither a zip nor a stream. */
-int bth_refuse_kind(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes, berth_error *error);
-
-/* ---- head.c: records found in the head, without a directory ---- */
-
-/*
- * Follows data.pkl and the small records in the head. 0: found, the reason is NULL; or 0 and the
- * reason why they cannot be found so (a static text): then the directory must tell.
- */
-int bth_head_read(berth_checkpoint *checkpoint, bth_window *window, uint64_t *next_offset,
-                  const char **reason, berth_error *error);
-/* Takes over what a small record says (Z11). */
-int bth_small_take(berth_checkpoint *checkpoint, int which, const uint8_t *bytes, size_t nbytes,
-                   uint64_t offset, berth_error *error);
-
-/* ---- check.c: the file against the layout and the directory ---- */
-
-/* What data begins at multiples of, by the layout of this file. */
-uint32_t bth_checkpoint_alignment(const berth_checkpoint *checkpoint);
-/* Places all storages by the layout; the first header is expected at `cursor`. */
-int bth_compute_offsets(berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
-/* Compares what the small records' headers say with the layout; the last ends at `cursor`. */
-int bth_check_small_layout(const berth_checkpoint *checkpoint, uint64_t cursor, berth_error *error);
-/* Compares the local header of the first storage, if it lies in the head. */
-int bth_check_first_storage(const berth_checkpoint *checkpoint, uint64_t cursor,
-                            const bth_window *window, berth_error *error);
-/*
- * Compares the layout with the directory, and with local headers where those were read: small
- * records, storages. The first difference is BERTH_E_OFFSETS.
- */
-int bth_check_layout(const berth_checkpoint *checkpoint, berth_error *error);
-/* The small records alone: for a file whose storages lie otherwise (FORMAT.md 6). */
-int bth_check_small_listed(const berth_checkpoint *checkpoint, berth_error *error);
-/* The entry of a storage's record, which must be there. */
-int bth_storage_entry(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                      const bth_zip_entry **entry, berth_error *error);
-/* The same the other way round, of all at once: by the index of the entry, 1 + the storage's; other
- * entries are left. */
-int bth_storages_of_entries(const berth_checkpoint *checkpoint, size_t *storages,
-                            berth_error *error);
-/*
- * Every storage has its record, stored as it is, of exactly its size (T1, Z9); one that is longer
- * by less than an item sets has_longer_record.
- */
-int bth_check_storages(berth_checkpoint *checkpoint, berth_error *error);
-/* After that, and with the local headers read: storages lie where those say. */
-int bth_take_offsets(berth_checkpoint *checkpoint, berth_error *error);
-
-/* ---- listing.c: the directory as a whole ---- */
-
-/*
- * The listing is known if the directory, whose end records were found, is what is rendered for the
- * records that are known without it (Z3 to Z9, Z11, T1): each storage's of its size and where it
- * was computed. If not, that is no error; but what lies behind the storages, which is looked at
- * where it is, must be what the directory says.
- */
-int bth_listing_take_rendered(berth_checkpoint *checkpoint, const uint8_t *directory,
-                              bth_window *window, berth_error *error);
-/* Under the mutex: the listing, through the directory unless it is known. */
-int bth_checkpoint_need_listing(berth_checkpoint *checkpoint, berth_error *error);
-
-/* ---- stream.c ---- */
-
-int bth_checkpoint_read_stream(berth_checkpoint *checkpoint, bth_window *window,
-                               berth_error *error);
-
-/* ---- storages.c: where they lie, and ranges of them (bring.h: how they become memory) ---- */
+/* ---- storages.c: their memory, and ranges of them (storages_load.h: how they are loaded) ---- */
 
 /* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
 int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
 void bth_storages_end(berth_checkpoint *checkpoint);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 /* The storage's bytes in this machine's order, aligned for its dtype. Thread-safe. */
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error);
@@ -247,45 +118,18 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                      size_t nbytes, uint64_t offset, berth_error *error);
 /* Whether asking for its memory costs no reading of it. Thread-safe. */
 bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
-/* Bytes that one worker moves at a time, and how many workers n tasks get. */
-uint64_t bth_chunk_nbytes(const struct berth_config *config);
-unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks);
-/* How storages become memory when asked for one by one, and why so. Static texts. */
+/* The I/O method of storages that are asked for one by one, and why. Static texts. */
 void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason);
-/* What its address must be a multiple of (T5): a complex number is two of its halves. */
-size_t bth_storage_alignment(const berth_storage *storage);
-/* Names the record of an error; of a stream, where it has none, the storage. Returns its code. */
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error);
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
-/* Its CRC against the directory's, which has been read (Z10). BERTH_E_CHECKSUM: a bad one. */
-int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_crc_verdict *verdict, berth_error *error);
-
-/* Under the mutex: what is known of the source at any time; */
-void bth_know_source(berth_checkpoint *checkpoint, bth_facts *facts);
-/* how a storage becomes memory, T5 considered: direct reads are tried here (facts->no_direct); */
-bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
-                        bth_facts *facts, const berth_storage *root);
 /*
- * the address of the source's first byte, mapped when first needed; NULL: it cannot be. The file's
- * size is looked at again unless it was in this very tick of the clock (F1): who asks for many
- * storages one by one does not pay for each. `offset` is what an error names.
+ * Makes sure that a storage, no view, has the CRC that the file records, unless that is known.
+ * Reads all of it: before ranges of it are read with load.check=data. Thread-safe.
  */
-int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
-                 berth_error *error);
-
-/* ---- place.c: what is not on the host ---- */
-
-/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
-/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error);
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
 
 /* ---- verify.c: every byte ---- */
 
 typedef struct bth_verifying {
-    bth_sweep_order sweep;
+    bth_scan scan;
     bool only_mapped; /* storages that are read are left for then: nothing is read twice */
     berth_record_function tell; /* NULL: nobody asks */
     void *context;
@@ -298,17 +142,16 @@ typedef struct bth_verifying {
  * are told. The directory was read. Not thread-safe.
  */
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error);
-/*
- * Makes sure that a storage, no view, has the CRC that the file says, unless that is known. Reads
- * all of it: before ranges of it are read with load.check=data. Thread-safe.
- */
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
 /* Like bth_verify_data, for an archive that is no checkpoint; its local headers were read. */
 int bth_verify_container(bth_reader *reader, const struct berth_config *config,
                          bth_container *container, bth_verifying *asked, berth_error *error);
 
-/* ---- data.c ---- */
+/* ---- contents.c: names, and whether a caller's tensor is one of the file's ---- */
 
+/* The names of all tensors, made at the first call. NULL: error says why. */
+const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
+/* The same with the lock held. */
+const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *error);
 /* Whether the storage is one of this checkpoint's: its context is then ours. */
 int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                                  berth_error *error);
@@ -320,6 +163,13 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
                                 berth_error *error);
 /* Byte of its first element in its storage. BERTH_E_UNSUPPORTED where that is no whole byte. */
 int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
+/* The same; false where that is no whole byte: *offset is rounded down. */
+bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
+/* `what` was asked of elements that are less than a byte. */
+int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error);
+/* Names the record of an error; of a legacy file, which has none, the storage. Returns its code. */
+int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                         berth_error *error);
 
 /* ---- load.c ---- */
 
@@ -327,9 +177,6 @@ int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_er
 int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
                              const berth_params *call, berth_checkpoint **opened,
                              berth_error *error);
-/* The names of all tensors, made when first asked for, by whichever thread. NULL: error says why.
- */
-const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* Clears the call's statistics, if it asks for any: what fails early has some, too. */
 void bth_stats_begin(const berth_params *call);
 /* Fills them. */

@@ -9,20 +9,18 @@
  */
 static void begin_anew(berth_checkpoint *checkpoint)
 {
-    if (!checkpoint->container.known)
-        checkpoint->container = (bth_container){0};
-    checkpoint->listing.known = false;
-    checkpoint->map = (bth_map){0};
-    checkpoint->file_system_is_known = false;
-    checkpoint->direct_is_tried = false;
+    if (!checkpoint->contents.container.known)
+        checkpoint->contents.container = (bth_container){0};
+    checkpoint->contents.counts.known = false;
+    bth_access_forget(&checkpoint->source.access);
     checkpoint->shown_name = (bth_name_text){0};
     checkpoint->shown_path = (bth_name_text){0};
 }
 
 static void forget_memory(berth_checkpoint *checkpoint, const bth_kept_region *kept)
 {
-    for (size_t i = 0; checkpoint->stored && i < checkpoint->n_storages; i++) {
-        bth_stored *stored = &checkpoint->stored[i];
+    for (size_t i = 0; checkpoint->storages.stored && i < checkpoint->storages.n; i++) {
+        bth_stored *stored = &checkpoint->storages.stored[i];
         uintptr_t memory = (uintptr_t)atomic_load(&stored->memory);
         if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
             atomic_store(&stored->memory, NULL);
@@ -34,18 +32,18 @@ static void forget_latest(berth_checkpoint *checkpoint)
 {
     uint64_t n_forks = bth_forks();
 
-    for (const bth_kept_region *kept = checkpoint->regions; kept && kept->n_forks == n_forks;
-         kept = kept->next)
+    for (const bth_kept_region *kept = checkpoint->storages.regions;
+         kept && kept->n_forks == n_forks; kept = kept->next)
         forget_memory(checkpoint, kept);
 }
 
 /* Nobody is here who brings storages, or waits for them. */
 static void forget_others(berth_checkpoint *checkpoint)
 {
-    (void)pthread_cond_init(&checkpoint->settled, NULL);
-    for (size_t i = 0; checkpoint->stored && i < checkpoint->n_storages; i++) {
-        checkpoint->stored[i].is_coming = false;
-        checkpoint->stored[i].n_waiting = 0;
+    (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
+    for (size_t i = 0; checkpoint->storages.stored && i < checkpoint->storages.n; i++) {
+        checkpoint->storages.stored[i].is_coming = false;
+        checkpoint->storages.stored[i].n_waiting = 0;
     }
 }
 
@@ -69,14 +67,5 @@ void bth_checkpoint_make_good(berth_checkpoint *checkpoint)
 const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index)
 {
     bth_checkpoint_make_good(checkpoint);
-    return atomic_load(&checkpoint->stored[index].memory);
-}
-
-/* A child begins without any: those of its parent have no threads here. */
-void bth_prefetches_lock(bth_prefetches *prefetches)
-{
-    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
-        return;
-    (void)pthread_cond_init(&prefetches->changed, NULL);
-    prefetches->first = NULL;
+    return atomic_load(&checkpoint->storages.stored[index].memory);
 }

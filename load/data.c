@@ -5,44 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/tensor.h"
-#include "load/checkpoint.h"
-
-int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                 berth_error *error)
-{
-    if (!checkpoint || !storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no checkpoint, or no storage");
-    if (storage->tree != checkpoint->tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the storage is of another checkpoint or tree");
-    return 0;
-}
-
-int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                berth_error *error)
-{
-    if (!tensor)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
-    if (tensor->flags & BERTH_META || !tensor->storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a meta tensor has no data");
-    if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
-        return error->code;
-    return bth_tensor_check(tensor, error);
-}
-
-/* Byte of the first element in the storage; *whole is false where that is no whole byte. */
-static uint64_t first_byte(const berth_tensor *tensor, bool *whole)
-{
-    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
-
-    *whole = true;
-    if (berth_tensor_numel(tensor) == 0)
-        return 0; /* T2: its offset may lie outside */
-    *whole = (uint64_t)tensor->storage_offset % elements == 0;
-    return (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
-}
+#include "load/storages_load.h"
 
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
@@ -60,30 +23,6 @@ static int check_alignment(const berth_tensor *tensor, const uint8_t *first, ber
                     unit);
 }
 
-static int fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
-                    berth_dtype_name(tensor->dtype));
-}
-
-int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
-{
-    bool whole;
-
-    *offset = first_byte(tensor, &whole);
-    return whole ? 0 : fail_subbyte(tensor, "no address has an element within a byte", error);
-}
-
-/* The checkpoint's own prefetch may go on behind elements [first, first + n). */
-static void pass_by(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                    int64_t n)
-{
-    uint64_t offset, end;
-
-    if (checkpoint->prefetches.own && bth_prefetch_place_part(tensor, first, n, &offset, &end))
-        bth_prefetch_pass_by(checkpoint, end);
-}
-
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               berth_error *error)
 {
@@ -92,7 +31,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
 
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        pass_by(checkpoint, tensor, 0, berth_tensor_numel(tensor));
+        bth_prefetch_pass_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (bth_tensor_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)check_alignment(tensor, memory + offset, error);
@@ -100,20 +39,13 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (error->code == 0)
         return memory + offset;
     if (checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return NULL;
 }
 
 static const berth_storage *root_of(const berth_tensor *tensor)
 {
     return tensor->storage->root ? tensor->storage->root : tensor->storage;
-}
-
-static uint64_t end_in_file(const berth_storage *storage)
-{
-    uint64_t begin = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
-
-    return begin + storage->nbytes;
 }
 
 const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
@@ -123,11 +55,11 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
-        bth_prefetch_pass_by(checkpoint, end_in_file(storage));
+        bth_prefetch_pass_storage(checkpoint, storage);
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code < 0 ? NULL : memory;
 }
 
@@ -135,12 +67,11 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 static int read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                         int64_t n, void *buffer, berth_error *error)
 {
-    bool whole;
-    uint64_t offset = first_byte(tensor, &whole);
+    uint64_t offset;
 
-    if (!whole || first != 0 || n != berth_tensor_numel(tensor) ||
-        !berth_tensor_is_contiguous(tensor))
-        return fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
+    if (!bth_tensor_begins_at_byte(tensor, &offset) || first != 0 ||
+        n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
+        return bth_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
     return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
                             offset, error);
 }
@@ -256,7 +187,7 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
 
     if (n == 0)
         return 0;
-    pass_by(checkpoint, tensor, first, n);
+    bth_prefetch_pass_tensor(checkpoint, tensor, first, n);
     if (bth_dtype_elements(tensor->dtype) > 1)
         return read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))
@@ -286,6 +217,6 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
             (void)read_elements(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }

@@ -5,8 +5,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "load/bring.h"
 #include "load/selection.h"
+#include "load/storages_load.h"
 
 /* The method that all of them have, or "mixed". */
 static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *const *roots, size_t n,
@@ -16,7 +16,7 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
     stats->reason = stats->asked_nbytes > 0 ? "nothing was brought" : "nothing was asked for";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
-        const bth_stored *stored = &checkpoint->stored[roots[i]->index];
+        const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
         if (roots[i]->nbytes == 0 || !stored->method)
             continue;
         if (strcmp(stats->method, "none") == 0) {
@@ -31,38 +31,39 @@ static void tell_methods(berth_checkpoint *checkpoint, const berth_storage *cons
     bth_checkpoint_unlock(checkpoint);
 }
 
-static const char *limited_by(const bth_bringing *how)
+static const char *limited_by(const bth_load_request *request)
 {
-    double device = how->device_seconds, render = how->render_seconds, disk = how->disk_seconds;
+    double device = request->device_seconds, render = request->render_seconds,
+           disk = request->disk_seconds;
 
-    if (how->moved_nbytes == 0)
+    if (request->moved_nbytes == 0)
         return NULL;
     if (device > render && device > disk)
         return "device";
     return render > disk ? "processor" : "disk";
 }
 
-static void fill_stats(berth_checkpoint *checkpoint, const bth_bringing *how,
+static void fill_stats(berth_checkpoint *checkpoint, const bth_load_request *request,
                        const berth_storage *const *roots, size_t n, double begin_seconds)
 {
-    berth_stats *stats = how->call ? how->call->stats : NULL;
+    berth_stats *stats = request->params ? request->params->stats : NULL;
 
     if (!stats)
         return;
     *stats = (berth_stats){.total_seconds = bth_seconds() - begin_seconds,
-                           .transfer_seconds = how->transfer_seconds,
-                           .device_seconds = how->device_seconds,
-                           .render_seconds = how->render_seconds,
-                           .crc32_seconds = how->crc32_seconds,
-                           .disk_seconds = how->disk_seconds,
-                           .device_nbytes = how->device_nbytes,
-                           .limited_by = limited_by(how),
-                           .moved_nbytes = how->moved_nbytes,
-                           .n_requests = how->n_requests,
+                           .transfer_seconds = request->transfer_seconds,
+                           .device_seconds = request->device_seconds,
+                           .render_seconds = request->render_seconds,
+                           .crc32_seconds = request->crc32_seconds,
+                           .disk_seconds = request->disk_seconds,
+                           .device_nbytes = request->device_nbytes,
+                           .limited_by = limited_by(request),
+                           .moved_nbytes = request->moved_nbytes,
+                           .n_requests = request->n_requests,
                            .n_records = n,
                            .n_storages = n,
-                           .memory_nbytes = how->memory_nbytes,
-                           .calculated_offsets = checkpoint->calculated_offsets};
+                           .memory_nbytes = request->memory_nbytes,
+                           .calculated_offsets = checkpoint->contents.calculated_offsets};
     stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
     for (size_t i = 0; i < n; i++)
         stats->asked_nbytes += roots[i]->nbytes;
@@ -79,14 +80,14 @@ static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
 
     if (call && call->config && bth_config_resolve(call, &config, error) < 0)
         return error->code;
-    bth_bringing how = {.config = &config,
-                        .call = call,
-                        .at_once = true,
-                        .to_devices = true,
-                        .with_crc32 = config.load_check >= BTH_CHECK_DATA};
+    bth_load_request request = {.config = &config,
+                                .params = call,
+                                .at_once = true,
+                                .to_devices = true,
+                                .with_crc32 = config.load_check >= BTH_CHECK_DATA};
     if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
-        (void)bth_bring(checkpoint, &how, roots, n, error);
-    fill_stats(checkpoint, &how, roots, n, begin_seconds);
+        (void)bth_storages_load(checkpoint, &request, roots, n, error);
+    fill_stats(checkpoint, &request, roots, n, begin_seconds);
     bth_release(roots);
     return error->code;
 }
@@ -99,6 +100,6 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     if (!checkpoint)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
     if (fetch(checkpoint, selection, call, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }

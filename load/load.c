@@ -25,14 +25,28 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call
     stats->total_seconds = bth_seconds() - checkpoint->begin_seconds;
     stats->plan_seconds = checkpoint->open_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
-    stats->moved_nbytes = atomic_load(&checkpoint->reader.moved_nbytes);
+    stats->moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
     stats->asked_nbytes = stats->moved_nbytes;
-    stats->n_requests = atomic_load(&checkpoint->reader.n_requests);
-    stats->n_records = checkpoint->listing.known ? checkpoint->listing.n_records
-                                                 : checkpoint->container.directory.n_entries;
-    stats->n_storages = checkpoint->n_storages;
-    stats->calculated_offsets = checkpoint->calculated_offsets;
+    stats->n_requests = atomic_load(&checkpoint->source.reader.n_requests);
+    stats->n_records = checkpoint->contents.counts.known
+                           ? checkpoint->contents.counts.n_records
+                           : checkpoint->contents.container.directory.n_entries;
+    stats->n_storages = checkpoint->storages.n;
+    stats->calculated_offsets = checkpoint->contents.calculated_offsets;
     bth_storages_method(checkpoint, &stats->method, &stats->reason);
+}
+
+/*
+ * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
+ * that nothing is read twice.
+ */
+static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
+{
+    bth_verifying asked = {.scan = {.params = call, .through_cache = true}, .only_mapped = true};
+
+    if (checkpoint->config.load_check < BTH_CHECK_DATA)
+        return 0;
+    return bth_verify_data(checkpoint, &asked, error);
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
@@ -41,16 +55,17 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
 {
     bth_lock_begin(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process());
-    (void)pthread_cond_init(&checkpoint->settled, NULL);
+    (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_begin(&checkpoint->prefetches);
-    int result = bth_checkpoint_read(checkpoint, call, error);
-    if (result == 0)
-        result = bth_prefetch_begin_own(checkpoint, error);
+    if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
+                          error) == 0 &&
+        bth_storages_begin(checkpoint, error) == 0 && check_data(checkpoint, call, error) == 0)
+        (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_checkpoint_stats(checkpoint, call);
-    if (result < 0) {
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+    if (error->code < 0) {
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
         berth_close(checkpoint);
         return error->code;
     }
@@ -73,9 +88,10 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_pa
         (void)bth_fail_memory(error, sizeof *checkpoint);
         return NULL;
     }
-    checkpoint->reader.fd = -1;
+    checkpoint->source.reader.fd = -1;
+    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
     checkpoint->begin_seconds = bth_seconds();
-    checkpoint->keeps_directory = config != NULL;
+    checkpoint->contents.keeps_directory = config != NULL;
     if (config)
         checkpoint->config = *config;
     else if (bth_config_resolve(call, &checkpoint->config, error) < 0) {
@@ -101,7 +117,7 @@ int bth_checkpoint_open_path(const char *path, const struct berth_config *config
     berth_checkpoint *checkpoint = begin(config, call, opened, error);
     if (!checkpoint)
         return error->code;
-    if (bth_reader_open_path(path, &checkpoint->reader, error) < 0)
+    if (bth_reader_open_path(path, &checkpoint->source.reader, error) < 0)
         return abandon(checkpoint, path, error);
     return open_reader(checkpoint, call, opened, error);
 }
@@ -121,7 +137,7 @@ int berth_open_fd(int fd, const berth_params *call, berth_checkpoint **checkpoin
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (bth_reader_open_fd(fd, &opened->reader, error) < 0)
+    if (bth_reader_open_fd(fd, &opened->source.reader, error) < 0)
         return abandon(opened, "descriptor", error);
     return open_reader(opened, call, checkpoint, error);
 }
@@ -134,7 +150,7 @@ int berth_open_memory(const void *bytes, size_t nbytes, const berth_params *call
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (bth_reader_open_memory(bytes, nbytes, &opened->reader, error) < 0)
+    if (bth_reader_open_memory(bytes, nbytes, &opened->source.reader, error) < 0)
         return abandon(opened, "memory", error);
     return open_reader(opened, call, checkpoint, error);
 }
@@ -149,7 +165,7 @@ int berth_open_source(const berth_source *source, const berth_params *call,
     berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
     if (!opened)
         return error->code;
-    if (bth_reader_open_source(source, &opened->reader, error) < 0)
+    if (bth_reader_open_source(source, &opened->source.reader, error) < 0)
         return abandon(opened, source->name ? source->name : "source", error);
     return open_reader(opened, call, checkpoint, error);
 }
@@ -162,17 +178,13 @@ void berth_close(berth_checkpoint *checkpoint)
     if (checkpoint->has_lock)
         bth_checkpoint_make_good(checkpoint);
     bth_prefetches_end(&checkpoint->prefetches);
-    bth_names_free(checkpoint->names);
     bth_storages_end(checkpoint);
-    berth_tree_free(checkpoint->tree);
-    bth_region_free(&checkpoint->values);
-    bth_container_free(&checkpoint->container);
-    bth_release(checkpoint->archive);
+    bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
     bth_release(checkpoint->shown_path.text);
-    bth_reader_close(&checkpoint->reader);
+    bth_reader_close(&checkpoint->source.reader);
     if (checkpoint->has_lock) {
-        (void)pthread_cond_destroy(&checkpoint->settled);
+        (void)pthread_cond_destroy(&checkpoint->storages.settled);
         bth_lock_end(&checkpoint->lock);
     }
     bth_release(checkpoint);
@@ -182,25 +194,7 @@ void berth_close(berth_checkpoint *checkpoint)
 
 const berth_value *berth_root(const berth_checkpoint *checkpoint)
 {
-    return checkpoint ? checkpoint->root : NULL;
-}
-
-/* With the lock held. NULL on failure. */
-static const bth_names *need_names(berth_checkpoint *checkpoint, berth_error *error)
-{
-    if (!checkpoint->names)
-        (void)bth_names_new(checkpoint->root, &checkpoint->names, error);
-    return error->code < 0 ? NULL : checkpoint->names;
-}
-
-const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
-{
-    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
-
-    bth_checkpoint_lock(checkpoint);
-    const bth_names *names = need_names(checkpoint, error);
-    bth_checkpoint_unlock(checkpoint);
-    return names;
+    return checkpoint ? checkpoint->contents.root : NULL;
 }
 
 const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
@@ -215,7 +209,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     const berth_value *value = names ? bth_names_find(names, name, error) : NULL;
     if (error->code < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return value;
 }
 
@@ -260,7 +254,7 @@ static bool is_parameter(const berth_value *value)
 /* Makes the text that is handed out until the next call. The value, or NULL. With the lock held. */
 static const berth_value *show(berth_checkpoint *checkpoint, size_t i, berth_error *error)
 {
-    const bth_names *names = need_names(checkpoint, error);
+    const bth_names *names = bth_contents_names(checkpoint, error);
 
     if (!names)
         return NULL;
@@ -285,7 +279,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     const berth_value *value = show(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
-        return bth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->source.reader.name);
     const berth_tensor *tensor = berth_as_tensor(value);
     *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
                                   .path = checkpoint->shown_path.text,
@@ -302,10 +296,10 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
 {
-    if (!checkpoint || (previous && previous->tree != checkpoint->tree))
+    if (!checkpoint || (previous && previous->tree != checkpoint->contents.tree))
         return NULL;
-    for (size_t i = previous ? previous->index + 1 : 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = previous ? previous->index + 1 : 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (!storage->root)
             return storage;
     }
@@ -314,14 +308,14 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
 
 static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 {
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (storage->root)
             continue;
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }
-    if (checkpoint->is_stream)
+    if (checkpoint->contents.is_stream)
         info->n_records = info->n_storages;
 }
 
@@ -334,23 +328,23 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);
-        (void)bth_checkpoint_need_listing(checkpoint, error);
+        (void)bth_contents_need_counts(&checkpoint->contents, &checkpoint->source.reader, error);
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)
-        return bth_error_prefix(error, checkpoint->reader.name);
-    *info = (berth_info){.archive = checkpoint->archive,
-                         .container = checkpoint->is_stream ? "stream" : "zip",
-                         .format_version = checkpoint->format_version,
-                         .storage_alignment = checkpoint->storage_alignment,
-                         .byteorder = checkpoint->is_big ? "big" : "little",
-                         .byteorder_recorded = checkpoint->byteorder_recorded,
-                         .nbytes = checkpoint->reader.nbytes,
-                         .n_records = checkpoint->listing.n_records,
-                         .n_unknown_records = checkpoint->listing.n_unknown_records,
-                         .n_crc32 = checkpoint->listing.n_crc32,
+        return bth_error_prefix(error, checkpoint->source.reader.name);
+    *info = (berth_info){.archive = checkpoint->contents.archive,
+                         .container = checkpoint->contents.is_stream ? "stream" : "zip",
+                         .format_version = checkpoint->contents.format_version,
+                         .storage_alignment = checkpoint->contents.storage_alignment,
+                         .byteorder = checkpoint->contents.is_big ? "big" : "little",
+                         .byteorder_recorded = checkpoint->contents.byteorder_recorded,
+                         .nbytes = checkpoint->source.reader.nbytes,
+                         .n_records = checkpoint->contents.counts.n_records,
+                         .n_unknown_records = checkpoint->contents.counts.n_unknown_records,
+                         .n_crc32 = checkpoint->contents.counts.n_crc32,
                          .n_tensors = bth_names_count(names),
-                         .calculated_offsets = checkpoint->calculated_offsets};
+                         .calculated_offsets = checkpoint->contents.calculated_offsets};
     count_storages(checkpoint, info);
     return 0;
 }

@@ -4,29 +4,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "load/bring.h"
 #include "load/rules.h"
-
-/* ---- where they are ---- */
-
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
-{
-    bth_placed placed = {0};
-
-    bth_checkpoint_lock(checkpoint);
-    if (checkpoint->placed)
-        placed = checkpoint->placed[root->index];
-    bth_checkpoint_unlock(checkpoint);
-    return placed;
-}
-
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "its place is %s, where the host cannot follow an address: "
-                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
-                    bth_device_name(device));
-}
+#include "load/storages_load.h"
 
 /* ---- new places ---- */
 
@@ -40,17 +19,18 @@ static int open_place(const char *place, bth_device_handle **device, berth_error
 /* By the index of the storage; one is memory already, or on its way: it stays what it is. */
 static int take_places(berth_checkpoint *checkpoint, const bth_placed *placed, berth_error *error)
 {
-    size_t nbytes = (checkpoint->n_storages + 1) * sizeof *placed;
+    size_t nbytes = (checkpoint->storages.n + 1) * sizeof *placed;
 
     bth_checkpoint_lock(checkpoint);
-    if (!checkpoint->placed)
-        checkpoint->placed = bth_allocate_zeroed(nbytes);
-    if (!checkpoint->placed)
+    if (!checkpoint->storages.placed)
+        checkpoint->storages.placed = bth_allocate_zeroed(nbytes);
+    if (!checkpoint->storages.placed)
         (void)bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < checkpoint->n_storages && error->code == 0; i++) {
-        const bth_stored *stored = &checkpoint->stored[i];
-        if (!checkpoint->placed[i].is_there && !stored->is_coming && !atomic_load(&stored->memory))
-            checkpoint->placed[i] = placed[i];
+    for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
+        const bth_stored *stored = &checkpoint->storages.stored[i];
+        if (!checkpoint->storages.placed[i].is_there && !stored->is_coming &&
+            !atomic_load(&stored->memory))
+            checkpoint->storages.placed[i] = placed[i];
     }
     bth_checkpoint_unlock(checkpoint);
     return error->code;
@@ -58,7 +38,7 @@ static int take_places(berth_checkpoint *checkpoint, const bth_placed *placed, b
 
 static bth_placed *make_places(const berth_checkpoint *checkpoint, berth_error *error)
 {
-    size_t nbytes = (checkpoint->n_storages + 1) * sizeof(bth_placed);
+    size_t nbytes = (checkpoint->storages.n + 1) * sizeof(bth_placed);
     bth_placed *placed = bth_allocate_zeroed(nbytes);
 
     if (!placed)
@@ -86,8 +66,8 @@ static int place_by_rules(berth_checkpoint *checkpoint, const berth_placement_ru
 
     if (!placed || bth_rules_fit(checkpoint, rules, n_rules, place_condition, &first, error) < 0)
         goto cleanup;
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (storage->root || first[i] >= n_rules)
             continue;
         const char *place = rules[first[i]].place;
@@ -111,7 +91,7 @@ int berth_choose_places(berth_checkpoint *checkpoint, const berth_placement_rule
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_choose_places needs a checkpoint and rules");
     if (place_by_rules(checkpoint, rules, n_rules, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }
 
@@ -162,15 +142,15 @@ int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_functio
                         "berth_choose_places_by needs a checkpoint and a function");
     bth_placed *placed = make_places(checkpoint, error);
     /* Without the mutex: it is the caller's code. */
-    for (size_t i = 0; placed && i < checkpoint->n_storages && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = 0; placed && i < checkpoint->storages.n && error->code == 0; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (!storage->root && ask(storage, choose, context, &placed[i], error) < 0)
             (void)bth_error_in_storage(checkpoint, storage, error);
     }
     if (error->code == 0)
         (void)take_places(checkpoint, placed, error);
     bth_release(placed);
-    return error->code < 0 ? bth_error_prefix(error, checkpoint->reader.name) : 0;
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
 }
 
 /* ---- addresses ---- */
@@ -189,13 +169,14 @@ static int find_address(berth_checkpoint *checkpoint, const berth_storage *stora
                         uintptr_t *address, berth_error *error)
 {
     const berth_storage *root = storage->root ? storage->root : storage;
-    bth_bringing how = {.config = &checkpoint->config,
-                        .at_once = true,
-                        .to_devices = true,
-                        .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
+    bth_load_request request = {.config = &checkpoint->config,
+                                .at_once = true,
+                                .to_devices = true,
+                                .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
     bth_placed placed = bth_storage_placed(checkpoint, root);
 
-    if (placed.device && !placed.is_there && bth_bring(checkpoint, &how, &root, 1, error) < 0)
+    if (placed.device && !placed.is_there &&
+        bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
         return error->code;
     placed = bth_storage_placed(checkpoint, root);
     if (!placed.is_there)
@@ -221,7 +202,7 @@ int berth_storage_device_address(berth_checkpoint *checkpoint, const berth_stora
         (void)find_address(checkpoint, storage, &found, error);
     if (address)
         *address = found;
-    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->reader.name)
+    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name)
                                          : error->code;
 }
 
@@ -240,6 +221,6 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
         (void)find_address(checkpoint, tensor->storage, &found, error);
     if (address)
         *address = found == 0 ? 0 : found + (uintptr_t)offset;
-    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->reader.name)
+    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name)
                                          : error->code;
 }

@@ -37,8 +37,8 @@ static bool fits_storage(const bth_condition *rule, const berth_storage *root)
 
 static void fit_storages(const berth_checkpoint *checkpoint, const struct rules *rules)
 {
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         size_t *first = &rules->first[i];
         for (*first = 0; *first < rules->n; ++*first) {
             bth_condition rule = rules->at(rules->rules, *first);
@@ -88,7 +88,7 @@ static int fit_names(berth_checkpoint *checkpoint, const struct rules *rules, be
 int bth_rules_fit(berth_checkpoint *checkpoint, const void *rules, size_t n_rules,
                   bth_condition_at at, size_t **first, berth_error *error)
 {
-    size_t nbytes = (checkpoint->n_storages + 1) * sizeof **first;
+    size_t nbytes = (checkpoint->storages.n + 1) * sizeof **first;
     struct rules all = {.rules = rules, .n = n_rules, .at = at};
 
     *first = all.first = bth_allocate_zeroed(nbytes);
@@ -118,8 +118,8 @@ static void take_rules(berth_checkpoint *checkpoint, const berth_method_rule *ru
                        const size_t *first)
 {
     bth_checkpoint_lock(checkpoint);
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        bth_stored *stored = &checkpoint->stored[i];
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        bth_stored *stored = &checkpoint->storages.stored[i];
         bool fits = first[i] < n_rules;
         stored->chosen = fits ? rules[first[i]].method : BERTH_LOAD_AUTO;
         stored->chosen_by = fits ? "a rule asks for it" : NULL;
@@ -149,7 +149,7 @@ int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_choose_methods needs a checkpoint and rules");
     if (choose_by_rules(checkpoint, rules, n_rules, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return error->code;
 }
 
@@ -162,25 +162,25 @@ int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function 
     if (!checkpoint || !choose)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_choose_methods_by needs a checkpoint and a function");
-    size_t n = checkpoint->n_storages;
+    size_t n = checkpoint->storages.n;
     berth_load_method *chosen = bth_allocate((n + 1) * sizeof *chosen);
     if (!chosen) {
         (void)bth_fail_memory(error, (n + 1) * sizeof *chosen);
-        return bth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->source.reader.name);
     }
     /* Without the mutex: it is the caller's code. */
     for (size_t i = 0; i < n && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         chosen[i] = storage->root ? BERTH_LOAD_AUTO : choose(context, storage);
         if (!is_method(chosen[i]))
             (void)fail_method(chosen[i], error);
     }
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n && error->code == 0; i++) {
-        checkpoint->stored[i].chosen = chosen[i];
-        checkpoint->stored[i].chosen_by = "the caller's function asks for it";
+        checkpoint->storages.stored[i].chosen = chosen[i];
+        checkpoint->storages.stored[i].chosen_by = "the caller's function asks for it";
     }
     bth_checkpoint_unlock(checkpoint);
     bth_release(chosen);
-    return error->code < 0 ? bth_error_prefix(error, checkpoint->reader.name) : 0;
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
 }

@@ -110,8 +110,8 @@ static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (is_meant ? is_meant[i] : !storage->root)
             storages[n++] = storage;
     }
@@ -122,7 +122,7 @@ static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
 int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
                            const berth_storage ***storages, size_t *n, berth_error *error)
 {
-    size_t n_all = checkpoint->n_storages;
+    size_t n_all = checkpoint->storages.n;
     struct marking marking = {0};
 
     *storages = NULL;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A checkpoint's storages: which bytes of them are swapped, where they lie, ranges of them, and how
- * long their memory lives: as long as the checkpoint. What makes memory of them is in bring.c.
+ * The storages of a checkpoint: which bytes of them are swapped, their memory, which lives as long
+ * as the checkpoint, and ranges of them. storages_load.c loads them.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -11,34 +10,24 @@
 #include "format/values/tensor.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "io/pool.h"
-#include "load/bring.h"
-#include "load/range.h"
-#include "load/to_device.h"
+#include "load/storages_load.h"
+#include "load/transfer/checksum_scan.h"
+#include "load/transfer/read_into.h"
 
-/* io.chunk_nbytes = 0. A multiple of every unit whose bytes are swapped. */
-#define CHUNK_NBYTES (UINT64_C(4) << 20)
-#define LEAST_CHUNK_NBYTES 65536
-/* The widest element that has to be aligned: what an untyped storage may be viewed as. */
-#define WIDEST_UNIT 8
+/* The widest element whose bytes are swapped. */
+#define UNIT_MAX 8
 
 typedef unsigned long long ull;
 
 /* ---- which bytes are reversed (T5) ---- */
 
-static bool is_foreign(const berth_checkpoint *checkpoint)
+static bool checkpoint_is_foreign(const berth_checkpoint *checkpoint)
 {
-    return checkpoint->is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-}
-
-/* Whether the class in the file leaves open what the elements are: bytes, or anything (v3). */
-static bool is_open(const berth_storage *storage)
-{
-    return storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8;
+    return checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
 /* An untyped storage is swapped by the dtype that views it; bytes beside it do not count. */
-static void settle(bth_stored *stored, berth_dtype dtype)
+static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
 
@@ -49,33 +38,76 @@ static void settle(bth_stored *stored, berth_dtype dtype)
 }
 
 /* Foreign order: each storage's unit, from its class, or from all tensors that view it. */
-static int settle_units(berth_checkpoint *checkpoint, berth_error *error)
+static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 {
     bool any_open = false;
 
-    for (size_t i = 0; i < checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
-        settle(&checkpoint->stored[i], storage->dtype);
-        if (is_open(storage)) {
-            settle(&checkpoint->stored[i], storage->element);
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        storage_set_unit(&checkpoint->storages.stored[i], storage->dtype);
+        if (bth_storage_is_untyped(storage)) {
+            storage_set_unit(&checkpoint->storages.stored[i], storage->element);
             any_open = true;
         }
     }
     if (!any_open)
         return 0;
-    if (bth_names_new(checkpoint->root, &checkpoint->names, error) < 0)
+    if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
         return error->code;
-    for (size_t i = 0; i < bth_names_count(checkpoint->names); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(checkpoint->names, i));
-        if (tensor && tensor->storage && is_open(tensor->storage))
-            settle(&checkpoint->stored[tensor->storage->index], tensor->dtype);
+    for (size_t i = 0; i < bth_names_count(checkpoint->contents.names); i++) {
+        const berth_tensor *tensor =
+            berth_as_tensor(bth_names_value(checkpoint->contents.names, i));
+        if (tensor && tensor->storage && bth_storage_is_untyped(tensor->storage))
+            storage_set_unit(&checkpoint->storages.stored[tensor->storage->index], tensor->dtype);
     }
     return 0;
 }
 
+/* ---- checksums ---- */
+
+/* Its verdict, from now on. */
+static int storage_set_verdict(berth_checkpoint *checkpoint, const berth_storage *root,
+                               const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
+{
+    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    bool present = false;
+
+    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
+        verdict = BERTH_CRC_BAD;
+    else if (present)
+        verdict = BERTH_CRC_GOOD;
+    bth_checkpoint_lock(checkpoint);
+    checkpoint->storages.stored[root->index].crc32 = (uint8_t)verdict;
+    bth_checkpoint_unlock(checkpoint);
+    return error->code;
+}
+
+int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
+{
+    bth_scan scan = {.through_cache = true};
+    bth_scan_record record = {.offset = root->offset};
+
+    bth_checkpoint_lock(checkpoint);
+    uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
+    (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+    bth_checkpoint_unlock(checkpoint);
+    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
+        verdict == BERTH_CRC_ABSENT)
+        return error->code;
+    if (checkpoint->contents.is_stream)
+        return storage_set_verdict(checkpoint, root, NULL, 0, error);
+    if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
+        return error->code;
+    record.nbytes = record.entry->nbytes;
+    if (bth_scan_records(&checkpoint->source.reader, &checkpoint->config, &scan, &record, 1,
+                         error) < 0)
+        return error->code;
+    return storage_set_verdict(checkpoint, root, record.entry, record.crc32, error);
+}
+
 /* ---- reading ---- */
 
-static const berth_storage *root_of(const berth_storage *storage, uint64_t *offset)
+static const berth_storage *storage_root(const berth_storage *storage, uint64_t *offset)
 {
     if (!storage->root)
         return storage;
@@ -83,45 +115,30 @@ static const berth_storage *root_of(const berth_storage *storage, uint64_t *offs
     return storage->root;
 }
 
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error)
-{
-    char record[sizeof error->record];
-
-    (void)snprintf(record, sizeof record, checkpoint->is_stream ? "storage %s" : "data/%s",
-                   storage->key);
-    return bth_error_in(error, record);
-}
-
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
-                    "it is in the other byte order, and viewed as elements of different width: "
-                    "which bytes to swap is not known");
-}
-
 /* As they are in the file. */
-static int read_plain(berth_checkpoint *checkpoint, const berth_storage *root, uint8_t *buffer,
-                      size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage *root,
+                              uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
 
-    if (!bth_range_is_long(&checkpoint->config, nbytes))
-        return bth_reader_read(&checkpoint->reader, buffer, nbytes, root->offset + offset, error);
+    if (!bth_read_is_long(&checkpoint->config, nbytes))
+        return bth_reader_read(&checkpoint->source.reader, buffer, nbytes, root->offset + offset,
+                               error);
     struct berth_config config = checkpoint->config;
     bth_checkpoint_lock(checkpoint);
     if (stored->chosen_by)
         config.load_method = stored->chosen;
     bth_checkpoint_unlock(checkpoint);
-    return bth_range_read(&checkpoint->reader, &config, checkpoint->prefetches.own != NULL, buffer,
-                          nbytes, root->offset + offset, error);
+    return bth_read_range(&checkpoint->source.reader, &config, checkpoint->prefetches.own != NULL,
+                          buffer, nbytes, root->offset + offset, error);
 }
 
 /* A part of one unit. */
-static int read_part(bth_reader *reader, const berth_storage *root, size_t unit, uint8_t *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_part_of_unit(bth_reader *reader, const berth_storage *root, size_t unit,
+                                     uint8_t *buffer, size_t nbytes, uint64_t offset,
+                                     berth_error *error)
 {
-    uint8_t whole[WIDEST_UNIT];
+    uint8_t whole[UNIT_MAX];
     uint64_t start = offset - offset % unit;
     size_t have = root->nbytes - start < unit ? (size_t)(root->nbytes - start) : unit;
 
@@ -134,30 +151,31 @@ static int read_part(bth_reader *reader, const berth_storage *root, size_t unit,
 }
 
 /* Swapped bytes of any range: whole units where they belong, and the parts at its ends. */
-static int read_swapped(berth_checkpoint *checkpoint, const berth_storage *root, size_t unit,
-                        uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
+                                size_t unit, uint8_t *buffer, size_t nbytes, uint64_t offset,
+                                berth_error *error)
 {
-    bth_reader *reader = &checkpoint->reader;
+    bth_reader *reader = &checkpoint->source.reader;
     size_t head = (size_t)((unit - offset % unit) % unit);
 
     head = head < nbytes ? head : nbytes;
     size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
-    if (head > 0 && read_part(reader, root, unit, buffer, head, offset, error) < 0)
+    if (head > 0 && storage_read_part_of_unit(reader, root, unit, buffer, head, offset, error) < 0)
         return error->code;
-    if (read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
+    if (storage_read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
         return error->code;
     bth_swap_bytes(buffer + head, buffer + head, middle, unit);
     if (tail == 0)
         return 0;
-    return read_part(reader, root, unit, buffer + head + middle, tail, offset + head + middle,
-                     error);
+    return storage_read_part_of_unit(reader, root, unit, buffer + head + middle, tail,
+                                     offset + head + middle, error);
 }
 
 /* Bytes of a storage that is no view, in this machine's order, from the file. */
-static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                             size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
 
     if (stored->is_ambiguous)
         return bth_fail_ambiguous(root, error);
@@ -165,13 +183,14 @@ static int read_root(berth_checkpoint *checkpoint, const berth_storage *root, vo
         bth_verify_storage(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
-        return read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
-    return read_plain(checkpoint, root, buffer, nbytes, offset, error);
+        return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
+    return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 /* From a device. Memory of the caller's may be freed by now. */
-static int read_placed(const bth_placed *placed, const berth_storage *root, void *buffer,
-                       size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_from_device(const bth_placed *placed, const berth_storage *root,
+                                    void *buffer, size_t nbytes, uint64_t offset,
+                                    berth_error *error)
 {
     if (bth_device_check_life(placed->device, placed->life, error) < 0 ||
         bth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
@@ -180,24 +199,33 @@ static int read_placed(const bth_placed *placed, const berth_storage *root, void
                            NULL, error);
 }
 
+static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
+{
+    bth_checkpoint_lock(checkpoint);
+    bool holds = bth_map_holds(&checkpoint->source.access.map, memory);
+    bth_checkpoint_unlock(checkpoint);
+    return holds;
+}
+
 /* From what it has become, wherever that is, or else from the file. */
-static int read_there(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                      size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_storage *root,
+                                 void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     /* Whoever has its memory may have written to it: then that is what the storage holds. */
     const uint8_t *memory = bth_storage_found(checkpoint, root->index);
 
-    if (memory && bth_range_is_long(&checkpoint->config, nbytes))
-        return bth_range_copy(checkpoint, memory + offset, buffer, nbytes, root->offset + offset,
-                              error);
+    if (memory && bth_read_is_long(&checkpoint->config, nbytes))
+        return bth_copy_range(&checkpoint->source.reader, &checkpoint->config, memory + offset,
+                              storage_is_mapped(checkpoint, memory), buffer, nbytes,
+                              root->offset + offset, error);
     if (memory) {
         memcpy(buffer, memory + offset, nbytes);
         return 0;
     }
     bth_placed placed = bth_storage_placed(checkpoint, root);
     if (placed.is_there)
-        return read_placed(&placed, root, buffer, nbytes, offset, error);
-    return read_root(checkpoint, root, buffer, nbytes, offset, error);
+        return storage_read_from_device(&placed, root, buffer, nbytes, offset, error);
+    return storage_read_root(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
@@ -207,200 +235,60 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
                         (ull)offset, (ull)storage->nbytes);
-    const berth_storage *root = root_of(storage, &offset);
-    if (nbytes == 0 || read_there(checkpoint, root, buffer, nbytes, offset, error) == 0)
+    const berth_storage *root = storage_root(storage, &offset);
+    if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
 }
 
 /* The hook of berth_storage: who saves the tree again knows nothing of load/. */
-static int read_hook(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
+static int storage_read_hook(const berth_storage *storage, void *buffer, size_t nbytes,
+                             uint64_t offset, berth_error *error)
 {
     bth_stored *stored = storage->context;
     berth_checkpoint *checkpoint = stored->checkpoint;
 
     if (bth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return bth_error_prefix(error, checkpoint->reader.name);
+        return bth_error_prefix(error, checkpoint->source.reader.name);
     return 0;
 }
 
-uint64_t bth_chunk_nbytes(const struct berth_config *config)
-{
-    uint64_t nbytes = config->io_chunk_nbytes ? (uint64_t)config->io_chunk_nbytes : CHUNK_NBYTES;
-
-    return nbytes < LEAST_CHUNK_NBYTES ? LEAST_CHUNK_NBYTES : nbytes - nbytes % WIDEST_UNIT;
-}
-
-unsigned bth_n_workers(const struct berth_config *config, uint64_t n_tasks)
-{
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : bth_pool_measure();
-    uint64_t chunk_nbytes = bth_chunk_nbytes(config);
-
-    if (config->io_memory_nbytes && n > (uint64_t)config->io_memory_nbytes / chunk_nbytes)
-        n = (uint64_t)config->io_memory_nbytes / chunk_nbytes;
-    if (n > n_tasks)
-        n = n_tasks;
-    return n > 1 ? (unsigned)n : 0; /* one is the caller's own thread */
-}
-
 /* ---- where it lies ---- */
-
-void bth_know_source(berth_checkpoint *checkpoint, bth_facts *facts)
-{
-    const bth_reader *reader = &checkpoint->reader;
-
-    if (!checkpoint->file_system_is_known && reader->fd >= 0)
-        checkpoint->file_system = bth_file_system_of(reader->fd);
-    checkpoint->file_system_is_known = true;
-    facts->is_memory = reader->memory != NULL;
-    facts->is_file = reader->fd >= 0;
-    facts->cannot_map = checkpoint->map_is_refused;
-    facts->file_system = checkpoint->file_system;
-}
-
-/* Tried when somebody first wants it. Why direct reads cannot be; NULL: they can. */
-static const char *why_not_direct(berth_checkpoint *checkpoint)
-{
-    if (!checkpoint->direct_is_tried) {
-        BTH_HOLD_CANCEL(true);
-        checkpoint->direct_is_tried = true;
-        checkpoint->direct.fd = -1;
-        if (checkpoint->file_system == BTH_IN_MEMORY) /* some take it, and copy as ever */
-            checkpoint->no_direct = "the file system is in memory";
-        else if (bth_direct_open_reading(checkpoint->reader.fd, &checkpoint->direct,
-                                         &checkpoint->no_direct))
-            checkpoint->no_direct = NULL;
-    }
-    if (atomic_load(&checkpoint->direct_is_refused))
-        checkpoint->no_direct = "a direct read was refused";
-    return checkpoint->no_direct;
-}
-
-/* T5: what cannot be used as it lies is read, whatever was decided. */
-static bth_way where_it_lies(const berth_checkpoint *checkpoint, const berth_storage *root,
-                             bth_way way)
-{
-    uintptr_t address =
-        (uintptr_t)checkpoint->reader.memory + root->offset; /* maps: page-aligned */
-
-    if (way.method != BERTH_LOAD_MAP)
-        return way;
-    if (checkpoint->stored[root->index].unit > 1)
-        return (bth_way){BERTH_LOAD_READ, "it is in the other byte order"};
-    if (address % bth_storage_alignment(root) != 0)
-        return (bth_way){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    return way;
-}
-
-bth_way bth_storage_way(berth_checkpoint *checkpoint, const struct berth_config *config,
-                        bth_facts *facts, const berth_storage *root)
-{
-    const bth_stored *stored = &checkpoint->stored[root->index];
-    berth_load_method asked =
-        stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
-    bth_way way = bth_way_choose(config, facts, asked, stored->chosen_by);
-
-    if (way.method == BERTH_LOAD_DIRECT && !facts->no_direct) {
-        facts->no_direct = why_not_direct(checkpoint);
-        way = bth_way_choose(config, facts, asked, stored->chosen_by);
-    }
-    return where_it_lies(checkpoint, root, way);
-}
 
 /* How storages become memory when they are asked for one by one, as far as it is the same for all.
  */
 void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
 {
     static const char *const texts[] = {"", "map", "read", "direct"};
-    bth_facts facts = {0};
+    bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_know_source(checkpoint, &facts);
+    bth_access_describe(&checkpoint->source.access, &conditions);
     bth_checkpoint_unlock(checkpoint);
-    bth_way way = bth_way_choose(&checkpoint->config, &facts,
-                                 (berth_load_method)checkpoint->config.load_method, NULL);
-    *method = facts.is_memory ? "memory" : texts[way.method];
-    *reason = way.reason;
-}
-
-/* Where it cannot be made (file systems without mmap, limits of address space), storages are read
- * from then on. */
-static int make_map(berth_checkpoint *checkpoint, berth_error *error)
-{
-    const bth_reader *reader = &checkpoint->reader;
-
-    if (checkpoint->map.base || checkpoint->map_is_refused ||
-        bth_map_file(reader->fd, 0, reader->nbytes, (int)checkpoint->config.load_mmap_flags,
-                     &checkpoint->map, error) == 0)
-        return 0;
-    if (error->system_errno == 0)
-        return error->code;
-    bth_log("%s: storages are read, not mapped: %s", reader->name, error->message);
-    bth_error_clear(error);
-    checkpoint->map_is_refused = true;
-    return 0;
-}
-
-/* Of a file that is mapped. `offset` is what an error names. */
-static int check_size(const bth_reader *reader, uint64_t offset, berth_error *error)
-{
-    uint64_t nbytes;
-
-    if (bth_file_size(reader->fd, &nbytes, error) < 0)
-        return error->code;
-    if (nbytes >= reader->nbytes)
-        return 0;
-    return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                    "the file had %llu bytes when it was opened, and now has %llu",
-                    (ull)reader->nbytes, (ull)nbytes);
-}
-
-int bth_need_map(berth_checkpoint *checkpoint, uint64_t offset, const uint8_t **map,
-                 berth_error *error)
-{
-    const bth_reader *reader = &checkpoint->reader;
-
-    *map = reader->memory;
-    if (*map)
-        return 0;
-    if (make_map(checkpoint, error) < 0) {
-        error->offset = offset; /* what is missing is the whole file's; what is meant, its own */
-        return error->code;
-    }
-    if (!checkpoint->map.base)
-        return 0;
-    /* F1 */
-    uint64_t tick = bth_tick();
-    if (tick != checkpoint->sized_at && check_size(reader, offset, error) < 0)
-        return error->code;
-    checkpoint->sized_at = tick;
-    *map = checkpoint->map.address;
-    return 0;
-}
-
-size_t bth_storage_alignment(const berth_storage *storage)
-{
-    return is_open(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
+    bth_choice choice = bth_choose(&checkpoint->config, &conditions,
+                                   (berth_load_method)checkpoint->config.load_method, NULL);
+    *method = conditions.is_memory ? "memory" : texts[choice.method];
+    *reason = choice.reason;
 }
 
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error)
 {
-    bth_stored *stored = &checkpoint->stored[storage->index];
+    bth_stored *stored = &checkpoint->storages.stored[storage->index];
     const berth_storage *root = storage->root ? storage->root : storage;
-    bth_bringing how = {.config = &checkpoint->config,
-                        .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
+    bth_load_request request = {.config = &checkpoint->config,
+                                .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
 
-    BTH_HOLD_CANCEL(how.with_crc32); /* the directory may be read */
+    BTH_HOLD_CANCEL(request.with_crc32); /* the directory may be read */
     *memory = bth_storage_found(checkpoint, storage->index);
     if (*memory)
         return 0;
-    if (bth_bring(checkpoint, &how, &root, 1, error) < 0)
+    if (bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
         return error->code;
     if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,
-                     atomic_load(&checkpoint->stored[root->index].memory) + storage->root_offset);
+                     atomic_load(&checkpoint->storages.stored[root->index].memory) +
+                         storage->root_offset);
     *memory = atomic_load(&stored->memory);
     return 0;
 }
@@ -408,40 +296,20 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
 bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
     const berth_storage *root = storage->root ? storage->root : storage;
-    bth_facts facts = {0};
+    bth_conditions conditions = {0};
 
     if (bth_storage_found(checkpoint, root->index))
         return true;
     if (bth_storage_placed(checkpoint, root).device)
         return false;
     bth_checkpoint_lock(checkpoint);
-    bth_know_source(checkpoint, &facts);
-    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, root);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     bth_checkpoint_unlock(checkpoint);
-    return way.method == BERTH_LOAD_MAP;
+    return choice.method == BERTH_LOAD_MAP;
 }
 
 /* ---- what became of them ---- */
-
-int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_crc_verdict *verdict, berth_error *error)
-{
-    const bth_zip_entry *entry;
-    bool present = false;
-
-    *verdict = BERTH_CRC_ABSENT; /* a stream has none */
-    if (checkpoint->is_stream)
-        return 0;
-    *verdict = BERTH_CRC_UNCHECKED;
-    if (bth_storage_entry(checkpoint, storage, &entry, error) < 0 ||
-        entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
-        return error->code;
-    if (bth_zip_check_crc(entry, computed, &present, error) < 0)
-        *verdict = BERTH_CRC_BAD;
-    else
-        *verdict = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-    return error->code;
-}
 
 int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *storage,
                             berth_storage_stats *stats, berth_error *error)
@@ -453,9 +321,9 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
     *stats =
         (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
-        return checkpoint ? bth_error_prefix(error, checkpoint->reader.name) : error->code;
+        return checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name) : error->code;
     const berth_storage *root = storage->root ? storage->root : storage;
-    const bth_stored *stored = &checkpoint->stored[root->index];
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_placed(checkpoint, root).device;
     bth_checkpoint_lock(checkpoint);
     stats->place = device ? bth_device_name(device) : "cpu";
@@ -474,44 +342,36 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 
 int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
 {
-    size_t n = checkpoint->n_storages;
+    size_t n = bth_tree_n_storages(checkpoint->contents.tree);
 
+    checkpoint->storages.n = n;
     if (n == 0)
         return 0;
-    checkpoint->stored = bth_tree_allocate(checkpoint->tree, n * sizeof *checkpoint->stored);
-    if (!checkpoint->stored)
-        return bth_fail_memory(error, n * sizeof *checkpoint->stored);
+    checkpoint->storages.stored =
+        bth_tree_allocate(checkpoint->contents.tree, n * sizeof *checkpoint->storages.stored);
+    if (!checkpoint->storages.stored)
+        return bth_fail_memory(error, n * sizeof *checkpoint->storages.stored);
     for (size_t i = 0; i < n; i++) {
-        berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
-        checkpoint->stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
-        storage->context = &checkpoint->stored[i];
-        storage->read = read_hook;
+        berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        checkpoint->storages.stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
+        storage->context = &checkpoint->storages.stored[i];
+        storage->read = storage_read_hook;
     }
-    checkpoint->is_foreign = is_foreign(checkpoint);
-    return checkpoint->is_foreign ? settle_units(checkpoint, error) : 0;
-}
-
-void bth_kept_region_free(bth_kept_region *kept)
-{
-    if (kept)
-        bth_region_free(&kept->region);
-    bth_release(kept);
+    checkpoint->contents.is_foreign = checkpoint_is_foreign(checkpoint);
+    return checkpoint->contents.is_foreign ? storages_set_units(checkpoint, error) : 0;
 }
 
 void bth_storages_end(berth_checkpoint *checkpoint)
 {
-    for (bth_kept_region *kept = checkpoint->regions, *next; kept; kept = next) {
+    for (bth_kept_region *kept = checkpoint->storages.regions, *next; kept; kept = next) {
         next = kept->next;
         bth_kept_region_free(kept);
     }
-    checkpoint->regions = NULL;
-    bth_device_memory_list_free(checkpoint->device_memory);
-    checkpoint->device_memory = NULL;
-    bth_release(checkpoint->placed);
-    checkpoint->placed = NULL;
-    if (checkpoint->direct_is_tried)
-        bth_direct_close(&checkpoint->direct);
-    checkpoint->direct_is_tried = false;
-    checkpoint->stored = NULL;
-    bth_map_free(&checkpoint->map);
+    checkpoint->storages.regions = NULL;
+    bth_device_memory_list_free(checkpoint->storages.device_memory);
+    checkpoint->storages.device_memory = NULL;
+    bth_release(checkpoint->storages.placed);
+    checkpoint->storages.placed = NULL;
+    checkpoint->storages.stored = NULL;
+    bth_access_end(&checkpoint->source.access);
 }

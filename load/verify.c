@@ -10,8 +10,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip_fields.h"
-#include "load/checkpoint.h"
-#include "load/sweep.h"
+#include "load/storages_load.h"
+#include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
     bth_reader *reader;
@@ -20,9 +20,9 @@ typedef struct verification {
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verifying *asked;
     berth_verdict *verdict; /* in there */
-    bth_window window;
-    size_t *storages;   /* by the index of the entry: 1 + the storage's; 0: of none */
-    bth_swept *records; /* of a zip: in directory.by_offset's order, folders too */
+    bth_head_cache cache;
+    size_t *storages;         /* by the index of the entry: 1 + the storage's; 0: of none */
+    bth_scan_record *records; /* of a zip: in directory.by_offset's order, folders too */
     size_t n_records;
     berth_error first; /* what is told of the first bad record */
 } verification;
@@ -43,7 +43,7 @@ static bool is_verdict(const berth_error *error)
 /* Whether it is about one record, and the others are looked at all the same. */
 static bool is_of_record(const verification *v, const berth_error *error)
 {
-    return is_verdict(error) || bth_sweep_goes_on(&v->asked->sweep, error);
+    return is_verdict(error) || bth_scan_goes_on(&v->asked->scan, error);
 }
 
 /* ---- what is swept ---- */
@@ -60,7 +60,7 @@ static const berth_storage *storage_of(const verification *v, const bth_zip_entr
 {
     size_t number = v->storages[entry - v->container->directory.entries];
 
-    return number > 0 ? bth_tree_storage(v->checkpoint->tree, number - 1) : NULL;
+    return number > 0 ? bth_tree_storage(v->checkpoint->contents.tree, number - 1) : NULL;
 }
 
 /* Where the layout has an entry's data; 0: it does not say, or that is not how this file is read.
@@ -69,14 +69,14 @@ static uint64_t computed_offset(const verification *v, const bth_zip_entry *entr
 {
     const berth_storage *storage = storage_of(v, entry);
 
-    if (!v->checkpoint || !v->checkpoint->calculated_offsets)
+    if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
         return 0;
     if (storage)
         return storage->offset;
     for (int which = 0; which < BTH_N_SMALL; which++)
-        if (v->checkpoint->small[which].present &&
+        if (v->checkpoint->contents.small[which].present &&
             strcmp(entry->record, bth_small_names[which]) == 0)
-            return v->checkpoint->small[which].data_offset;
+            return v->checkpoint->contents.small[which].data_offset;
     return 0;
 }
 
@@ -84,15 +84,15 @@ static uint64_t computed_offset(const verification *v, const bth_zip_entry *entr
 static bool comes_later(const verification *v, const berth_storage *storage)
 {
     berth_checkpoint *checkpoint = v->checkpoint;
-    bth_facts facts = {0};
+    bth_conditions conditions = {0};
 
     if (!v->asked->only_mapped || !storage)
         return false;
     bth_checkpoint_lock(checkpoint);
-    bth_know_source(checkpoint, &facts);
-    bth_way way = bth_storage_way(checkpoint, &checkpoint->config, &facts, storage);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, storage);
     bth_checkpoint_unlock(checkpoint);
-    return way.method != BERTH_LOAD_MAP;
+    return choice.method != BERTH_LOAD_MAP;
 }
 
 /*
@@ -102,7 +102,7 @@ static bool comes_later(const verification *v, const berth_storage *storage)
 static int prepare_place(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = entry_at(v, i);
-    bth_swept *record = &v->records[i];
+    bth_scan_record *record = &v->records[i];
     uint64_t computed = computed_offset(v, entry);
 
     record->wants_descriptor = entry->end_offset == 0;
@@ -111,11 +111,11 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
-        (void)bth_container_check_entry(v->container, &v->window, i, error);
+        (void)bth_container_check_entry(v->container, &v->cache, i, error);
         if (error->code < 0 && !is_of_record(v, error))
             return error->code;
         if (error->code < 0 && !is_verdict(error))
-            v->asked->sweep.unread = *error;
+            v->asked->scan.unread = *error;
         bth_error_clear(error);
         record->offset = entry->data_offset;
         record->is_left_out = entry->end_offset == 0; /* not as it should be */
@@ -128,9 +128,10 @@ static int prepare(verification *v, size_t i, berth_error *error)
 {
     const bth_zip_entry *entry = entry_at(v, i);
     const berth_storage *storage = storage_of(v, entry);
-    bth_swept *record = &v->records[i];
+    bth_scan_record *record = &v->records[i];
 
-    *record = (bth_swept){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
+    *record =
+        (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     if (prepare_place(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
@@ -148,7 +149,7 @@ static int prepare_zip(verification *v, berth_error *error)
     v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint && bth_storages_of_entries(v->checkpoint, v->storages, error) < 0)
+    if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
         (void)prepare(v, i, error);
@@ -157,7 +158,7 @@ static int prepare_zip(verification *v, berth_error *error)
 
 static int compare_offsets(const void *a, const void *b)
 {
-    const bth_swept *first = a, *second = b;
+    const bth_scan_record *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
@@ -166,11 +167,11 @@ static int compare_offsets(const void *a, const void *b)
 static void prepare_stream(verification *v)
 {
     v->n_records = 0;
-    for (size_t i = 0; i < v->checkpoint->n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(v->checkpoint->tree, i);
+    for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
         if (!storage->root && !comes_later(v, storage))
             v->records[v->n_records++] =
-                (bth_swept){.offset = storage->offset, .nbytes = storage->nbytes};
+                (bth_scan_record){.offset = storage->offset, .nbytes = storage->nbytes};
     }
     qsort(v->records, v->n_records, sizeof *v->records, compare_offsets);
 }
@@ -178,7 +179,7 @@ static void prepare_stream(verification *v)
 /* ---- verdicts ---- */
 
 /* Counts and tells one record; what is bad about the first one is kept. */
-static void tell_record(verification *v, const bth_swept *record, berth_crc_verdict crc32,
+static void tell_record(verification *v, const bth_scan_record *record, berth_crc_verdict crc32,
                         const berth_error *bad)
 {
     const bth_zip_entry *entry = record->entry;
@@ -192,7 +193,7 @@ static void tell_record(verification *v, const bth_swept *record, berth_crc_verd
     if (bad->code < 0 && v->first.code == 0)
         v->first = *bad;
     if (entry && nbytes > 0 && v->checkpoint && storage_of(v, entry))
-        v->checkpoint->stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
+        v->checkpoint->storages.stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
     if (v->asked->tell)
         v->asked->tell(v->asked->context,
                        &(berth_record_verdict){.name = entry ? entry->record : "",
@@ -206,13 +207,13 @@ static void tell_record(verification *v, const bth_swept *record, berth_crc_verd
 static int settle(verification *v, size_t i, berth_error *bad)
 {
     bth_zip_entry *entry = entry_at(v, i);
-    const bth_swept *record = &v->records[i];
+    const bth_scan_record *record = &v->records[i];
 
     if (entry->end_offset != 0)
         return 0;
     if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
         !record->descriptor_is_good)
-        return bth_container_check_entry(v->container, &v->window, i, bad);
+        return bth_container_check_entry(v->container, &v->cache, i, bad);
     entry->data_offset = record->offset;
     entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
                                                                : record->offset + record->nbytes;
@@ -220,14 +221,15 @@ static int settle(verification *v, size_t i, berth_error *bad)
 }
 
 /* What a request failed for that was for others, too, or for another part: read alone. */
-static int read_again(const verification *v, bth_swept *record, berth_error *bad)
+static int read_again(const verification *v, bth_scan_record *record, berth_error *bad)
 {
-    bth_sweep_order alone = {0};
-    bth_swept again = {.entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+    bth_scan alone = {0};
+    bth_scan_record again = {
+        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
 
     if (!record->is_unread)
         return 0;
-    (void)bth_sweep(v->reader, v->config, &alone, &again, 1, bad);
+    (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
     record->crc32 = again.crc32;
     return bad->code;
 }
@@ -243,15 +245,15 @@ static int compare_sum(verification *v, size_t i, bool *present, berth_error *ba
         return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
     /* Deflated ones are few and small: one after the other. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)bth_container_bytes(entry, &v->window, &bytes, &owned, bad);
+    (void)bth_container_bytes(entry, &v->cache, &bytes, &owned, bad);
     bth_release(owned);
     return bad->code;
 }
 
 /* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
-static int conclude_misplaced(verification *v, const bth_swept *record, berth_error *error)
+static int conclude_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
-    if (bth_check_layout(v->checkpoint, error) == 0)
+    if (bth_layout_check(&v->checkpoint->contents, error) == 0)
         (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
                        "its data are not where they were computed to be");
     tell_record(v, record, BERTH_CRC_UNCHECKED, error);
@@ -261,7 +263,7 @@ static int conclude_misplaced(verification *v, const bth_swept *record, berth_er
 /* One entry after the sweep. Fails only where nothing can be said, or about nothing more. */
 static int conclude(verification *v, size_t i, berth_error *error)
 {
-    const bth_swept *record = &v->records[i];
+    const bth_scan_record *record = &v->records[i];
     const bth_zip_entry *entry = record->entry;
     berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
     bool present = false,
@@ -298,8 +300,8 @@ static int conclude_zip(verification *v, berth_error *error)
             return error->code;
     if (v->first.code < 0)
         return 0;
-    if (v->checkpoint && v->checkpoint->calculated_offsets &&
-        bth_check_layout(v->checkpoint, error) < 0)
+    if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
+        bth_layout_check(&v->checkpoint->contents, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
@@ -315,13 +317,14 @@ static void conclude_stream(verification *v)
 
 /* ---- the whole ---- */
 
-static int sweep_all(verification *v, berth_error *error)
+static int verify_all(verification *v, berth_error *error)
 {
     if (v->container && prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)
         prepare_stream(v);
-    if (bth_sweep(v->reader, v->config, &v->asked->sweep, v->records, v->n_records, error) < 0)
+    if (bth_scan_records(v->reader, v->config, &v->asked->scan, v->records, v->n_records, error) <
+        0)
         return error->code;
     if (v->container)
         return conclude_zip(v, error);
@@ -335,13 +338,13 @@ static int verify(verification *v, berth_error *error)
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
-    bth_window_begin(&v->window, v->reader);
+    bth_head_cache_begin(&v->cache, v->reader);
     /* What is bad about an earlier record goes before what ends a verification. */
-    if ((sweep_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
+    if ((verify_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     else if (error->code == 0) /* read at the second time: a disk that does so is not well */
-        *error = v->asked->sweep.unread;
-    bth_window_free(&v->window);
+        *error = v->asked->scan.unread;
+    bth_head_cache_free(&v->cache);
     bth_release(v->storages);
     bth_release(v->records);
     return error->code;
@@ -367,56 +370,19 @@ int bth_verify_container(bth_reader *reader, const struct berth_config *config,
 
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error)
 {
-    verification v = {.reader = &checkpoint->reader,
+    verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
-                      .container = checkpoint->is_stream ? NULL : &checkpoint->container,
-                      .n_records = checkpoint->is_stream ? checkpoint->n_storages
-                                                         : n_all_records(&checkpoint->container),
+                      .container =
+                          checkpoint->contents.is_stream ? NULL : &checkpoint->contents.container,
+                      .n_records = checkpoint->contents.is_stream
+                                       ? checkpoint->storages.n
+                                       : n_all_records(&checkpoint->contents.container),
                       .checkpoint = checkpoint,
                       .asked = asked,
                       .verdict = &asked->verdict};
 
-    asked->verdict.n_storages = checkpoint->n_storages;
+    asked->verdict.n_storages = checkpoint->storages.n;
     return verify(&v, error);
-}
-
-/* Its verdict, from now on. */
-static int settle_storage(berth_checkpoint *checkpoint, const berth_storage *root,
-                          const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
-{
-    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
-    bool present = false;
-
-    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
-        verdict = BERTH_CRC_BAD;
-    else if (present)
-        verdict = BERTH_CRC_GOOD;
-    bth_checkpoint_lock(checkpoint);
-    checkpoint->stored[root->index].crc32 = (uint8_t)verdict;
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
-{
-    bth_sweep_order order = {.through_cache = true};
-    bth_swept record = {.offset = root->offset};
-
-    bth_checkpoint_lock(checkpoint);
-    uint8_t verdict = checkpoint->stored[root->index].crc32;
-    (void)bth_checkpoint_need_directory(checkpoint, error);
-    bth_checkpoint_unlock(checkpoint);
-    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
-        verdict == BERTH_CRC_ABSENT)
-        return error->code;
-    if (checkpoint->is_stream)
-        return settle_storage(checkpoint, root, NULL, 0, error);
-    if (bth_storage_entry(checkpoint, root, &record.entry, error) < 0)
-        return error->code;
-    record.nbytes = record.entry->nbytes;
-    if (bth_sweep(&checkpoint->reader, &checkpoint->config, &order, &record, 1, error) < 0)
-        return error->code;
-    return settle_storage(checkpoint, root, record.entry, record.crc32, error);
 }
 
 /*
@@ -452,7 +418,7 @@ static void add_stats(const berth_params *call, const berth_stats *first)
 int berth_verify_records(const char *path, const berth_params *call, berth_record_function tell,
                          void *context, berth_verdict *verdict, berth_error *error)
 {
-    bth_verifying asked = {.sweep.call = call, .tell = tell, .context = context};
+    bth_verifying asked = {.scan.params = call, .tell = tell, .context = context};
     berth_checkpoint *checkpoint = NULL;
     struct berth_config config;
     berth_stats first = {0};
@@ -466,17 +432,17 @@ int berth_verify_records(const char *path, const berth_params *call, berth_recor
         add_stats(call, &first);
         return error->code;
     }
-    asked.sweep.goes_on = !checkpoint->is_stream;
+    asked.scan.goes_on = !checkpoint->contents.is_stream;
     if (bth_verify_data(checkpoint, &asked, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->reader.name);
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
     if (verdict)
         *verdict = asked.verdict;
     bth_checkpoint_stats(checkpoint, call);
     if (call && call->stats)
-        call->stats->asked_nbytes = checkpoint->reader.nbytes; /* open's reads come on top */
-    if (call && call->stats && asked.sweep.method) {
-        call->stats->method = asked.sweep.method;
-        call->stats->reason = asked.sweep.reason;
+        call->stats->asked_nbytes = checkpoint->source.reader.nbytes; /* open's reads come on top */
+    if (call && call->stats && asked.scan.method) {
+        call->stats->method = asked.scan.method;
+        call->stats->reason = asked.scan.reason;
     }
     add_stats(call, &first);
     berth_close(checkpoint);

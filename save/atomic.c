@@ -49,7 +49,7 @@ static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_pa
         bth_fail_memory(error, sizeof *file);
         return NULL;
     }
-    file->commit = (bth_commit){.fd = -1, .target = BTH_NO_TARGET};
+    file->commit = (bth_commit){.fd = -1, .target = BTH_NO_TARGET_FILE};
     file->output_file = (bth_output_file){.fd = -1, .direct = {.fd = -1}};
     file->nbytes = nbytes;
     if (call)
@@ -67,8 +67,8 @@ static berth_atomic_file *make(const char *path, uint64_t nbytes, const berth_pa
 /* Through the page cache: who writes in pieces of any size has no blocks to write directly. */
 static int start(berth_atomic_file *file, const struct berth_config *config, berth_error *error)
 {
-    const bth_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
-                               .reason = "it is written in pieces of any size"};
+    const bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
+                                      .reason = "it is written in pieces of any size"};
 
     if (bth_commit_begin(&file->commit, file->path, file->nbytes, config->save_durability, error) <
         0)

@@ -8,16 +8,16 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/carry.h"
+#include "save/metadata.h"
+#include "save/no_space.h"
 #include "save/output_file.h"
-#include "save/shortage.h"
 
 /* The temporary goes, or has become the target: then there is nothing of that name. */
 static void end(bth_commit *commit)
 {
     bth_file_close(commit->fd);
     commit->fd = -1;
-    bth_target_free(&commit->target);
+    bth_target_file_free(&commit->target);
 }
 
 void bth_commit_abort(bth_commit *commit)
@@ -36,7 +36,7 @@ static int check_limit(uint64_t nbytes, berth_error *error)
     if (bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= nbytes)
         return 0;
-    return bth_fail_shortage(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit.rlim_cur);
+    return bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit.rlim_cur);
 }
 
 /*
@@ -67,20 +67,21 @@ static int take_room(const bth_commit *commit, berth_error *error)
             failure = errno;
     }
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
-        return bth_fail_shortage(error, failure, NULL, BERTH_NO_OFFSET,
-                                 bth_shortage(bth_output_file_room(commit->fd), commit->nbytes, 0));
+        return bth_fail_no_space(
+            error, failure, NULL, BERTH_NO_OFFSET,
+            bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
     return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
 static int create(bth_commit *commit, berth_error *error)
 {
-    const bth_target *target = &commit->target;
+    const bth_target_file *target = &commit->target;
 
     if (bth_temporary_create(target->folder, target->name, target->exists ? 0600 : 0666,
                              &commit->fd, commit->temporary, error) < 0)
         return error->code;
-    if (target->exists && bth_carry_over(target, commit->fd, &commit->carried, error) < 0)
+    if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
     return take_room(commit, error);
 }
@@ -108,11 +109,11 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
                      berth_error *error)
 {
     *commit = (bth_commit){.fd = -1,
-                           .target = BTH_NO_TARGET,
+                           .target = BTH_NO_TARGET_FILE,
                            .process = bth_process(),
                            .durability = durability,
                            .nbytes = nbytes};
-    if (bth_target_find(path, &commit->target, error) < 0)
+    if (bth_target_file_find(path, &commit->target, error) < 0)
         return error->code;
     if (!commit->target.folder_readable && durability == BTH_DURABILITY_FULL)
         bth_fail_errno(error, EACCES, NULL, BERTH_NO_OFFSET,
@@ -177,12 +178,12 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
     return error->code;
 }
 
-static bool is_as_carried(const struct stat *carried, const struct stat *now)
+static bool is_as_carried(const struct stat *copied, const struct stat *now)
 {
-    return carried->st_ino == now->st_ino && carried->st_dev == now->st_dev &&
-           carried->st_ctim.tv_sec == now->st_ctim.tv_sec &&
-           carried->st_ctim.tv_nsec == now->st_ctim.tv_nsec && carried->st_mode == now->st_mode &&
-           carried->st_uid == now->st_uid && carried->st_gid == now->st_gid;
+    return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
+           copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
+           copied->st_ctim.tv_nsec == now->st_ctim.tv_nsec && copied->st_mode == now->st_mode &&
+           copied->st_uid == now->st_uid && copied->st_gid == now->st_gid;
 }
 
 /*
@@ -191,7 +192,7 @@ static bool is_as_carried(const struct stat *carried, const struct stat *now)
  */
 static int carry_anew(bth_commit *commit, berth_error *error)
 {
-    bth_target *target = &commit->target;
+    bth_target_file *target = &commit->target;
     struct stat now;
 
     if (bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
@@ -199,18 +200,18 @@ static int carry_anew(bth_commit *commit, berth_error *error)
             return 0;
         return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     }
-    if (is_as_carried(&commit->carried, &now))
+    if (is_as_carried(&commit->copied, &now))
         return 0;
-    if (bth_target_look(target, &now, error) < 0)
+    if (bth_target_file_check(target, &now, error) < 0)
         return error->code;
     (void)bth_system.fchmod(commit->fd, 0600);
-    return bth_carry_over(target, commit->fd, &commit->carried, error);
+    return bth_metadata_copy(target, commit->fd, &commit->copied, error);
 }
 
 /* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
 static int rename_over(bth_commit *commit, berth_error *error)
 {
-    const bth_target *target = &commit->target;
+    const bth_target_file *target = &commit->target;
 
     if (carry_anew(commit, error) < 0)
         return error->code;

@@ -7,14 +7,14 @@
 #ifndef BTH_SAVE_COMMIT_H
 #define BTH_SAVE_COMMIT_H
 
-#include "save/target.h"
+#include "save/target_file.h"
 #include "save/temporary.h"
 
 typedef struct bth_commit {
-    bth_target target;
-    int fd;              /* of the temporary; -1: none */
-    struct stat carried; /* the old file as its rights were carried over; zeros: there was none */
-    bool in_place;       /* X4: fd is the target itself, which has no name */
+    bth_target_file target;
+    int fd;             /* of the temporary; -1: none */
+    struct stat copied; /* the old file as its rights were copied over; zeros: there was none */
+    bool in_place;      /* X4: fd is the target itself, which has no name */
     char temporary[BTH_TEMPORARY_NAME_NBYTES];
     uint64_t process; /* that made the temporary: a child that is forked leaves it alone (X11) */
     int64_t durability;

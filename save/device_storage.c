@@ -4,7 +4,7 @@
 #include "format/values/value.h"
 #include "io/device.h"
 
-/* A few bytes by themselves: what is saved comes tile by tile (save/lanes.h). */
+/* A few bytes by themselves: what is saved comes tile by tile (save/staging_slots.h). */
 static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {

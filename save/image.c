@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/image.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #include "io/clock.h"
 #include "io/copy.h"
 #include "io/pages.h"
-#include "save/lanes.h"
-#include "save/tally.h"
+#include "save/staging_slots.h"
+#include "save/storage_stats.h"
 
 /*
  * What is copied is summed while it is still in the cache: copied and summed 8.0 GB/s in blocks
@@ -24,14 +25,14 @@
 #define BLOCK_NBYTES ((size_t)16 * 1024)
 #define BLOCKS_PER_TIMED 16
 #define CALLBACK_BLOCK_NBYTES ((size_t)256 * 1024)
-#define LEAST_STREAMED_NBYTES ((size_t)64 * 1024)
+#define MIN_STREAMED_NBYTES ((size_t)64 * 1024)
 
-int bth_image_begin(bth_image *image, const berth_plan *plan, const bth_demand *demand,
-                    bool in_order, berth_error *error)
+int bth_image_begin(bth_image *image, const berth_plan *plan,
+                    const bth_output_constraints *constraints, berth_error *error)
 {
-    *image = (bth_image){.plan = plan, .in_order = in_order, .demand.block_nbytes = 1};
-    if (demand)
-        image->demand = *demand;
+    *image = (bth_image){.plan = plan, .constraints.block_nbytes = 1};
+    if (constraints)
+        image->constraints = *constraints;
     if (!plan->compute_crc32)
         return 0;
     image->sums = bth_allocate(plan->n_records * sizeof *image->sums);
@@ -79,30 +80,31 @@ bool bth_image_is_complete(const bth_image *image, size_t i)
 
 /* Lends what it can of a share of record i whose bytes lie in memory. NULL, or why nothing. */
 static const char *lend(const bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
-                        bth_lent *lent)
+                        bth_zero_copy *zero_copy)
 {
-    const bth_demand *demand = &image->demand;
-    uint64_t mask = demand->block_nbytes - 1;
+    const bth_output_constraints *constraints = &image->constraints;
+    uint64_t mask = constraints->block_nbytes - 1;
     uint64_t begin = (share->offset + mask) & ~mask;
     uint64_t end = (share->offset + share->nbytes) & ~mask;
 
-    if (demand->least_lent_nbytes == 0)
+    if (constraints->min_zero_copy_nbytes == 0)
         return "what it is written to takes one piece at a time: copied to a buffer";
-    if (begin >= end || end - begin < demand->least_lent_nbytes || tile->n_lent == BTH_MOST_LENT)
+    if (begin >= end || end - begin < constraints->min_zero_copy_nbytes ||
+        tile->n_zero_copies == BTH_MAX_ZERO_COPIES)
         return "small: copied to a buffer with its neighbours";
     const uint8_t *bytes =
-        bth_content_memory(image->plan, i, begin - image->plan->records[i].place.data_offset);
+        bth_record_data_address(image->plan, i, begin - image->plan->records[i].place.data_offset);
     if (!bytes)
         return image->plan->records[i].swap_nbytes > 1
                    ? "save.byteorder is another one: swapped in a buffer"
                    : "not in memory: read to a buffer";
-    if (((uintptr_t)bytes & (demand->memory_alignment - 1)) != 0)
+    if (((uintptr_t)bytes & (constraints->memory_alignment - 1)) != 0)
         return "its memory is not aligned as its place in the file: copied to a buffer";
-    if (demand->large_pages_only &&
-        !bth_pages_are_large(demand->pages, bytes, (size_t)(end - begin)))
+    if (constraints->large_pages_only &&
+        !bth_pages_are_large(constraints->pages, bytes, (size_t)(end - begin)))
         return "its memory is not in large pages: copied to a buffer";
-    *lent = (bth_lent){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
-    tile->lent[tile->n_lent++] = *lent;
+    *zero_copy = (bth_zero_copy){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
+    tile->zero_copies[tile->n_zero_copies++] = *zero_copy;
     return NULL;
 }
 
@@ -111,12 +113,12 @@ static void note_copy(const bth_image *image, size_t i, const bth_range *share, 
 {
     const char *none = NULL;
 
-    if (!image->tallies)
+    if (!image->storage_stats)
         return;
-    if (share->nbytes >= LEAST_STREAMED_NBYTES)
-        atomic_store(&image->tallies[i].why_copied, why);
+    if (share->nbytes >= MIN_STREAMED_NBYTES)
+        atomic_store(&image->storage_stats[i].why_copied, why);
     else
-        (void)atomic_compare_exchange_strong(&image->tallies[i].why_copied, &none, why);
+        (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none, why);
 }
 
 /* Goes on with a record's CRC. Of blocks, which take as long as some clocks, a few are timed. */
@@ -141,7 +143,7 @@ static void sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, si
 static void copy(const bth_image *image, bth_tile *tile, uint8_t *out, const uint8_t *bytes,
                  uint64_t nbytes, uint32_t *crc32)
 {
-    bool for_device = image->demand.block_nbytes > 1 && nbytes >= LEAST_STREAMED_NBYTES;
+    bool for_device = image->constraints.block_nbytes > 1 && nbytes >= MIN_STREAMED_NBYTES;
 
     for (uint64_t at = 0; at < nbytes;) {
         size_t n = nbytes - at < BLOCK_NBYTES ? (size_t)(nbytes - at) : BLOCK_NBYTES;
@@ -161,7 +163,7 @@ static int take_copied(const bth_image *image, bth_tile *tile, size_t i, uint64_
     size_t unit = image->plan->records[i].swap_nbytes;
     uint8_t *bytes = tile->bytes + (begin - tile->offset);
 
-    if (bth_lane_wait(tile->lane, i, error) < 0)
+    if (bth_staging_slot_wait(tile->slot, i, error) < 0)
         return error->code;
     for (uint64_t at = 0; at < end - begin;) {
         size_t n = end - begin - at < BLOCK_NBYTES ? (size_t)(end - begin - at) : BLOCK_NBYTES;
@@ -178,11 +180,11 @@ static int gather(const bth_image *image, bth_tile *tile, size_t i, uint64_t beg
                   uint32_t *crc32, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].place.data_offset;
-    const uint8_t *bytes = bth_content_memory(image->plan, i, begin - data_offset);
+    const uint8_t *bytes = bth_record_data_address(image->plan, i, begin - data_offset);
 
     if (begin == end)
         return 0;
-    if (tile->lane && bth_lane_copies(image->plan, i, end - begin, begin - data_offset))
+    if (tile->slot && bth_staging_slot_copies(image->plan, i, end - begin, begin - data_offset))
         return take_copied(image, tile, i, begin, end, crc32, error);
     if (bytes) {
         copy(image, tile, tile->bytes + (begin - tile->offset), bytes, end - begin, crc32);
@@ -191,7 +193,7 @@ static int gather(const bth_image *image, bth_tile *tile, size_t i, uint64_t beg
     for (uint64_t at = begin; at < end;) {
         uint8_t *out = tile->bytes + (at - tile->offset);
         size_t n = end - at < CALLBACK_BLOCK_NBYTES ? (size_t)(end - at) : CALLBACK_BLOCK_NBYTES;
-        if (bth_content_fetch(image->plan, i, out, n, at - data_offset, error) < 0)
+        if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
         sum(image, tile, out, n, crc32);
         at += n;
@@ -203,25 +205,26 @@ static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_ra
                         uint32_t *crc32, berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
-    bth_lent lent = {.range.offset = end};
+    bth_zero_copy zero_copy = {.range.offset = end};
 
     if (image->plan->records[i].device)
         return gather(image, tile, i, share->offset, end, crc32, error);
-    const char *why_copied = lend(image, tile, i, share, &lent);
+    const char *why_copied = lend(image, tile, i, share, &zero_copy);
     if (why_copied) {
         note_copy(image, i, share, why_copied);
         return gather(image, tile, i, share->offset, end, crc32, error);
     }
-    if (gather(image, tile, i, share->offset, lent.range.offset, crc32, error) < 0)
+    if (gather(image, tile, i, share->offset, zero_copy.range.offset, crc32, error) < 0)
         return error->code;
-    sum(image, tile, lent.bytes, (size_t)lent.range.nbytes, crc32);
-    return gather(image, tile, i, lent.range.offset + lent.range.nbytes, end, crc32, error);
+    sum(image, tile, zero_copy.bytes, (size_t)zero_copy.range.nbytes, crc32);
+    return gather(image, tile, i, zero_copy.range.offset + zero_copy.range.nbytes, end, crc32,
+                  error);
 }
 
 /* Whoever gave the record may know its CRC: what differs is not written as if it were whole. */
 static int check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
-    const bth_planned *record = &image->plan->records[i];
+    const bth_plan_record *record = &image->plan->records[i];
     uint32_t computed = bth_image_crc32(image, i);
 
     if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
@@ -229,6 +232,26 @@ static int check_crc32(const bth_image *image, size_t i, berth_error *error)
     return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_name(image->plan, i), BERTH_NO_OFFSET,
                     "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
                     computed, record->crc32);
+}
+
+/*
+ * Adds the CRC of bytes [at, at + nbytes) of record i. Returns true if that completes it. The CRC
+ * of a whole is the XOR of its parts' CRCs, each shifted over the bytes that follow the part
+ * (zlib's combine with 0), so parts may come in any order.
+ */
+static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t nbytes,
+                            uint64_t at)
+{
+    bth_sum *sum = &image->sums[i];
+    const bth_plan_record *record = &image->plan->records[i];
+    uint64_t after_nbytes = record->place.nbytes - at - nbytes;
+
+    if (!record->no_crc32) {
+        if (after_nbytes > 0)
+            crc32 = bth_crc32_combine(crc32, 0, after_nbytes);
+        atomic_fetch_xor(&sum->crc32, crc32);
+    }
+    return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
 
 /* The record's data in the tile; *completed: its CRC is known now, by this tile. */
@@ -250,8 +273,52 @@ static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *complet
     if (render_share(image, tile, i, &share, &crc32, error) < 0)
         return error->code;
     if (image->sums)
-        *completed = bth_seam_add(image, i, crc32, share.nbytes, at);
+        *completed = image_add_crc32(image, i, crc32, share.nbytes, at);
     return *completed ? check_crc32(image, i, error) : 0;
+}
+
+bth_range bth_image_descriptor_range(const bth_image *image, size_t i)
+{
+    const bth_place *place = &image->plan->records[i].place;
+
+    return (bth_range){.offset = place->data_offset + place->nbytes,
+                       .nbytes = place->descriptor_nbytes};
+}
+
+void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
+{
+    uint8_t bytes[BTH_MAX_DESCRIPTOR_NBYTES];
+    bth_range range = bth_image_descriptor_range(image, i);
+
+    assert(bth_image_is_complete(image, i));
+    bth_zip_write_descriptor(&image->plan->records[i].place, bth_image_crc32(image, i), bytes);
+    bth_tile_put(tile, range.offset, bytes, range.nbytes);
+}
+
+void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
+{
+    const berth_plan *plan = image->plan;
+    uint64_t end = tile->offset + tile->nbytes;
+
+    for (size_t i = bth_plan_find(plan, tile->offset);
+         i < plan->n_records && plan->records[i].place.header_offset < end; i++)
+        if (bth_image_descriptor_range(image, i).nbytes > 0 &&
+            bth_image_descriptor_range(image, i).offset < end)
+            bth_image_put_descriptor(image, tile, i);
+}
+
+/* `completed`: the tile has just completed the record's CRC. */
+static void render_descriptor(const bth_image *image, bth_tile *tile, size_t i, bool completed)
+{
+    bth_range range = bth_image_descriptor_range(image, i), share = {0};
+
+    (void)bth_tile_share(tile, range.offset, range.offset + range.nbytes, &share);
+    if (share.nbytes > 0 && bth_image_is_complete(image, i))
+        bth_image_put_descriptor(image, tile, i);
+    else if (share.nbytes > 0)
+        tile->incomplete = i;
+    if (completed && share.nbytes < range.nbytes)
+        tile->completed = i;
 }
 
 static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
@@ -265,7 +332,7 @@ static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
         render_header(plan, tile, i);
         if (render_data(image, tile, i, &completed, error) < 0)
             return error->code;
-        bth_seam_descriptor(image, tile, i, completed);
+        render_descriptor(image, tile, i, completed);
     }
     return 0;
 }
@@ -292,7 +359,7 @@ static void render_directory(const bth_image *image, bth_tile *tile)
 
     for (size_t i = find_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
-        const bth_planned *record = &plan->records[i];
+        const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
         bth_tile_put(tile, record->central_offset, tile->scratch,
@@ -305,10 +372,8 @@ static void render_directory(const bth_image *image, bth_tile *tile)
 
 int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 {
-    tile->n_lent = 0;
-    tile->n_gaps = 0;
-    tile->seam.nbytes = 0;
-    tile->waits_for = BTH_NO_RECORD;
+    tile->n_zero_copies = 0;
+    tile->incomplete = BTH_NO_RECORD;
     tile->completed = BTH_NO_RECORD;
     if (render_records(image, tile, error) < 0)
         return error->code;
@@ -317,22 +382,11 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
     return 0;
 }
 
-void bth_image_describe(const bth_image *image, bth_tile *tile)
-{
-    const berth_plan *plan = image->plan;
-    uint64_t end = tile->offset + tile->nbytes;
-
-    for (size_t i = bth_plan_find(plan, tile->offset);
-         i < plan->n_records && plan->records[i].place.header_offset < end; i++)
-        if (plan->records[i].place.descriptor_nbytes > 0)
-            bth_seam_put(image, tile, i);
-}
-
 /*
  * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
  * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
  */
-static void compute_id(bth_image *image)
+static void write_id(bth_image *image)
 {
     const berth_plan *plan = image->plan;
     uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
@@ -352,14 +406,15 @@ static void compute_id(bth_image *image)
     memcpy(image->id, digits, sizeof image->id);
 }
 
-void bth_image_settle(bth_image *image)
+void bth_image_compute_id(bth_image *image)
 {
     size_t id = image->plan->id_index;
 
-    image->in_order = true; /* every CRC is known: the tail has no seams */
     if (id == BTH_NO_RECORD)
         return;
-    compute_id(image);
-    if (image->sums)
-        atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
+    write_id(image);
+    if (!image->sums)
+        return;
+    atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
+    atomic_store(&image->sums[id].missing_nbytes, 0);
 }

@@ -62,7 +62,7 @@ static int make_plan(bth_operation *operation, berth_error *error)
     operation->stats.n_storages = operation->plan->n_storages;
     if (operation->call.storage_stats && operation->call.n_storage_stats > 0 &&
         request->to != BTH_TO_NOTHING)
-        operation->tallies = bth_tally_new(operation->plan, error);
+        operation->storage_stats = bth_storage_stats_new(operation->plan, error);
     return error->code;
 }
 
@@ -78,7 +78,7 @@ static void open_file(bth_operation *operation)
 {
     int fd = operation->commit.fd;
     uint64_t nbytes = operation->plan->nbytes;
-    const bth_method method = bth_method_choose(&operation->config, fd, nbytes);
+    const bth_output_method method = bth_output_method_choose(&operation->config, fd, nbytes);
 
     operation->output = bth_output_file_begin(&operation->file, fd, nbytes, &method);
 }
@@ -124,7 +124,7 @@ int bth_operation_begin(bth_operation *operation, const bth_request *request, be
     *operation = (bth_operation){.request = request,
                                  .begin_seconds = bth_seconds(),
                                  .stats = {.method = "buffered", .reason = "nothing was written"},
-                                 .commit = {.fd = -1, .target = BTH_NO_TARGET},
+                                 .commit = {.fd = -1, .target = BTH_NO_TARGET_FILE},
                                  .file = {.fd = -1, .direct = {.fd = -1}}};
     if (request->call)
         operation->call = *request->call;
@@ -180,7 +180,7 @@ static void end_file(bth_operation *operation, berth_error *error)
     stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void tell_facts(bth_operation *operation, const bth_run_facts *facts)
+static void tell_facts(bth_operation *operation, const bth_run_stats *facts)
 {
     berth_stats *stats = &operation->stats;
 
@@ -205,10 +205,10 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
         bth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    bth_run_facts facts = {0};
+    bth_run_stats facts = {0};
     double begin = bth_seconds();
 
-    settings.tallies = operation->tallies;
+    settings.storage_stats = operation->storage_stats;
     settings.progress = tell_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
@@ -244,10 +244,10 @@ static void tell_storages(bth_operation *operation)
     const berth_params *call = &operation->call;
 
     if (operation->plan && call->storage_stats)
-        bth_tally_tell(operation->tallies, operation->plan, &operation->stats, call->storage_stats,
-                       call->n_storage_stats);
-    bth_release(operation->tallies);
-    operation->tallies = NULL;
+        bth_storage_stats_report(operation->storage_stats, operation->plan, &operation->stats,
+                                 call->storage_stats, call->n_storage_stats);
+    bth_release(operation->storage_stats);
+    operation->storage_stats = NULL;
 }
 
 int bth_operation_end(bth_operation *operation, berth_error *error)

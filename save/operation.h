@@ -13,7 +13,7 @@
 #include "save/output_file.h"
 #include "save/plan.h"
 #include "save/snapshot.h"
-#include "save/tally.h"
+#include "save/storage_stats.h"
 
 typedef enum bth_destination {
     BTH_TO_NOTHING, /* only planned */
@@ -45,7 +45,7 @@ typedef struct bth_operation {
     struct berth_config config; /* the snapshot of this operation */
     berth_params call;          /* its config is not looked at any more */
     berth_stats stats;
-    bth_tally *tallies; /* NULL: nobody asks for statistics of storages */
+    bth_storage_stats *storage_stats; /* NULL: nobody asks for statistics of storages */
     double begin_seconds;
     char *archive; /* top folder */
     berth_plan *plan;

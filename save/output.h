@@ -29,16 +29,16 @@ typedef struct bth_output {
 } bth_output;
 
 /* What a run did. Filled on failure too. */
-typedef struct bth_run_facts {
+typedef struct bth_run_stats {
     uint64_t moved_nbytes;
     uint64_t n_requests;
-    uint64_t lent_nbytes;   /* of moved_nbytes: never copied */
-    uint64_t n_kept;        /* seams that were kept aside, in blocks of their own */
-    size_t n_kept_most;     /* at one time */
-    uint64_t memory_nbytes; /* buffers of all workers */
+    uint64_t zero_copy_nbytes; /* of moved_nbytes: never copied */
+    uint64_t n_deferred;       /* deferred blocks */
+    size_t n_deferred_max;     /* at one time */
+    uint64_t memory_nbytes;    /* buffers of all workers */
     /* Of all workers together: waiting for devices, putting tiles together and summing, writing. */
     double device_seconds, render_seconds, crc32_seconds, write_seconds;
-} bth_run_facts;
+} bth_run_stats;
 
 /* Memory that holds the whole image. */
 typedef struct bth_output_memory {

@@ -73,7 +73,7 @@ static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, ui
                         berth_error *error)
 {
     bth_output_file *file = context;
-    struct iovec copy[BTH_MOST_PIECES];
+    struct iovec copy[BTH_MAX_PIECES];
     uint64_t nbytes = 0;
 
     for (size_t i = 0; i < n_pieces; i++)
@@ -131,7 +131,7 @@ static bool begin_direct(bth_output_file *file, uint64_t nbytes)
 }
 
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const bth_method *method)
+                                 const bth_output_method *method)
 {
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
     bth_output output = {.write = write_file,

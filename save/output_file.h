@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 
 #include "io/direct.h"
-#include "save/method.h"
 #include "save/output.h"
+#include "save/output_method.h"
 
 typedef struct bth_output_file {
     int fd;
@@ -23,7 +23,7 @@ typedef struct bth_output_file {
  * buffered, and *file tells why.
  */
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const bth_method *method);
+                                 const bth_output_method *method);
 /* When all is written: cuts what was padded. */
 int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error);
 /* What happened, for the statistics: static words. */

@@ -9,16 +9,16 @@
 #include "save/archive_name.h"
 
 /* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
-#define MOST_RECORDS (SIZE_MAX / 2 / sizeof(bth_planned))
+#define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
 
 static int reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
 {
     if (n_records <= plan->n_records_room)
         return 0;
-    if (n_records > MOST_RECORDS)
+    if (n_records > MAX_RECORDS)
         return bth_fail_memory(error, UINT64_MAX);
     size_t nbytes = n_records * sizeof *plan->records;
-    bth_planned *records = bth_reallocate(plan->records, nbytes);
+    bth_plan_record *records = bth_reallocate(plan->records, nbytes);
     if (!records)
         return bth_fail_memory(error, nbytes);
     plan->records = records;
@@ -111,8 +111,8 @@ static int place(const berth_plan *plan, const char *name, size_t name_nbytes, u
     return 0;
 }
 
-int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes, const bth_planned *content,
-                 berth_error *error)
+int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
+                 const bth_plan_record *content, berth_error *error)
 {
     size_t name_nbytes = 0;
 
@@ -121,7 +121,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes, const bth_
     if (plan->n_records == plan->n_records_room &&
         reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
         return error->code;
-    bth_planned *record = &plan->records[plan->n_records];
+    bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
     if (add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
         place(plan, name, name_nbytes, nbytes, &record->place, error) < 0)
@@ -129,8 +129,8 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes, const bth_
     size_t header_nbytes = (size_t)(record->place.data_offset - record->place.header_offset);
     size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->place);
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
-    if (longer > plan->most_header_nbytes)
-        plan->most_header_nbytes = longer;
+    if (longer > plan->max_header_nbytes)
+        plan->max_header_nbytes = longer;
     plan->asked_nbytes += nbytes;
     if (content->device)
         plan->device_nbytes += nbytes;
@@ -187,7 +187,7 @@ static int check_names(const berth_plan *plan, berth_error *error)
 
 static void place_directory(berth_plan *plan)
 {
-    const bth_planned *last = &plan->records[plan->n_records - 1];
+    const bth_plan_record *last = &plan->records[plan->n_records - 1];
     uint64_t offset = last->place.next_offset;
 
     plan->directory_offset = offset;

@@ -15,7 +15,7 @@
 #define BTH_NO_RECORD SIZE_MAX
 
 /* One record: where it goes and where its bytes come from. */
-typedef struct bth_planned {
+typedef struct bth_plan_record {
     size_t name_at; /* of the full name in the plan's names */
     bth_place place;
     uint64_t central_offset; /* of its entry in the central directory */
@@ -28,10 +28,10 @@ typedef struct bth_planned {
     bool no_crc32;       /* its CRC is written as 0 */
     uint32_t crc32;      /* that its bytes must have; 0: any */
     uint8_t device;      /* of the storage: devices[device - 1] of the plan; 0: none */
-} bth_planned;
+} bth_plan_record;
 
 struct berth_plan {
-    bth_planned *records; /* in the file's order */
+    bth_plan_record *records; /* in the file's order */
     size_t n_records;
     size_t n_records_room;
     char *names; /* full names, NUL-terminated, one after the other */
@@ -45,11 +45,11 @@ struct berth_plan {
     uint64_t tail_offset; /* from here on every byte depends on the CRCs before */
     uint64_t directory_offset;
     uint64_t directory_nbytes;
-    uint64_t nbytes;           /* of the file */
-    uint64_t asked_nbytes;     /* of all records */
-    uint64_t device_nbytes;    /* of those that lie on devices */
-    size_t n_storages;         /* records named data/… */
-    size_t most_header_nbytes; /* of the longest header or directory entry */
+    uint64_t nbytes;          /* of the file */
+    uint64_t asked_nbytes;    /* of all records */
+    uint64_t device_nbytes;   /* of those that lie on devices */
+    size_t n_storages;        /* records named data/… */
+    size_t max_header_nbytes; /* of the longest header or directory entry */
     char alignment_text[8];
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;
@@ -70,8 +70,8 @@ int bth_plan_value(const char *archive, const berth_value *value, const struct b
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
                          berth_error *error);
 /* Appends a record at the next place. Only name, nbytes and the sources of `content` are used. */
-int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes, const bth_planned *content,
-                 berth_error *error);
+int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
+                 const bth_plan_record *content, berth_error *error);
 /* Refuses duplicate names (Z8) and places the directory. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
 

@@ -96,95 +96,103 @@ static int check_entry(const bth_image *image, size_t i, const bth_zip_entry *en
     return 0;
 }
 
-static int check_header(const berth_plan *plan, size_t i, bth_zip_entry *entry,
-                        const uint8_t *header, uint8_t *scratch, berth_error *error)
-{
-    const bth_place *place = &plan->records[i].place;
-    size_t nbytes = (size_t)(place->data_offset - place->header_offset);
-    bth_zip_local local;
+/* The headers of one record after the other: read back, and as rendered. */
+struct readback {
+    const bth_image *image;
+    const bth_output *output;
+    size_t record;
+    uint8_t *bytes, *rendered; /* each has room for the plan's longest header */
+    bth_zip_part part;         /* what of the file `bytes` holds */
+};
 
-    if (bth_zip_read_local(header, nbytes, place->header_offset, &local, error) < 0 ||
-        bth_zip_check_local(&local, entry, error) < 0)
+/* The header or the descriptor that holds `offset`, read back and compared with what is rendered.
+ */
+static int readback_load(struct readback *readback, uint64_t offset, berth_error *error)
+{
+    const berth_plan *plan = readback->image->plan;
+    size_t i = readback->record;
+    const bth_place *place = &plan->records[i].place;
+    bth_zip_part part = {readback->bytes, place->data_offset + place->nbytes,
+                         place->descriptor_nbytes};
+
+    if (offset < place->data_offset) {
+        part.offset = place->header_offset;
+        part.nbytes = place->data_offset - place->header_offset;
+        bth_zip_write_local(place, bth_plan_full_name(plan, i), readback->rendered);
+    } else
+        bth_zip_write_descriptor(place, bth_image_crc32(readback->image, i), readback->rendered);
+    readback->part.nbytes = 0;
+    if (readback->output->read(readback->output->context, readback->bytes, (size_t)part.nbytes,
+                               part.offset, error) < 0)
         return error->code;
-    if (entry->data_offset != place->data_offset)
-        return fail_different(bth_plan_name(plan, i), "its data's offset", entry->data_offset,
-                              place->data_offset, error);
-    bth_zip_write_local(place, bth_plan_full_name(plan, i), scratch);
-    return check_bytes(bth_plan_name(plan, i), place->header_offset, header, scratch, nbytes,
+    readback->part = part;
+    return check_bytes(bth_plan_name(plan, i), part.offset, part.bytes, readback->rendered,
+                       (size_t)part.nbytes, error);
+}
+
+static int readback_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                        const uint8_t **bytes, berth_error *error)
+{
+    struct readback *readback = context;
+    bth_zip_part *part = &readback->part;
+    bth_zip_input input = bth_zip_input_over(part);
+
+    if ((offset < part->offset || offset - part->offset >= part->nbytes) &&
+        readback_load(readback, offset, error) < 0)
+        return error->code;
+    return input.get(part, offset, nbytes, ahead, bytes, error);
+}
+
+static int check_central(const struct readback *readback, const uint8_t *directory,
+                         berth_error *error)
+{
+    const berth_plan *plan = readback->image->plan;
+    size_t i = readback->record;
+    const bth_plan_record *record = &plan->records[i];
+
+    bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
+                          bth_image_crc32(readback->image, i), readback->rendered);
+    return check_bytes(bth_plan_name(plan, i), record->central_offset,
+                       directory + (record->central_offset - plan->directory_offset),
+                       readback->rendered, (size_t)bth_layout_central_nbytes(&record->place),
                        error);
 }
 
-static int check_descriptor(const bth_image *image, size_t i, bth_zip_entry *entry,
-                            const bth_output *output, berth_error *error)
+static int check_records(struct readback *readback, const uint8_t *directory_bytes,
+                         const bth_zip_directory *directory, berth_error *error)
 {
-    const bth_place *place = &image->plan->records[i].place;
-    uint8_t read[BTH_MOST_DESCRIPTOR_NBYTES], rendered[BTH_MOST_DESCRIPTOR_NBYTES];
-    uint64_t offset = place->data_offset + place->nbytes;
-    size_t nbytes = place->descriptor_nbytes;
+    const bth_zip_input input = {.get = readback_get, .context = readback};
+    const berth_plan *plan = readback->image->plan;
 
-    if (nbytes > 0 && output->read(output->context, read, nbytes, offset, error) < 0)
-        return error->code;
-    if (bth_zip_check_descriptor(read, nbytes, place->next_offset, entry, error) < 0)
-        return error->code;
-    bth_zip_write_descriptor(place, bth_image_crc32(image, i), rendered);
-    return check_bytes(bth_plan_name(image->plan, i), offset, read, rendered, nbytes, error);
-}
-
-/* The local header and the descriptor of an entry, in the file. */
-static int check_record(const bth_image *image, size_t i, bth_zip_entry *entry,
-                        const bth_output *output, uint8_t *scratch, berth_error *error)
-{
-    const bth_place *place = &image->plan->records[i].place;
-    uint8_t *header =
-        read_range(output, place->header_offset, place->data_offset - place->header_offset, error);
-
-    if (!header)
-        return error->code;
-    if (check_header(image->plan, i, entry, header, scratch, error) == 0)
-        check_descriptor(image, i, entry, output, error);
-    bth_release(header);
-    return error->code;
-}
-
-static int check_records(const bth_image *image, const bth_output *output, const bth_zip_end *end,
-                         const uint8_t *directory_bytes, bth_zip_directory *directory,
-                         uint8_t *scratch, berth_error *error)
-{
-    const berth_plan *plan = image->plan;
-
+    readback->rendered = readback->bytes + plan->max_header_nbytes;
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_planned *record = &plan->records[i];
-        const char *name = bth_plan_name(plan, i);
-        if (check_entry(image, i, &directory->entries[i], error) < 0 ||
-            check_record(image, i, &directory->entries[i], output, scratch, error) < 0)
-            return error->code;
-        bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
-                              bth_image_crc32(image, i), scratch);
-        if (check_bytes(name, record->central_offset,
-                        directory_bytes + (record->central_offset - plan->directory_offset),
-                        scratch, (size_t)bth_layout_central_nbytes(&record->place), error) < 0)
+        readback->record = i;
+        if (check_entry(readback->image, i, &directory->entries[i], error) < 0 ||
+            bth_zip_check_record(&input, 0, &directory->entries[i], error) < 0 ||
+            check_central(readback, directory_bytes, error) < 0)
             return error->code;
     }
-    return bth_zip_check_ranges(directory, end, 0, 0, error);
+    return 0;
 }
 
 static int check_directory(const bth_image *image, const bth_output *output, const bth_zip_end *end,
                            const uint8_t *bytes, berth_error *error)
 {
     const berth_plan *plan = image->plan;
+    size_t nbytes = plan->max_header_nbytes;
+    struct readback readback = {.image = image, .output = output};
     bth_zip_directory directory = {0};
-    uint8_t *scratch;
 
     if (bth_zip_read_directory(bytes, end, &directory, error) < 0)
         return error->code;
-    scratch = bth_allocate(plan->most_header_nbytes);
-    if (!scratch)
-        bth_fail_memory(error, plan->most_header_nbytes);
+    readback.bytes = bth_allocate(2 * nbytes);
+    if (!readback.bytes)
+        bth_fail_memory(error, 2 * nbytes);
     else if (directory.n_entries != plan->n_records)
         fail_different(NULL, "the number of records", directory.n_entries, plan->n_records, error);
-    else
-        check_records(image, output, end, bytes, &directory, scratch, error);
-    bth_release(scratch);
+    else if (check_records(&readback, bytes, &directory, error) == 0)
+        (void)bth_zip_check_ranges(&directory, end, 0, 0, error);
+    bth_release(readback.bytes);
     bth_zip_free_directory(&directory);
     return error->code;
 }

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/run.h"
 
+#include <assert.h>
+
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/file.h"
 #include "io/pages.h"
 #include "io/pool.h"
+#include "io/workers.h"
 #include "save/readback.h"
 #include "save/run_state.h"
 
@@ -13,9 +17,9 @@
  * workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s; into the page cache, two workers,
  * 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
  */
-#define TILE_NBYTES ((uint64_t)4 * 1024 * 1024)
+#define TILE_NBYTES BTH_WORKERS_CHUNK_NBYTES
 /* No tile is made smaller than this to leave room for more workers. */
-#define LEAST_TILE_NBYTES ((uint64_t)256 * 1024)
+#define MIN_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
 /*
  * All that a save takes beside the tensors, the plan and its pickle too, unless io.memory_nbytes
@@ -23,28 +27,19 @@
  * what allocators hold back it stays below 64 MiB for 100,000 tensors.
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
-#define LEAST_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
+#define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
 /* Shorter contents are copied into the tile: a piece of its own costs as much. */
-#define LEAST_LENT_NBYTES ((size_t)64 * 1024)
-/*
- * Direct writes wait for the disk, not for a processor: while some sum, others are on their way.
- * On two processors 2, 3, 4, 6 and 8 workers wrote 2.9, 3.2, 3.3, 3.4 and 3.5 GiB/s of what they
- * summed, and 3.1, 3.3, 3.4, 3.5 and 3.5 of what they did not.
- */
-#define DIRECT_WORKERS 8
+#define MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
 /* Where memory is bound, so many with whole tiles in large pages are better than more without. */
-#define LEAST_DIRECT_WORKERS 2
-
-/* Some wait for devices, some sum, some wait for the disk. */
-#define DEVICE_WORKERS 8
+#define MIN_DIRECT_WORKERS 2
 
 static uint64_t measure_memory(const berth_plan *plan)
 {
     uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
                            plan->names_nbytes + plan->pickled.nbytes;
 
-    if (plan_nbytes > MEMORY_NBYTES - LEAST_MEMORY_NBYTES)
-        return LEAST_MEMORY_NBYTES;
+    if (plan_nbytes > MEMORY_NBYTES - MIN_MEMORY_NBYTES)
+        return MIN_MEMORY_NBYTES;
     return MEMORY_NBYTES - plan_nbytes;
 }
 
@@ -64,8 +59,8 @@ static void stage(bth_run_settings *settings, const struct berth_config *config)
 
     settings->n_staging = (unsigned)config->device_staging_buffers;
     settings->is_pinned = config->save_use_pinned_memory_for_d2h;
-    if (settings->n_workers == 0)
-        settings->n_workers = settings->n_staging > 0 ? settings->n_staging : DEVICE_WORKERS;
+    if (config->io_threads == 0 && settings->n_staging > 0)
+        settings->n_workers = settings->n_staging;
     if (settings->tile_nbytes == 0)
         settings->tile_nbytes = nbytes > 0 ? nbytes : TILE_NBYTES;
     if (nbytes > 0 && settings->tile_nbytes > nbytes)
@@ -78,7 +73,9 @@ static void stage(bth_run_settings *settings, const struct berth_config *config)
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                      const bth_output *output)
 {
-    bth_run_settings settings = {.n_workers = (unsigned)config->io_threads,
+    bool waits = plan->n_devices > 0 || (output && output->block_nbytes > 1);
+    bth_workers_kind kind = waits ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
+    bth_run_settings settings = {.n_workers = bth_workers_count(config, kind, UINT64_MAX, 0),
                                  .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
                                  .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                  .read_back = config->debug};
@@ -87,9 +84,6 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
         settings.memory_nbytes = measure_memory(plan);
     if (plan->n_devices > 0)
         stage(&settings, config);
-    if (settings.n_workers == 0)
-        settings.n_workers =
-            output && output->block_nbytes > 1 ? DIRECT_WORKERS : bth_pool_measure();
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (settings.n_workers == 1)
@@ -110,8 +104,7 @@ static int tell_progress(void *context)
 
 static int write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
 {
-    if (begin == end)
-        return 0;
+    assert(begin < end);
     run->begin = begin;
     run->end = end;
     uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
@@ -122,12 +115,10 @@ static int write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_er
 
 /* ---- how many workers, how large tiles ---- */
 
-/* What a worker needs beside its tile; with blocks, what it may leave to wait. */
+/* What a worker needs beside its tile. */
 static uint64_t overhead_of(const bth_run_state *run)
 {
-    uint64_t scratch = run->image.plan->most_header_nbytes;
-
-    return run->block_nbytes == 1 ? scratch : scratch + bth_held_nbytes(1, run->block_nbytes);
+    return run->image.plan->max_header_nbytes + bth_deferred_worker_nbytes(run->block_nbytes);
 }
 
 /* With blocks: fewer workers, as long as there is room for some in large pages. False: for none. */
@@ -138,7 +129,7 @@ static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
     if (run->block_nbytes == 1 || memory_nbytes < fixed)
         return false;
     uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + overhead_of(run));
-    if (n < LEAST_DIRECT_WORKERS)
+    if (n < MIN_DIRECT_WORKERS)
         return false;
     if (run->n_workers > n)
         run->n_workers = (unsigned)n;
@@ -152,9 +143,9 @@ static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = overhead_of(run);
-    uint64_t fixed = run->block_nbytes > 1 ? 2 * (uint64_t)run->block_nbytes : 0;
+    uint64_t fixed = 2 * (uint64_t)run->block_nbytes;
     uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
-    uint64_t least = LEAST_TILE_NBYTES;
+    uint64_t least = MIN_TILE_NBYTES;
 
     if (memory_nbytes == 0 || bound_workers(run, memory_nbytes))
         return;
@@ -163,7 +154,7 @@ static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
         least = run->tile_nbytes;
     if (memory_nbytes / n >= run->tile_nbytes + overhead)
         return;
-    if (least == LEAST_TILE_NBYTES && memory_nbytes / n >= least + overhead) {
+    if (least == MIN_TILE_NBYTES && memory_nbytes / n >= least + overhead) {
         run->tile_nbytes = (memory_nbytes / n - overhead) & ~(TILE_UNIT_NBYTES - 1);
         return;
     }
@@ -175,13 +166,14 @@ static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 }
 
 /* From devices: a tile is what fits into a staging buffer. */
-static void bound_lanes(bth_run_state *run, uint64_t memory_nbytes)
+static void bound_slots(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
     uint64_t others = 2 * (uint64_t)run->block_nbytes + n * overhead_of(run);
     uint64_t room = memory_nbytes > others ? memory_nbytes - others : 1;
 
-    run->staging = bth_lanes_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
+    run->staging =
+        bth_staging_slots_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
     if (run->tile_nbytes > run->staging.buffer_nbytes)
         run->tile_nbytes = run->staging.buffer_nbytes;
 }
@@ -190,16 +182,18 @@ static void fit(bth_run_state *run)
 {
     const bth_run_settings *settings = run->settings;
     uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
+    /* No descriptor in more than two tiles: BTH_DEFERRED_PER_WORKER. */
+    uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
 
     run->n_workers = run->output->in_order ? 0 : settings->n_workers;
     run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
     if (run->image.plan->n_devices > 0)
-        bound_lanes(run, settings->memory_nbytes);
+        bound_slots(run, settings->memory_nbytes);
     else
         bound_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
-    if (run->tile_nbytes == 0)
-        run->tile_nbytes = run->block_nbytes;
+    if (run->tile_nbytes < min_nbytes)
+        run->tile_nbytes = min_nbytes;
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
     if (run->n_workers > n_tiles)
         run->n_workers = (unsigned)n_tiles;
@@ -218,13 +212,13 @@ static uint64_t align_of(const bth_run_state *run, uint64_t nbytes)
 {
     uint64_t bound = run->settings->memory_nbytes;
 
-    if (run->lanes.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
+    if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
         (bound == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= bound))
         return BTH_LARGE_PAGE_NBYTES;
     return run->block_nbytes;
 }
 
-static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, bth_run_facts *facts,
+static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, bth_run_stats *facts,
                                  berth_error *error)
 {
     uint64_t align = align_of(run, nbytes);
@@ -247,129 +241,102 @@ static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, bth_run_fa
     return aligned;
 }
 
-/* One block of memory: the workers' tiles, what waits, what is carried, the workers' scratch. */
-static int allocate_buffers(bth_run_state *run, bth_run_facts *facts, berth_error *error)
+/* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
+static int allocate_buffers(bth_run_state *run, bth_run_stats *facts, berth_error *error)
 {
-    uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1, n_tiles = n_buffers;
-    uint64_t block_nbytes = run->block_nbytes > 1 ? run->block_nbytes : 0;
-    uint64_t held = bth_held_nbytes(run->n_workers, (uint32_t)block_nbytes);
+    uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1;
+    uint64_t n_tiles = run->slots.n > 0 ? 0 : n_buffers;
+    uint64_t deferred = bth_deferred_nbytes(run->n_workers, run->block_nbytes);
     uint64_t tiles, scratch, all;
 
-    if (run->lanes.n > 0)
-        n_tiles = 0;
     if (!bth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !bth_multiply(run->image.plan->most_header_nbytes, n_buffers, &scratch) ||
-        !bth_add(tiles, scratch, &all) || !bth_add(all, held + block_nbytes, &all))
+        !bth_multiply(run->image.plan->max_header_nbytes, n_buffers, &scratch) ||
+        !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
     run->buffers = allocate_aligned(run, all, facts, error);
     if (!run->buffers)
         return error->code;
-    run->carry = run->buffers + tiles + held;
-    run->scratch = run->carry + block_nbytes;
-    return block_nbytes ? bth_held_begin(&run->held, run->n_workers, run->block_nbytes,
-                                         run->buffers + tiles, error)
-                        : 0;
+    run->scratch = run->buffers + tiles + deferred;
+    return bth_deferred_begin(&run->deferred, run->n_workers, run->block_nbytes,
+                              run->buffers + tiles, error);
 }
 
 /* What may be written from where it lies. With blocks, only what is as good as a buffer of ours. */
-static bth_demand demand_of(bth_run_state *run)
+static bth_output_constraints run_constraints(bth_run_state *run)
 {
     const bth_output *output = run->output;
-    size_t least = run->settings->least_lent_nbytes;
-    bth_demand demand = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
+    size_t least = run->settings->min_zero_copy_nbytes;
+    bth_output_constraints constraints = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
 
     if (run->block_nbytes > 1)
-        demand.memory_alignment = output->memory_alignment;
+        constraints.memory_alignment = output->memory_alignment;
     if (output->takes_any_memory)
-        demand.least_lent_nbytes = least > 0 ? least : LEAST_LENT_NBYTES;
-    demand.large_pages_only = output->wants_large_pages;
-    if (demand.large_pages_only)
+        constraints.min_zero_copy_nbytes = least > 0 ? least : MIN_ZERO_COPY_NBYTES;
+    constraints.large_pages_only = output->wants_large_pages;
+    if (constraints.large_pages_only)
         run->pages = bth_pages_open();
-    demand.pages = run->pages;
-    return demand;
+    constraints.pages = run->pages;
+    return constraints;
 }
 
-static int open_lanes(bth_run_state *run, bth_run_facts *facts, berth_error *error)
+static int open_slots(bth_run_state *run, bth_run_stats *facts, berth_error *error)
 {
     if (run->image.plan->n_devices == 0)
         return 0;
-    if (bth_lanes_open(&run->lanes, run->image.plan, &run->staging, error) < 0)
+    if (bth_staging_slots_open(&run->slots, run->image.plan, &run->staging, error) < 0)
         return error->code;
-    if (run->n_workers > run->lanes.n) /* each has one of its own; a single one has them all */
-        run->n_workers = run->lanes.n > 1 ? run->lanes.n : 0;
-    facts->memory_nbytes += run->lanes.n * (uint64_t)run->lanes.ring.buffer_nbytes;
+    if (run->n_workers > run->slots.n) /* each has one of its own; a single one has them all */
+        run->n_workers = run->slots.n > 1 ? run->slots.n : 0;
+    facts->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
     return 0;
 }
 
-static int begin(bth_run_state *run, const berth_plan *plan, bth_run_facts *facts,
+static int begin(bth_run_state *run, const berth_plan *plan, bth_run_stats *facts,
                  berth_error *error)
 {
     fit(run);
-    if (open_lanes(run, facts, error) < 0)
+    if (open_slots(run, facts, error) < 0)
         return error->code;
-    const bth_demand demand = demand_of(run);
-    if (bth_image_begin(&run->image, plan, &demand, run->n_workers <= 1, error) < 0)
+    const bth_output_constraints constraints = run_constraints(run);
+    if (bth_image_begin(&run->image, plan, &constraints, error) < 0)
         return error->code;
-    run->image.tallies = run->settings->tallies;
+    run->image.storage_stats = run->settings->storage_stats;
     return allocate_buffers(run, facts, error);
 }
 
-/*
- * What lies before the tail in its first block is rendered first: the last of the caller's data may
- * be there. Only its descriptors wait for all CRCs.
- */
-static int render_carried(bth_run_state *run, bth_tile *tile, berth_error *error)
+static void close_slots(bth_run_state *run, bth_run_stats *facts)
 {
-    *tile = (bth_tile){.offset = run->carried.offset,
-                       .nbytes = (size_t)run->carried.nbytes,
-                       .bytes = run->carry,
-                       .scratch = run->scratch};
-    return tile->nbytes > 0 ? bth_image_render(&run->image, tile, error) : 0;
-}
-
-static void close_lanes(bth_run_state *run, bth_run_facts *facts)
-{
-    for (unsigned i = 0; i < run->lanes.n; i++)
-        facts->device_seconds += run->lanes.lanes[i].wait_seconds;
-    bth_lanes_close(&run->lanes);
+    for (unsigned i = 0; i < run->slots.n; i++)
+        facts->device_seconds += run->slots.slots[i].wait_seconds;
+    bth_staging_slots_close(&run->slots);
 }
 
 /* After the tiles' buffers are given back: io.memory_nbytes bounds debug mode's too. */
-static int read_back(bth_run_state *run, bth_run_facts *facts, berth_error *error)
+static int read_back(bth_run_state *run, bth_run_stats *facts, berth_error *error)
 {
     if (!run->settings->read_back)
         return 0;
     bth_release(run->allocated);
     run->allocated = run->buffers = NULL;
-    close_lanes(run, facts);
+    close_slots(run, facts);
     return bth_readback(&run->image, run->output, error);
 }
 
-/* Then nothing of the caller's is read any more: what follows depends on the plan alone. */
-static int write_data(bth_run_state *run, uint64_t end, berth_error *error)
-{
-    if (end > 0)
-        return write_part(run, 0, end, error);
-    if (run->settings->staged)
-        run->settings->staged(run->settings->staged_context);
-    return 0;
-}
-
-/* Data first; then what depends on every CRC: the id, the directory, the end. */
-static int write_all(bth_run_state *run, bth_run_facts *facts, berth_error *error)
+/*
+ * Data first; then the tail, which depends on every CRC: the id, the directory, the end. Before it,
+ * nothing of the caller's is read any more.
+ */
+static int write_all(bth_run_state *run, bth_run_stats *facts, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
-    uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
-    bth_tile carried;
 
-    run->carried = (bth_range){.offset = tail, .nbytes = plan->tail_offset - tail};
-    if (render_carried(run, &carried, error) < 0 || write_data(run, tail, error) < 0)
+    if (write_part(run, 0, plan->tail_offset, error) < 0)
         return error->code;
-    bth_image_describe(&run->image, &carried);
-    bth_image_settle(&run->image);
-    if (write_part(run, tail, plan->nbytes, error) < 0)
-        return error->code;
-    if (read_back(run, facts, error) < 0)
+    bth_image_compute_id(&run->image);
+    run->is_tail = true;
+    if (write_part(run, plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1), plan->nbytes,
+                   error) < 0 ||
+        read_back(run, facts, error) < 0)
         return error->code;
     if (tell_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
@@ -377,7 +344,7 @@ static int write_all(bth_run_state *run, bth_run_facts *facts, berth_error *erro
 }
 
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_facts *facts, berth_error *error)
+            bth_run_stats *facts, berth_error *error)
 {
     bth_run_state run = {.output = output,
                          .settings = settings,
@@ -385,20 +352,20 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
                          .pages = -1,
                          .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
 
-    *facts = (bth_run_facts){0};
+    *facts = (bth_run_stats){0};
     if (begin(&run, plan, facts, error) == 0)
         write_all(&run, facts, error);
     facts->moved_nbytes = atomic_load(&run.done_nbytes);
     facts->n_requests = atomic_load(&run.n_requests);
-    facts->lent_nbytes = atomic_load(&run.lent_nbytes);
-    facts->n_kept = run.held.n_kept;
-    facts->n_kept_most = run.held.n_used_most;
+    facts->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
+    facts->n_deferred = run.deferred.n_deferred;
+    facts->n_deferred_max = run.deferred.n_used_max;
     facts->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
     facts->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
-    close_lanes(&run, facts);
-    bth_held_end(&run.held);
-    bth_pages_close(run.pages);
+    close_slots(&run, facts);
+    bth_deferred_end(&run.deferred);
+    bth_file_close(run.pages);
     bth_release(run.allocated);
     bth_image_end(&run.image);
     return error->code;

@@ -5,18 +5,18 @@
 
 #include "save/output.h"
 #include "save/plan.h"
-#include "save/tally.h"
+#include "save/storage_stats.h"
 
 typedef struct bth_run_settings {
-    unsigned n_workers;       /* 0: all on the caller's thread */
-    uint64_t tile_nbytes;     /* > 0; cut down to whole blocks where the output has them */
-    uint64_t memory_nbytes;   /* bound of all buffers; 0: none */
-    size_t least_lent_nbytes; /* 0: measured */
-    bth_tally *tallies;       /* one a record, to be filled; NULL: nobody asks */
-    size_t staging_nbytes;    /* of one buffer for what lies on devices */
-    unsigned n_staging;       /* of them; each worker has one */
-    bool is_pinned;           /* they are */
-    bool read_back;           /* debug: check what was written, where it can be read */
+    unsigned n_workers;               /* 0: all on the caller's thread */
+    uint64_t tile_nbytes;             /* > 0; cut down to whole blocks where the output has them */
+    uint64_t memory_nbytes;           /* bound of all buffers; 0: none */
+    size_t min_zero_copy_nbytes;      /* 0: measured */
+    bth_storage_stats *storage_stats; /* one a record, to be filled; NULL: nobody asks */
+    size_t staging_nbytes;            /* of one buffer for what lies on devices */
+    unsigned n_staging;               /* of them; each worker has one */
+    bool is_pinned;                   /* they are */
+    bool read_back;                   /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;
     void (*staged)(void *context); /* nothing of the caller's is read any more; NULL: nobody asks */
@@ -34,6 +34,6 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
  * the byte.
  */
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_facts *facts, berth_error *error);
+            bth_run_stats *facts, berth_error *error);
 
 #endif

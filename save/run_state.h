@@ -1,39 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A run while it runs: what its workers share. */
+/* What the workers of a run share. */
 #ifndef BTH_SAVE_RUN_STATE_H
 #define BTH_SAVE_RUN_STATE_H
 
-#include "save/held.h"
-#include "save/lanes.h"
+#include "save/deferred.h"
 #include "save/output.h"
 #include "save/run.h"
+#include "save/staging_slots.h"
 
 typedef struct bth_run_state {
     bth_image image;
-    bth_held held;
+    bth_deferred deferred;
     const bth_output *output;
     const bth_run_settings *settings;
     uint64_t begin, end; /* of the part of the file that is being written */
+    bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
     uint64_t tile_nbytes;
     uint32_t block_nbytes; /* 1: any range can be written */
     unsigned n_workers;
     int pages;
     uint8_t *allocated;
-    uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are lanes */
+    uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
+    uint8_t *scratch; /* in it: max_header_nbytes for each worker */
     bth_staging_need staging;
-    bth_lanes lanes;  /* where storages lie on devices */
-    uint8_t *scratch; /* in it: most_header_nbytes for each worker */
-    /*
-     * With blocks: the bytes of the block in which the tail begins that lie before the tail. They
-     * are rendered before the data, so that nothing of the caller's is read behind it, and written
-     * with the tail, when all CRCs are known.
-     */
-    uint8_t *carry;
-    bth_range carried;
+    bth_staging_slots slots; /* where storages lie on devices */
     _Atomic uint64_t done_nbytes;
     _Atomic uint64_t n_requests;
-    _Atomic uint64_t lent_nbytes;
-    _Atomic uint64_t n_unread; /* tiles with what is still to be read of the caller's */
+    _Atomic uint64_t zero_copy_nbytes;
+    _Atomic uint64_t n_unread; /* tiles that still read of the caller's memory */
     _Atomic uint64_t render_nanoseconds, crc32_nanoseconds, write_nanoseconds; /* of all workers */
 } bth_run_state;
 

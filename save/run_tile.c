@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One tile: rendered and written, with what waits for a CRC, or waited for the one of this tile. */
+/* One tile: rendered and written, with the deferred blocks whose CRC it completes. */
 #include <string.h>
 
 #include "config/error.h"
 #include "io/clock.h"
+#include "save/no_space.h"
 #include "save/run_state.h"
-#include "save/shortage.h"
 
 /* Says it again with the record, and with what is missing where room was short (W1). */
 static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
@@ -18,10 +18,10 @@ static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t of
     const char *name = i < plan->n_records ? bth_plan_name(plan, i) : NULL;
 
     if (failed->code == BERTH_E_NO_SPACE)
-        return bth_fail_shortage(
+        return bth_fail_no_space(
             error, failed->system_errno, name, at,
-            bth_shortage(output->room ? output->room(output->context) : UINT64_MAX, plan->nbytes,
-                         atomic_load(&run->done_nbytes)));
+            bth_missing_nbytes(output->room ? output->room(output->context) : UINT64_MAX,
+                               plan->nbytes, atomic_load(&run->done_nbytes)));
     if (failed->code == BERTH_E_CALLBACK)
         bth_fail_errno(error, failed->system_errno, name, at, "the sink failed");
     else if (failed->system_errno)
@@ -60,7 +60,7 @@ static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_piece
 static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                        berth_error *error)
 {
-    struct iovec pieces[BTH_MOST_PIECES];
+    struct iovec pieces[BTH_MAX_PIECES];
     uint64_t total = run->image.plan->nbytes;
 
     if (begin == end)
@@ -74,85 +74,69 @@ static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin,
     return 0;
 }
 
-/* All of the tile but its gaps, and then its seam. */
-static int write_tile(bth_run_state *run, const bth_tile *tile, berth_error *error)
+/* The blocks that waited for the CRC that this tile completed. */
+static int write_deferred(bth_run_state *run, size_t record, berth_error *error)
 {
-    const bth_seam *seam = &tile->seam;
-    uint64_t at = tile->offset;
+    bth_deferred_block *block;
 
-    for (size_t i = 0; i < tile->n_gaps; i++) {
-        const bth_range *gap = &tile->gaps[i];
-        if (write_range(run, tile, at, gap->offset, error) < 0)
-            return error->code;
-        at = gap->offset + gap->nbytes;
-    }
-    if (write_range(run, tile, at, tile->offset + tile->nbytes, error) < 0 || seam->nbytes == 0)
-        return error->code;
-    const bth_tile alone = {
-        .offset = seam->offset, .nbytes = seam->nbytes, .bytes = (uint8_t *)(uintptr_t)seam->bytes};
-    return write_range(run, &alone, seam->offset, seam->offset + seam->nbytes, error);
-}
-
-/* ---- whole blocks ---- */
-
-/* What others kept aside for the CRC that this tile completed. */
-static int write_held(bth_run_state *run, size_t i, berth_error *error)
-{
-    bth_held_slot *slot;
-
-    while ((slot = bth_held_take(&run->held, &run->image, i)) != NULL) {
-        const bth_tile blocks = {.offset = slot->range.offset,
-                                 .nbytes = (size_t)slot->range.nbytes,
-                                 .bytes = slot->bytes};
-        uint64_t end = blocks.offset + blocks.nbytes;
-        int status = write_range(run, &blocks, blocks.offset, end, error);
-        bth_held_free(&run->held, slot);
+    while ((block = bth_deferred_claim(&run->deferred, &run->image, record)) != NULL) {
+        const bth_tile tile = {.offset = block->range.offset,
+                               .nbytes = (size_t)block->range.nbytes,
+                               .bytes = block->bytes};
+        int status = write_range(run, &tile, tile.offset, tile.offset + tile.nbytes, error);
+        bth_deferred_free(&run->deferred, block);
         if (status < 0)
             return status;
     }
     return 0;
 }
 
-/* The end of the file is padded with zeros. */
-static uint64_t pad(const bth_run_state *run, const bth_tile *tile)
+/*
+ * Returns the end of what can be written: whole blocks. At the end of the file the last one is
+ * padded with zeros. That of the data part is written with the tail.
+ */
+static uint64_t finish_last_block(bth_run_state *run, bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
     uint64_t mask = run->block_nbytes - 1;
-    uint64_t padded = (end + mask) & ~mask;
 
+    if ((end & mask) == 0)
+        return end;
+    if (!run->is_tail) {
+        bth_deferred_add_tail(&run->deferred, tile, end & ~mask);
+        return end & ~mask;
+    }
+    uint64_t padded = (end + mask) & ~mask;
     memset(tile->bytes + tile->nbytes, 0, (size_t)(padded - end));
     return padded;
 }
 
-static int write_blocks(bth_run_state *run, bth_tile *tile, berth_error *error)
+static int write_tile(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    uint64_t end = pad(run, tile);
-    bth_range kept = {.offset = tile->offset};
+    uint64_t end = finish_last_block(run, tile);
+    bth_range deferred = {.offset = end};
 
-    if (tile->waits_for != BTH_NO_RECORD &&
-        bth_held_keep(&run->held, &run->image, tile, &kept, error) < 0)
+    if (tile->incomplete != BTH_NO_RECORD &&
+        bth_deferred_add(&run->deferred, &run->image, tile, end, &deferred, error) < 0)
         return error->code;
-    if (write_range(run, tile, tile->offset, kept.offset, error) < 0 ||
-        write_range(run, tile, kept.offset + kept.nbytes, end, error) < 0)
+    if (write_range(run, tile, tile->offset, deferred.offset, error) < 0 ||
+        write_range(run, tile, deferred.offset + deferred.nbytes, end, error) < 0)
         return error->code;
-    if (tile->completed == BTH_NO_RECORD)
-        return 0;
-    return write_held(run, tile->completed, error);
+    return tile->completed == BTH_NO_RECORD ? 0 : write_deferred(run, tile->completed, error);
 }
 
-/* Renders the tile but what is carried into its beginning. */
+/* The first tile of the tail may begin with bytes of the data part. */
 static int render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    const bth_range *carried = &run->carried;
+    size_t nbytes = run->is_tail ? bth_deferred_get_tail(&run->deferred, &run->image, tile) : 0;
 
-    if (carried->nbytes == 0 || tile->offset != carried->offset)
+    if (nbytes == 0)
         return bth_image_render(&run->image, tile, error);
-    bth_tile rest = {.offset = tile->offset + carried->nbytes,
-                     .nbytes = tile->nbytes - (size_t)carried->nbytes,
-                     .bytes = tile->bytes + carried->nbytes,
+    bth_tile rest = {.offset = tile->offset + nbytes,
+                     .nbytes = tile->nbytes - nbytes,
+                     .bytes = tile->bytes + nbytes,
                      .scratch = tile->scratch};
-    memcpy(tile->bytes, run->carry, (size_t)carried->nbytes);
-    tile->waits_for = tile->completed = BTH_NO_RECORD; /* every CRC is known */
+    tile->incomplete = tile->completed = BTH_NO_RECORD; /* all CRCs are complete */
     return bth_image_render(&run->image, &rest, error);
 }
 
@@ -169,11 +153,10 @@ static void place(const bth_run_state *run, uint64_t task, bth_tile *tile)
         begin = run->begin;
     tile->offset = begin;
     tile->nbytes = (size_t)(end - begin);
-    tile->n_lent = tile->n_gaps = 0;
-    tile->seam.nbytes = 0;
+    tile->n_zero_copies = 0;
     tile->crc32_seconds = 0;
     tile->n_blocks = 0;
-    tile->lane = NULL;
+    tile->slot = NULL;
 }
 
 /*
@@ -181,23 +164,22 @@ static void place(const bth_run_state *run, uint64_t task, bth_tile *tile)
  * it begins as many of the next tiles as there are lanes. The tail has nothing of devices: what
  * lies before it in its block is carried.
  */
-static int begin_lane(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
+static int begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                       berth_error *error)
 {
     uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
-    unsigned n = run->n_workers > 0 ? 1 : run->lanes.n;
-    bool is_tail = run->begin == run->carried.offset;
+    unsigned n = run->n_workers > 0 ? 1 : run->slots.n;
     bth_tile next;
 
-    for (uint64_t i = task; i < task + n && i < n_tiles && !is_tail; i++) {
-        bth_lane *lane = &run->lanes.lanes[n == 1 ? worker : i % n];
+    for (uint64_t i = task; i < task + n && i < n_tiles && !run->is_tail; i++) {
+        bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
         place(run, i, &next);
-        if (lane->offset != next.offset && bth_lane_begin(lane, &next, error) < 0)
+        if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)
             return error->code;
     }
-    bth_lane *lane = &run->lanes.lanes[n == 1 ? worker : task % n];
-    tile->lane = is_tail ? NULL : lane;
-    tile->bytes = lane->buffer->bytes;
+    bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : task % n];
+    tile->slot = run->is_tail ? NULL : slot;
+    tile->bytes = slot->buffer->bytes;
     return 0;
 }
 
@@ -217,19 +199,19 @@ static int render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_t
 
     place(run, task, tile);
     tile->bytes = run->buffers + worker * run->tile_nbytes;
-    tile->scratch = run->scratch + worker * run->image.plan->most_header_nbytes;
-    if (run->lanes.n > 0 && begin_lane(run, task, worker, tile, error) < 0)
+    tile->scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
+    if (run->slots.n > 0 && begin_slot(run, task, worker, tile, error) < 0)
         return error->code;
-    if (tile->lane)
-        waited = tile->lane->wait_seconds;
+    if (tile->slot)
+        waited = tile->slot->wait_seconds;
     if (render(run, tile, error) < 0)
         return error->code;
-    if (tile->lane)
-        waited = tile->lane->wait_seconds - waited;
+    if (tile->slot)
+        waited = tile->slot->wait_seconds - waited;
     add_seconds(&run->render_nanoseconds, begin, waited);
     atomic_fetch_add(&run->crc32_nanoseconds, (uint64_t)(tile->crc32_seconds * 1e9));
-    for (size_t i = 0; i < tile->n_lent; i++)
-        atomic_fetch_add(&run->lent_nbytes, tile->lent[i].range.nbytes);
+    for (size_t i = 0; i < tile->n_zero_copies; i++)
+        atomic_fetch_add(&run->zero_copy_nbytes, tile->zero_copies[i].range.nbytes);
     return 0;
 }
 
@@ -238,7 +220,7 @@ static void end_reading(bth_run_state *run)
 {
     const bth_run_settings *settings = run->settings;
 
-    if (atomic_fetch_sub(&run->n_unread, 1) == 1 && run->begin == 0 && settings->staged)
+    if (atomic_fetch_sub(&run->n_unread, 1) == 1 && !run->is_tail && settings->staged)
         settings->staged(settings->staged_context);
 }
 
@@ -249,19 +231,16 @@ int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *err
 
     if (render_task(run, task, worker, &tile, error) < 0)
         return error->code;
-    if (tile.n_lent == 0)
+    if (tile.n_zero_copies == 0)
         end_reading(run);
     double begin = bth_seconds();
-    if (run->block_nbytes > 1)
-        write_blocks(run, &tile, error);
-    else
-        write_tile(run, &tile, error);
+    write_tile(run, &tile, error);
     add_seconds(&run->write_nanoseconds, begin, 0);
     if (error->code != BERTH_OK)
         return error->code;
-    if (tile.n_lent > 0)
+    if (tile.n_zero_copies > 0)
         end_reading(run);
-    if (run->settings->tallies)
-        bth_tally_tile(run->settings->tallies, run->image.plan, &tile);
+    if (run->settings->storage_stats && !run->is_tail)
+        bth_storage_stats_add_tile(run->settings->storage_stats, run->image.plan, &tile);
     return 0;
 }

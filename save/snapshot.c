@@ -9,20 +9,20 @@
 #include "io/pages.h"
 #include "io/pool.h"
 #include "save/image.h"
-#include "save/lanes.h"
 #include "save/run.h"
+#include "save/staging_slots.h"
 
 /* Of memory and of every device whose direct writes could take their bytes from here. */
 #define PAGE_NBYTES 4096
 
 /* What io.memory_nbytes must leave for the pipeline; and for a staging buffer. */
-#define LEAST_BUFFER_NBYTES ((uint64_t)64 * 1024)
-#define LEAST_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
+#define MIN_BUFFER_NBYTES ((uint64_t)64 * 1024)
+#define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
 /* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
 static bool is_borrowed(const berth_plan *plan, size_t i)
 {
-    const bth_planned *record = &plan->records[i];
+    const bth_plan_record *record = &plan->records[i];
 
     if (record->place.nbytes == 0 || i == plan->id_index)
         return false;
@@ -45,7 +45,7 @@ static void measure(bth_snapshot *snapshot, const berth_plan *plan)
 static int bound_memory(struct berth_config *config, const berth_plan *plan, uint64_t nbytes,
                         berth_error *error)
 {
-    uint64_t least = plan->n_devices > 0 ? LEAST_STAGING_NBYTES : LEAST_BUFFER_NBYTES;
+    uint64_t least = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
     uint64_t most = (uint64_t)config->io_memory_nbytes;
 
     if (most == 0)
@@ -99,25 +99,26 @@ typedef struct copying {
     const bth_snapshot *snapshot;
     uint64_t chunk_nbytes;
     unsigned n_workers;
-    bth_lanes lanes; /* where storages lie on devices: each worker has one */
+    bth_staging_slots slots; /* where storages lie on devices: each worker has one */
 } copying;
 
 /* The share of record i in a tile; through its lane, if it has one and that copies the share. */
 static int copy_share(const copying *copy, const bth_tile *tile, size_t i, berth_error *error)
 {
-    const bth_planned *record = &copy->plan->records[i];
+    const bth_plan_record *record = &copy->plan->records[i];
     uint64_t data_offset = record->place.data_offset;
     bth_range share;
 
     if (!bth_tile_share(tile, data_offset, data_offset + record->place.nbytes, &share))
         return 0;
     uint8_t *to = copy->snapshot->bytes + (share.offset - copy->snapshot->begin);
-    if (!tile->lane || !bth_lane_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
-        return bth_content_fetch(copy->plan, i, to, (size_t)share.nbytes,
-                                 share.offset - data_offset, error);
-    if (bth_lane_wait(tile->lane, i, error) < 0)
+    if (!tile->slot ||
+        !bth_staging_slot_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
+        return bth_record_data_read(copy->plan, i, to, (size_t)share.nbytes,
+                                    share.offset - data_offset, error);
+    if (bth_staging_slot_wait(tile->slot, i, error) < 0)
         return error->code;
-    const uint8_t *from = tile->lane->buffer->bytes + (share.offset - tile->offset);
+    const uint8_t *from = tile->slot->buffer->bytes + (share.offset - tile->offset);
     if (record->swap_nbytes > 1)
         bth_swap_bytes(to, from, (size_t)share.nbytes, record->swap_nbytes);
     else
@@ -133,9 +134,9 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
     uint64_t rest = copy->snapshot->end - begin;
     bth_tile tile = {.offset = begin,
                      .nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes),
-                     .lane = copy->lanes.n > 0 ? &copy->lanes.lanes[worker] : NULL};
+                     .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
 
-    if (tile.lane && bth_lane_begin(tile.lane, &tile, error) < 0)
+    if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
         return error->code;
     for (size_t i = bth_plan_find(plan, begin);
          i < plan->n_records && plan->records[i].place.header_offset < begin + tile.nbytes; i++)
@@ -145,25 +146,25 @@ static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error
 }
 
 /* What lies on devices comes through the same staging buffers as a save without a snapshot. */
-static int open_lanes(copying *copy, const bth_run_settings *settings, berth_error *error)
+static int open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
 {
     if (copy->plan->n_devices == 0)
         return 0;
     const bth_staging_need need =
-        bth_lanes_need(settings, settings->n_workers, settings->memory_nbytes);
-    if (bth_lanes_open(&copy->lanes, copy->plan, &need, error) < 0)
+        bth_staging_slots_need(settings, settings->n_workers, settings->memory_nbytes);
+    if (bth_staging_slots_open(&copy->slots, copy->plan, &need, error) < 0)
         return error->code;
-    if (copy->chunk_nbytes > copy->lanes.ring.buffer_nbytes)
-        copy->chunk_nbytes = copy->lanes.ring.buffer_nbytes;
-    if (copy->n_workers > copy->lanes.n)
-        copy->n_workers = copy->lanes.n > 1 ? copy->lanes.n : 0;
+    if (copy->chunk_nbytes > copy->slots.ring.buffer_nbytes)
+        copy->chunk_nbytes = copy->slots.ring.buffer_nbytes;
+    if (copy->n_workers > copy->slots.n)
+        copy->n_workers = copy->slots.n > 1 ? copy->slots.n : 0;
     return 0;
 }
 
 static void use_copy(const bth_snapshot *snapshot, berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        bth_planned *record = &plan->records[i];
+        bth_plan_record *record = &plan->records[i];
         if (!is_borrowed(plan, i))
             continue;
         record->data = snapshot->bytes + (record->place.data_offset - snapshot->begin);
@@ -185,12 +186,12 @@ int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct ber
                     .chunk_nbytes = settings.tile_nbytes,
                     .n_workers = settings.n_workers};
 
-    if (!snapshot->memory || open_lanes(&copy, &settings, error) < 0)
+    if (!snapshot->memory || open_slots(&copy, &settings, error) < 0)
         return error->code;
     uint64_t n_chunks = (snapshot->end - snapshot->begin - 1) / copy.chunk_nbytes + 1;
     int status =
         bth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
-    bth_lanes_close(&copy.lanes);
+    bth_staging_slots_close(&copy.slots);
     if (status == 0)
         use_copy(snapshot, plan);
     return error->code;

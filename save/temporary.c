@@ -74,9 +74,9 @@ static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, b
 
 /* ---- looking at one, and removing it ---- */
 
-static void read_owner(int fd, const char *attribute, char text[BTH_OWNER_NBYTES])
+static void read_owner(int fd, const char *attribute, char text[BTH_TEMPORARY_OWNER_NBYTES])
 {
-    ssize_t n = bth_xattr_get(fd, attribute, text, BTH_OWNER_NBYTES - 1);
+    ssize_t n = bth_xattr_get(fd, attribute, text, BTH_TEMPORARY_OWNER_NBYTES - 1);
 
     text[n > 0 ? n : 0] = '\0';
 }
@@ -92,7 +92,7 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
         return false;
     }
     read_owner(file->fd, BTH_TEMPORARY_OWNER, file->owner);
-    file->state = bth_owner_look(file->owner);
+    file->state = bth_temporary_owner_state(file->owner);
     return true;
 }
 
@@ -108,9 +108,9 @@ void bth_temporary_close(bth_temporary_file *file)
  */
 static bool make_claim(int fd, bool is_old)
 {
-    char attribute[32], mine[BTH_OWNER_NBYTES], other[BTH_OWNER_NBYTES];
+    char attribute[32], mine[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_OWNER_NBYTES];
 
-    if (!bth_owner_of_this(mine)) {
+    if (!bth_temporary_owner_self(mine)) {
         errno = ENOSYS; /* no /proc: nobody here can be told apart */
         return false;
     }
@@ -121,7 +121,7 @@ static bool make_claim(int fd, bool is_old)
         if (errno != EEXIST)
             return false;
         read_owner(fd, attribute, other);
-        berth_temporary_state state = bth_owner_look(other);
+        berth_temporary_state state = bth_temporary_owner_state(other);
         if (state == BERTH_TEMPORARY_ALIVE || (state == BERTH_TEMPORARY_UNKNOWN && !is_old)) {
             errno = EEXIST;
             return false;
@@ -265,9 +265,9 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
-    char owner[BTH_OWNER_NBYTES];
-    bool has_owner = bth_owner_of_this(owner); /* before: a kill in between leaves what nobody
-                                                    knows */
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
+    bool has_owner = bth_temporary_owner_self(owner); /* before: a kill in between leaves what
+                                                    nobody knows */
     int created = open_slot(folder, hash, mode, name);
 
     if (created < 0 && errno == EEXIST)

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 
 #include "berth.h"
-#include "save/owner.h"
+#include "save/temporary_owner.h"
 
 #define BTH_TEMPORARY_NAME_NBYTES 48
 #define BTH_TEMPORARY_OWNER "user.berth.owner"
@@ -36,9 +36,9 @@ void bth_temporary_release(int fd);
 
 /* One that is there. */
 typedef struct bth_temporary_file {
-    int fd;                       /* O_PATH */
-    struct stat status;           /* of a regular file */
-    char owner[BTH_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
+    int fd;                                 /* O_PATH */
+    struct stat status;                     /* of a regular file */
+    char owner[BTH_TEMPORARY_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
     berth_temporary_state state;
 } bth_temporary_file;
 

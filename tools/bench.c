@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench: finds the benchmark and runs it. */
+/* berth bench: dispatches to a benchmark. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/bench.h"
 
 static const command benchmarks[] = {
-    {"save", "write checkpoints into the current folder, and remove them", run_bench_save},
+    {"save", "save a checkpoint into the current folder, and remove it", run_bench_save},
     {"load", "load a checkpoint, cold or warm, or only open it", run_bench_load},
     {"rows", "take rows of a table that is larger than the memory for it", run_bench_rows},
 };
@@ -16,12 +16,14 @@ static const size_t n_benchmarks = sizeof benchmarks / sizeof benchmarks[0];
 static void print_help(FILE *out)
 {
     fputs("Usage: berth bench BENCHMARK [OPTION...]\n"
-          "Measure this machine with this library.\n\n"
+          "Time one run of Berth on this machine. tools/bench repeats runs and compares them with "
+          "other\n"
+          "programs.\n\n"
           "Benchmarks:\n",
           out);
     for (size_t i = 0; i < n_benchmarks; i++)
         fprintf(out, "  %-8s  %s\n", benchmarks[i].name, benchmarks[i].summary);
-    fputs("\n`berth bench BENCHMARK --help` tells its options.\n", out);
+    fputs("\n`berth bench BENCHMARK --help` lists its options.\n", out);
 }
 
 int run_bench(int argc, char **argv)
@@ -42,5 +44,5 @@ int run_bench(int argc, char **argv)
             argv[1] = name; /* argp shows it in usage lines and errors */
             return benchmarks[i].run(argc - 1, argv + 1);
         }
-    return trouble("there is no benchmark '%s'; `berth bench --help` lists them", argv[1]);
+    return trouble("unknown benchmark '%s'; `berth bench --help` lists all", argv[1]);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the benchmarks of the `berth` command share: shapes of checkpoints, and what is measured. */
+/*
+ * What the benchmarks of the `berth` command share. Each times one run of Berth. tools/bench
+ * repeats runs, makes shapes of checkpoints, and compares with other programs.
+ */
 #ifndef BERTH_TOOLS_BENCH_H
 #define BERTH_TOOLS_BENCH_H
 
@@ -9,95 +12,89 @@ int run_bench_save(int argc, char **argv);
 int run_bench_load(int argc, char **argv);
 int run_bench_rows(int argc, char **argv);
 
-/* ---- bench_shapes.c ---- */
+/* ---- bench_options.c ---- */
 
-/* One tensor of a checkpoint to be saved. */
+/* Options of save and load: FILE, or tensors of the sizes given. */
+typedef struct bench_options {
+    common common;
+    positional words; /* FILE */
+    uint64_t nbytes, n_tensors;
+    bool is_sized;      /* --size or --tensors was given */
+    const char *device; /* NULL: main memory */
+} bench_options;
+
+/* The only child parser of save and load; it includes the common options. */
+extern const struct argp_child bench_children[];
+
+/* "2GiB", "512M", "4096": the bytes, at least 1; anything else is an error of usage. */
+uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
+/* A number from 1 to `max`; anything else is an error of usage. */
+uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
+
+/* ---- bench_tensors.c ---- */
+
+/* One tensor to be saved. */
 typedef struct bench_tensor {
-    char name[48];
+    size_t index; /* in its file */
+    char *name;
     berth_dtype dtype;
     int32_t rank;
-    int64_t shape[2];
+    int64_t *shape;
     size_t nbytes;
-    void *data;        /* in main memory: where malloc put it, as PyTorch's */
-    uintptr_t address; /* else: in the device's memory */
+    void *data;        /* in main memory, allocated */
+    uintptr_t address; /* on the device */
 } bench_tensor;
 
 typedef struct bench_tensors {
     bench_tensor *items;
     size_t n;
-    uint64_t nbytes;    /* of all */
-    const char *device; /* NULL: main memory */
-    uintptr_t memory;   /* that of all, on the device */
+    uint64_t nbytes;              /* of all */
+    const char *device;           /* NULL: main memory */
+    uintptr_t memory;             /* of all, on the device */
+    berth_checkpoint *checkpoint; /* what they are read from; NULL: they get random bytes */
 } bench_tensors;
 
-/* What to make; 0: what the shape has by itself. */
-typedef struct bench_shape {
-    const char *name; /* uniform, llama, small, one */
-    uint64_t nbytes;
-    uint64_t n_tensors;
-} bench_shape;
+/* Each returns 0, or an exit code after printing why. bench_tensors_free is due in any case. */
 
-/* "2GiB", "512M", "4096": false if it is no number of bytes. */
-bool parse_nbytes(const char *text, uint64_t *nbytes);
-
-/*
- * Lists the tensors of a shape, without their bytes. 0, or EXIT_TROUBLE after telling why.
- * bench_tensors_free takes what either left.
- */
-int bench_tensors_list(const bench_shape *shape, bench_tensors *tensors);
-/*
- * Gives them bytes that no file system or device can shrink; on a device ("cuda:0") unless it is
- * NULL. Stops on a signal.
- */
+/* Lists n float32 tensors of the same size. */
+int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes);
+/* Lists one tensor of so many rows. */
+int bench_tensors_list_table(bench_tensors *tensors, uint64_t n_rows, uint64_t row_nbytes);
+/* Lists the tensors of a checkpoint that are not quantized. */
+int bench_tensors_list_file(bench_tensors *tensors, const char *path);
+/* Gives them bytes, on a device ("cuda:0") unless it is NULL. Stops on a signal. */
 int bench_tensors_fill(bench_tensors *tensors, const char *device);
 void bench_tensors_free(bench_tensors *tensors);
-/* A state_dict of them, recorded as of their device; the tree remembers what failed. */
+/* A state_dict of them; the tree remembers what failed. */
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree);
-/* Saves them, so that there is something to be loaded. */
-int bench_tensors_save(const bench_tensors *tensors, const char *path, const common *options);
+/* Fills and saves them, as a file that can be loaded. */
+int bench_tensors_save(bench_tensors *tensors, const char *path, const common *options);
 
-/* ---- bench_options.c ---- */
+/* ---- bench_run.c ---- */
 
-/* Options that every benchmark takes. */
-typedef struct bench_options {
-    common common;
-    bench_shape shape;
-    bool is_shaped; /* one of --size, --tensors, --shape was given */
-    uint64_t rounds;
-} bench_options;
+enum { BENCH_MAX_PHASES = 6 };
 
-/* Their parser, and that of the common ones, as the one child of every benchmark's. */
-extern const struct argp_child bench_children[];
-
-/* The number that a word is, from 1 to `most`; or an error of usage about `what`. */
-uint64_t parse_count(const char *word, uint64_t most, const char *what, struct argp_state *state);
-
-/* ---- bench_rounds.c ---- */
-
-enum { BENCH_MOST_ROUNDS = 1000, BENCH_MOST_PHASES = 6 };
-
-/* What one round took. */
-typedef struct bench_round {
-    double before_seconds; /* getting ready for it, not counted */
+/* One run, and what it took. */
+typedef struct bench_run {
+    const char *const *phases; /* their names, at most BENCH_MAX_PHASES, then NULL */
+    double phase_seconds[BENCH_MAX_PHASES];
     double seconds;
-    double phases[BENCH_MOST_PHASES]; /* of those seconds */
-} bench_round;
+    uint64_t nbytes;         /* of the tensors that it moves */
+    uint64_t peak_nbytes;    /* of memory, above what was in use before */
+    uint64_t written_nbytes; /* what this process sent to disks */
+    uint64_t fetched_nbytes; /* what it got from disks */
+} bench_run;
 
-typedef struct bench_rounds {
-    const char *const *phases; /* their names, at most BENCH_MOST_PHASES, then NULL */
-    const char *before;        /* the name of before_seconds in JSON */
-    uint64_t nbytes;           /* what each moves */
-    bench_round *items;
-    size_t n; /* that are done */
-} bench_rounds;
-
-/* Room for so many. 0, or EXIT_TROUBLE after telling. bench_rounds_free takes what it left. */
-int bench_rounds_begin(bench_rounds *rounds, uint64_t n);
-void bench_rounds_free(bench_rounds *rounds);
-/* Medians, limits and each round, as an object to which more can be added. At least one is done. */
-json_t *bench_rounds_json(const bench_rounds *rounds);
-/* The same in lines, without each round. */
-void bench_rounds_print(const bench_rounds *rounds);
+void bench_run_begin(bench_run *run);
+void bench_run_end(bench_run *run);
+/* Sets phase i, and adds it to the run's seconds. */
+void bench_run_add(bench_run *run, int i, double seconds);
+/* What the system can still give, without swapping; UINT64_MAX: unknown. */
+uint64_t available_nbytes(void);
+/* An object to which more can be added. */
+json_t *bench_run_json(const bench_run *run);
+/* The same in lines. */
+void bench_run_print(const bench_run *run);
 
 /* ---- bench_file.c ---- */
 
@@ -107,34 +104,25 @@ typedef struct bench_folder {
     char path[48];
 } bench_folder;
 
-/* Each returns 0, or EXIT_TROUBLE after telling. */
+/* Each returns 0, or EXIT_TROUBLE after printing why. */
 int bench_folder_make(bench_folder *folder);
-int bench_folder_remove_file(const bench_folder *folder);
-/* The folder must be empty. If none was made: nothing. */
+/* Removes the file and the folder. If none was made: nothing. */
 int bench_folder_remove(const bench_folder *folder);
 
-/* Drops a file from the page cache; what is dirty is written first. Whether it went, only
- * file_residency tells: another process may hold it. */
-int file_evict(const char *path);
-/* Reads a file, so that all of it is in the page cache, if it has room there. Stops on a signal. */
-int file_warm(const char *path);
-/* Which part of a file is in the page cache, 0 to 1; -1 where the system does not tell. */
-double file_residency(const char *path);
+/* How much of a file is in the page cache. */
+typedef struct bench_cache {
+    bool is_cold;  /* what was asked for */
+    double before; /* the part that is there before the run, 0 to 1; -1: unknown */
+} bench_cache;
 
-/* ---- bench_measure.c ---- */
-
-/* What this process has in memory now, and at most since reset_peak; 0 if the system does not say.
+/*
+ * Evicts a file from the page cache, or reads all of it into the cache; then measures how much is
+ * there. Stops on a signal.
  */
-uint64_t resident_nbytes(void);
-uint64_t peak_nbytes(void);
-void reset_peak(void);
-/* What this process has sent towards a device. */
-uint64_t written_nbytes(void);
-/* What it has caused to be fetched from a device. */
-uint64_t fetched_nbytes(void);
-/* What the system can still give, without swapping. */
-uint64_t available_nbytes(void);
-/* Sorts, and gives the middle, or the mean of the middle two. */
-double median(double *values, size_t n);
+int bench_cache_set(bench_cache *cache, const char *path);
+/* Whether it was cold: a few pages may stay. */
+bool bench_cache_was_cold(const bench_cache *cache);
+/* The part as JSON; null: unknown. */
+json_t *bench_cache_json(const bench_cache *cache);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The files of benchmarks: where they are made, and how much of them is in the page cache. */
+/* The files of benchmarks: where they are made, and how much of each is in the page cache. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,27 +23,24 @@ int bench_folder_make(bench_folder *folder)
     return 0;
 }
 
-int bench_folder_remove_file(const bench_folder *folder)
-{
-    if (folder->folder[0] && unlink(folder->path) != 0 && errno != ENOENT)
-        return trouble("%s could not be removed: %s", folder->path, strerror(errno));
-    return 0;
-}
-
 int bench_folder_remove(const bench_folder *folder)
 {
-    if (folder->folder[0] && rmdir(folder->folder) != 0)
+    if (!folder->folder[0])
+        return 0;
+    if (unlink(folder->path) != 0 && errno != ENOENT)
+        return trouble("%s could not be removed: %s", folder->path, strerror(errno));
+    if (rmdir(folder->folder) != 0)
         return trouble("%s could not be removed: %s", folder->folder, strerror(errno));
     return 0;
 }
 
-int file_evict(const char *path)
+static int evict(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
         return trouble("%s: %s", path, strerror(errno));
-    /* Only clean pages go. What the file system cannot sync or drop, file_residency will tell. */
+    /* Only clean pages go. What stays is counted afterwards. */
     int code = fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
     if (!code)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -51,7 +48,8 @@ int file_evict(const char *path)
     return code ? trouble("%s: %s", path, strerror(code)) : 0;
 }
 
-int file_warm(const char *path)
+/* Stops on a signal. */
+static int warm(const char *path)
 {
     enum { AT_ONCE = 4 << 20 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -74,7 +72,7 @@ int file_warm(const char *path)
     return code;
 }
 
-/* Pages of a mapped range that are in the page cache; -1 where the system does not tell. */
+/* The part of a mapped range that is in the page cache; -1: unknown. */
 static double resident_pages(void *map, size_t nbytes, size_t page_nbytes)
 {
     enum { AT_ONCE = 1 << 16 };
@@ -91,7 +89,8 @@ static double resident_pages(void *map, size_t nbytes, size_t page_nbytes)
     return (double)found / (double)n_pages;
 }
 
-double file_residency(const char *path)
+/* The part of a file that is in the page cache, 0 to 1; -1: unknown. */
+static double measure_residency(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;
@@ -110,4 +109,22 @@ double file_residency(const char *path)
     if (fd >= 0)
         close(fd);
     return part;
+}
+
+int bench_cache_set(bench_cache *cache, const char *path)
+{
+    int code = cache->is_cold ? evict(path) : warm(path);
+
+    cache->before = measure_residency(path);
+    return code;
+}
+
+bool bench_cache_was_cold(const bench_cache *cache)
+{
+    return cache->is_cold && cache->before >= 0 && cache->before <= 0.01;
+}
+
+json_t *bench_cache_json(const bench_cache *cache)
+{
+    return cache->before < 0 ? json_null() : json_real(cache->before);
 }

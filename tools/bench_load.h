@@ -30,19 +30,19 @@ typedef struct load_round {
     uint64_t sum; /* of all bytes that were touched, so that no compiler leaves them out */
 } load_round;
 
-/* Each returns 0, or an exit code after telling. */
+/* Each returns 0, or an exit code after printing why. */
 
 /* Opens the file once and fills the rest of the subject. */
 int load_look_at(load_subject *subject);
 /*
- * Loads it: open, names, bytes into memory, and the touch of every byte where it is mapped; or,
- * with only_open, the addresses of all tensors instead, where that takes no reading.
+ * Loads the file: open, names, bytes into memory, and a look at every byte if it is mapped. With
+ * only_open: open, names, and the addresses of all tensors, if that needs no reading.
  */
 int load_run(const load_subject *subject, const berth_params *call, bool only_open,
              load_round *round);
-/* Gives back what the load brought; the figures stay. */
+/* Frees what was loaded; the figures stay. */
 void load_round_end(load_round *round);
-/* Seconds to open the file from memory, unchecked: parsing, and hardly anything else. */
+/* Seconds to open the file from memory, unchecked: almost only parsing. */
 int load_parse(const load_subject *subject, double *seconds);
 
 #endif

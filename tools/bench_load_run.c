@@ -77,7 +77,7 @@ static int list_pieces(load_round *round, bool in_order)
     return 0;
 }
 
-/* Where a storage is, and whether it is mapped; asks for it, if need be. */
+/* Gets a storage's address, and whether it is mapped; loads it if need be. */
 static int find_piece(load_round *round, load_piece *piece)
 {
     berth_storage_stats stats;
@@ -100,7 +100,7 @@ static int find_pieces(load_round *round)
     return code;
 }
 
-/* All of them, and nothing else. */
+/* Gets all addresses, and nothing else. */
 static int find_addresses(load_round *round)
 {
     berth_error error;
@@ -134,7 +134,7 @@ static int send_to(const load_round *round, const char *device)
     return berth_choose_places(round->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
-/* Looks at every byte; eight sums, so that memory is what it waits for. */
+/* Looks at every byte. Eight sums, so that memory is the limit, not addition. */
 static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
 {
     uint64_t sums[8] = {0}, words[8];
@@ -165,8 +165,8 @@ static int touch_piece(load_round *round, const load_piece *piece, const berth_p
     return 0;
 }
 
-/* Each storage once, in the file's order. What nobody asked for yet is asked for here: a prefetch
- * that goes on behind (load.prefetch) then knows how far its consumer is. */
+/* Looks at each storage once, in the file's order. Asking for it here tells a prefetch
+ * (load.prefetch) how far its consumer is. */
 static int touch_pieces(load_round *round, const berth_params *call, uint64_t total)
 {
     const berth_storage *last = NULL;
@@ -203,7 +203,7 @@ static bool has_prefetch(void)
            strcmp(text, "off") != 0;
 }
 
-/* What goes to a device is asked for by a fetch, and has no address here. */
+/* Storages on a device have no address here. */
 static int transfer(load_round *round, const load_subject *subject, const berth_params *call)
 {
     if (subject->device) {
@@ -216,9 +216,9 @@ static int transfer(load_round *round, const load_subject *subject, const berth_
     return code ? code : find_pieces(round);
 }
 
-/* What comes after the names, in phases. */
-static int bring(load_round *round, const load_subject *subject, const berth_params *call,
-                 bool only_open, double *since)
+/* The phases after the names. */
+static int run_later_phases(load_round *round, const load_subject *subject,
+                            const berth_params *call, bool only_open, double *since)
 {
     bool is_mapped = round->method && !strcmp(round->method, "map");
     int code = 0;
@@ -251,7 +251,7 @@ int load_run(const load_subject *subject, const berth_params *call, bool only_op
         return fail(&error);
     code = list_pieces(round, !only_open);
     round->phases[LOAD_NAMES] = lap(&since);
-    return code ? code : bring(round, subject, call, only_open, &since);
+    return code ? code : run_later_phases(round, subject, call, only_open, &since);
 }
 
 void load_round_end(load_round *round)

@@ -1,37 +1,61 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Options that all benchmarks share: which checkpoint, and how often. */
+/* Options that `berth bench save` and `berth bench load` share. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/bench.h"
 
-enum { KEY_SIZE = 512, KEY_TENSORS, KEY_SHAPE, KEY_ROUNDS };
+enum { KEY_SIZE = 512, KEY_TENSORS, KEY_DEVICE };
 
-static const struct argp_option options_of_all[] = {
-    {"size", KEY_SIZE, "NBYTES", 0, "of all tensors, e.g. 4GiB (2GiB; llama and small: their own)",
+static const struct argp_option options_of_both[] = {
+    {"size", KEY_SIZE, "NBYTES", 0, "without FILE: bytes of all tensors, e.g. 4GiB (2GiB)", 1},
+    {"tensors", KEY_TENSORS, "N", 0, "without FILE: how many tensors (one for each 64 MiB)", 1},
+    {"device", KEY_DEVICE, "NAME", 0, "where the tensors are: cuda:0, simulated:0, or cpu (cpu)",
      1},
-    {"tensors", KEY_TENSORS, "N", 0, "how many (as many as make 64 MiB each; small: 100,000)", 1},
-    {"shape", KEY_SHAPE, "NAME", 0,
-     "uniform: all of one size, the default; llama: those of a 1.1 billion parameter model in "
-     "bfloat16; small: 1 to 4 KiB each; one: a single tensor",
-     1},
-    {"rounds", KEY_ROUNDS, "N", 0, "measure so often (3)", 1},
     {0}};
 
-uint64_t parse_count(const char *word, uint64_t most, const char *what, struct argp_state *state)
+static bool read_nbytes(const char *text, uint64_t *nbytes)
+{
+    static const char units[] = "BKMGT";
+    char *end;
+
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (end == text || *text == '-' || errno || !number)
+        return false;
+    const char *unit = *end ? strchr(units, *end) : units;
+    if (!unit || (*end && strcmp(end + 1, "") != 0 && strcmp(end + 1, "iB") != 0))
+        return false;
+    unsigned shift = 10 * (unsigned)(unit - units);
+    *nbytes = number << shift;
+    return number <= UINT64_MAX >> shift;
+}
+
+uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state)
+{
+    uint64_t nbytes = 0;
+
+    if (!read_nbytes(word, &nbytes))
+        usage_error(state, "%s: '%s' is not a number of bytes such as 4GiB", option, word);
+    return nbytes;
+}
+
+uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state)
 {
     char *end;
 
     errno = 0;
     uint64_t n = strtoull(word, &end, 10);
-    if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > most)
-        usage_error(state, "%s wants a number from 1 to %" PRIu64 ", not '%s'", what, most, word);
+    if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > max)
+        usage_error(state, "%s: '%s' is not a number from 1 to %" PRIu64, option, word, max);
     return n;
 }
 
 static error_t parse(int key, char *word, struct argp_state *state)
 {
+    enum { MAX_TENSORS = 50000000 };
     bench_options *options = state->input;
 
     switch (key) {
@@ -39,26 +63,28 @@ static error_t parse(int key, char *word, struct argp_state *state)
         state->child_inputs[0] = &options->common;
         return 0;
     case KEY_SIZE:
-        if (!parse_nbytes(word, &options->shape.nbytes) || !options->shape.nbytes)
-            usage_error(state, "--size wants bytes such as 4GiB, not '%s'", word);
-        break;
+        options->nbytes = parse_nbytes(word, "--size", state);
+        options->is_sized = true;
+        return 0;
     case KEY_TENSORS:
-        options->shape.n_tensors = parse_count(word, 50000000, "--tensors", state);
-        break;
-    case KEY_SHAPE:
-        options->shape.name = word;
-        break;
-    case KEY_ROUNDS:
-        options->rounds = parse_count(word, BENCH_MOST_ROUNDS, "--rounds", state);
+        options->n_tensors = parse_count(word, MAX_TENSORS, "--tensors", state);
+        options->is_sized = true;
+        return 0;
+    case KEY_DEVICE:
+        options->device = strcmp(word, "cpu") == 0 ? NULL : word;
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        if (options->words.n && options->is_sized)
+            usage_error(state, "FILE has tensors of its own: --size and --tensors do not apply");
+        if (!options->nbytes)
+            options->nbytes = UINT64_C(2) << 30;
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return take_positional(key, word, state, &options->words);
     }
-    options->is_shaped = true;
-    return 0;
 }
 
-static const struct argp bench_argp = {options_of_all,  parse, NULL, NULL,
+static const struct argp bench_argp = {options_of_both, parse, NULL, NULL,
                                        common_children, NULL,  NULL};
 
 const struct argp_child bench_children[] = {{&bench_argp, 0, NULL, 0}, {0}};

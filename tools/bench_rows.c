@@ -1,293 +1,301 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench rows: how fast rows of a table come that has no room in memory. */
+/* berth bench rows: how fast rows come of a table that is larger than the memory for it. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/bench_rows.h"
+#include "tools/bench.h"
 
-enum {
-    KEY_SIZE = 256,
-    KEY_ROW,
-    KEY_BATCH,
-    KEY_BATCHES,
-    KEY_IDS,
-    KEY_CACHE,
-    KEY_WAY,
-    KEY_WARM,
-    KEY_ROUNDS
-};
-
-typedef struct rows_options {
-    common common;
-    positional words;
-    uint64_t size, row_nbytes, batch, batches, cache_nbytes, rounds;
-    const char *ids, *way;
-    bool is_warm, is_sized;
-} rows_options;
-
-typedef struct rows_bench {
-    const rows_options *options;
-    bench_folder folder; /* of the table, if this made it */
-    rows_subject subject;
-    bench_rounds rounds;
-    rows_round last;
-    uint64_t peak_nbytes, fetched_nbytes;
-    double residency; /* before the rounds: the most if cold, else the least */
-} rows_bench;
-
-static const struct argp_option own_options[] = {
-    {"size", KEY_SIZE, "NBYTES", 0, "of the table that is made (1GiB)", 1},
-    {"row", KEY_ROW, "NBYTES", 0, "of one of its rows, a multiple of 4 (512)", 1},
-    {"batch", KEY_BATCH, "N", 0, "rows asked for at a time (4,096)", 1},
-    {"batches", KEY_BATCHES, "N", 0, "how many of them (16)", 1},
-    {"ids", KEY_IDS, "KIND", 0,
-     "uniform: any row as likely as another, the default; zipf: the kth most wanted row 1/k as "
-     "often as the first",
-     1},
-    {"cache", KEY_CACHE, "NBYTES", 0, "memory for rows (half the table)", 1},
-    {"way", KEY_WAY, "NAME", 0,
-     "cache: berth_rows, the default; pread: one read a row; map: faults; random: faults in a map "
-     "that is told so",
-     1},
-    {"warm", KEY_WARM, NULL, 0, "read the file before, instead of evicting it", 1},
-    {"rounds", KEY_ROUNDS, "N", 0, "measure so often (3)", 1},
-    {0}};
+enum { KEY_SIZE = 256, KEY_ROW, KEY_BATCH, KEY_BATCHES, KEY_IDS, KEY_CACHE, KEY_WARM };
+enum { ASK, WAIT, USE };
 
 static const char *const phases[] = {"ask", "wait", "use", NULL};
 
-static uint64_t parse_size(const char *word, const char *what, struct argp_state *state)
-{
-    uint64_t nbytes = 0;
+typedef struct rows_bench {
+    common common;
+    positional words;
+    /* What the options say. */
+    uint64_t size, row_size, cache_nbytes;
+    size_t n_ids, n_batches; /* in a batch; of them */
+    const char *ids_path;    /* NULL: random ids */
+    bool is_sized;
+    /* The table. */
+    bench_folder folder; /* of its file, if this made it */
+    const char *path;
+    berth_checkpoint *checkpoint;
+    const berth_tensor *tensor;
+    int64_t n_rows;
+    size_t row_nbytes;
+    int64_t *ids; /* n_batches times n_ids */
+    /* The run. */
+    bench_cache cache;
+    bench_run run;
+    berth_rows *rows;
+    const void **pointers;
+    berth_ticket ticket, next; /* of the batch in use, and of the one after it */
+    double since, phase_seconds[3];
+    uint64_t sum; /* of all bytes of all rows: shows that the right ones came */
+    berth_rows_stats stats;
+} rows_bench;
 
-    if (!parse_nbytes(word, &nbytes) || !nbytes)
-        usage_error(state, "%s wants bytes such as 1GiB, not '%s'", what, word);
-    return nbytes;
+static const struct argp_option own_options[] = {
+    {"size", KEY_SIZE, "NBYTES", 0, "without FILE: size of the table (1GiB)", 1},
+    {"row", KEY_ROW, "NBYTES", 0, "without FILE: size of a row, a multiple of 4 (512)", 1},
+    {"batch", KEY_BATCH, "N", 0, "rows in a batch (4,096)", 1},
+    {"batches", KEY_BATCHES, "N", 0, "number of batches (16)", 1},
+    {"ids", KEY_IDS, "FILE", 0, "the rows to take, as 64-bit integers (random ones)", 1},
+    {"cache", KEY_CACHE, "NBYTES", 0, "memory for rows (half the table)", 1},
+    {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
+    {0}};
+
+static void check_options(rows_bench *bench, const struct argp_state *state)
+{
+    if (bench->row_size % 4 || bench->size < bench->row_size)
+        usage_error(state, "--row: %llu is not a multiple of 4 that fits the table",
+                    (unsigned long long)bench->row_size);
+    if (bench->words.n && bench->is_sized)
+        usage_error(state, "FILE has a table of its own: --size and --row do not apply");
 }
 
 static error_t parse(int key, char *word, struct argp_state *state)
 {
-    enum { MOST_IDS = 1 << 24, MOST_ROW_NBYTES = 1 << 20 };
-    rows_options *options = state->input;
+    enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20 };
+    rows_bench *bench = state->input;
 
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = &options->common;
+        state->child_inputs[0] = &bench->common;
         return 0;
     case KEY_SIZE:
-        options->size = parse_size(word, "--size", state);
-        options->is_sized = true;
+        bench->size = parse_nbytes(word, "--size", state);
+        bench->is_sized = true;
         return 0;
     case KEY_ROW:
-        options->row_nbytes = parse_count(word, MOST_ROW_NBYTES, "--row", state);
-        options->is_sized = true;
+        bench->row_size = parse_count(word, MAX_ROW_NBYTES, "--row", state);
+        bench->is_sized = true;
         return 0;
     case KEY_BATCH:
-        options->batch = parse_count(word, MOST_IDS, "--batch", state);
+        bench->n_ids = (size_t)parse_count(word, MAX_IDS, "--batch", state);
         return 0;
     case KEY_BATCHES:
-        options->batches = parse_count(word, 1 << 16, "--batches", state);
+        bench->n_batches = (size_t)parse_count(word, MAX_BATCHES, "--batches", state);
         return 0;
     case KEY_IDS:
-        options->ids = word;
+        bench->ids_path = word;
         return 0;
     case KEY_CACHE:
-        options->cache_nbytes = parse_size(word, "--cache", state);
-        return 0;
-    case KEY_WAY:
-        options->way = word;
+        bench->cache_nbytes = parse_nbytes(word, "--cache", state);
         return 0;
     case KEY_WARM:
-        options->is_warm = true;
-        return 0;
-    case KEY_ROUNDS:
-        options->rounds = parse_count(word, BENCH_MOST_ROUNDS, "--rounds", state);
+        bench->cache.is_cold = false;
         return 0;
     case ARGP_KEY_SUCCESS:
-        if (strcmp(options->ids, "uniform") != 0 && strcmp(options->ids, "zipf") != 0)
-            usage_error(state, "--ids wants uniform or zipf, not '%s'", options->ids);
-        if (!find_rows_way(options->way))
-            usage_error(state, "--way wants cache, pread, map or random, not '%s'", options->way);
-        if (options->row_nbytes % 4 || options->size / options->row_nbytes < 1)
-            usage_error(state, "--row wants a multiple of 4 that fits the table, not %llu",
-                        (unsigned long long)options->row_nbytes);
-        if (options->words.n && options->is_sized)
-            usage_error(state, "a file has its own table: --size and --row do not apply");
+        check_options(bench, state);
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return take_positional(key, word, state, &bench->words);
     }
 }
 
-/* ---- the table ---- */
+/* ---- the table, and the ids ---- */
 
 static int make_file(rows_bench *bench)
 {
-    const rows_options *options = bench->options;
-    bench_tensor *table = calloc(1, sizeof *table);
-    bench_tensors tensors = {.items = table};
+    bench_tensors tensors = {0};
+    int code = bench_tensors_list_table(&tensors, bench->size / bench->row_size, bench->row_size);
 
-    if (!table)
-        return trouble("out of memory");
-    tensors.n = 1;
-    *table = (bench_tensor){.name = "table", .dtype = BERTH_FLOAT32, .rank = 2};
-    table->shape[0] = (int64_t)(options->size / options->row_nbytes);
-    table->shape[1] = (int64_t)(options->row_nbytes / 4);
-    table->nbytes = (size_t)table->shape[0] * (size_t)options->row_nbytes;
-    tensors.nbytes = table->nbytes;
-    int code = bench_tensors_fill(&tensors, NULL);
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)
-        code = bench_tensors_save(&tensors, bench->folder.path, &options->common);
+        code = bench_tensors_save(&tensors, bench->folder.path, &bench->common);
     bench_tensors_free(&tensors);
-    bench->subject.path = bench->folder.path;
+    bench->path = bench->folder.path;
     return code;
 }
 
 /* The largest tensor of two dimensions. */
-static int find_table(rows_subject *subject)
+static int find_table(rows_bench *bench)
 {
-    uint64_t most_nbytes = 0;
+    uint64_t max_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
 
-    if (berth_open(subject->path, NULL, &subject->checkpoint, &error) < 0)
+    if (berth_open(bench->path, NULL, &bench->checkpoint, &error) < 0)
         return fail(&error);
-    for (size_t i = 0; i < berth_tensor_count(subject->checkpoint); i++) {
-        if (berth_tensor_at(subject->checkpoint, i, &named, &error) < 0)
+    for (size_t i = 0; i < berth_tensor_count(bench->checkpoint); i++) {
+        if (berth_tensor_at(bench->checkpoint, i, &named, &error) < 0)
             return fail(&error);
         const berth_tensor *tensor = named.tensor;
         if (!tensor || tensor->rank != 2 || !tensor->storage ||
-            !berth_tensor_is_contiguous(tensor) || berth_tensor_nbytes(tensor) <= most_nbytes)
+            !berth_tensor_is_contiguous(tensor) || berth_tensor_nbytes(tensor) <= max_nbytes)
             continue;
-        most_nbytes = berth_tensor_nbytes(tensor);
-        subject->tensor = tensor;
-        subject->offset = named.offset;
-        subject->n_rows = tensor->shape[0];
-        subject->row_nbytes = (size_t)(most_nbytes / (uint64_t)tensor->shape[0]);
+        max_nbytes = berth_tensor_nbytes(tensor);
+        bench->tensor = tensor;
+        bench->n_rows = tensor->shape[0];
+        bench->row_nbytes = (size_t)(max_nbytes / (uint64_t)tensor->shape[0]);
     }
-    return subject->tensor
+    return bench->tensor
                ? 0
-               : trouble("%s: there is no contiguous tensor of two dimensions", subject->path);
+               : trouble("%s: there is no contiguous tensor of two dimensions", bench->path);
 }
 
-static uint64_t next_random(uint64_t *state)
+/* xorshift64 */
+static void draw_ids(rows_bench *bench)
 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state >> 11;
-}
+    uint64_t x = UINT64_C(88172645463325252);
 
-/*
- * A rank from 1 to n, of which each doubling is as likely as any other: what Zipf's law with
- * exponent 1 says, in steps of two.
- */
-static uint64_t zipf_rank(uint64_t n, uint64_t *random)
-{
-    uint64_t octaves = 1, rank = n + 1;
-
-    while (octaves < 63 && n >> octaves)
-        octaves++;
-    while (rank > n) {
-        uint64_t first = UINT64_C(1) << next_random(random) % octaves;
-        rank = first + next_random(random) % first;
+    for (size_t i = 0; i < bench->n_ids * bench->n_batches; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        bench->ids[i] = (int64_t)((x >> 11) % (uint64_t)bench->n_rows);
     }
-    return rank;
 }
 
-/* The same ones whichever way rows are taken; what is wanted often lies anywhere in the table. */
-static int draw_ids(rows_bench *bench)
+static int read_ids(rows_bench *bench)
 {
-    const rows_options *options = bench->options;
-    rows_subject *subject = &bench->subject;
-    uint64_t n = options->batch * options->batches, random = UINT64_C(88172645463325252);
-    uint64_t n_rows = (uint64_t)subject->n_rows;
-    bool is_zipf = !strcmp(options->ids, "zipf");
+    size_t n = bench->n_ids * bench->n_batches;
+    FILE *file = fopen(bench->ids_path, "rbe");
 
-    subject->n_ids = (size_t)options->batch;
-    subject->n_batches = (size_t)options->batches;
-    subject->ids = calloc((size_t)n, sizeof *subject->ids);
-    if (!subject->ids)
+    if (!file)
+        return trouble("%s: %s", bench->ids_path, strerror(errno));
+    size_t n_read = fread(bench->ids, sizeof *bench->ids, n, file);
+    (void)fclose(file);
+    return n_read == n ? 0
+                       : trouble("%s: it holds only %zu of %zu ids", bench->ids_path, n_read, n);
+}
+
+static int get_ids(rows_bench *bench)
+{
+    bench->ids = calloc(bench->n_ids * bench->n_batches, sizeof *bench->ids);
+    bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
+    if (!bench->ids || !bench->pointers)
         return trouble("out of memory");
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t id = next_random(&random);
-        if (is_zipf)
-            id = zipf_rank(n_rows, &random) * UINT64_C(11400714819323198485) >> 1;
-        subject->ids[i] = (int64_t)(id % n_rows);
-    }
+    if (bench->ids_path)
+        return read_ids(bench);
+    draw_ids(bench);
     return 0;
 }
 
 /* ---- running ---- */
 
-static int set_cache(rows_bench *bench)
+static uint64_t sum_of(const uint8_t *row, size_t nbytes)
 {
-    bool is_warm = bench->options->is_warm;
-    int code = is_warm ? file_warm(bench->subject.path) : file_evict(bench->subject.path);
-    double part = file_residency(bench->subject.path);
+    uint64_t sum = 0, word;
 
-    if (bench->rounds.n == 0 || part < 0 ||
-        (is_warm ? part < bench->residency : part > bench->residency))
-        bench->residency = part;
+    for (; nbytes >= sizeof word; row += sizeof word, nbytes -= sizeof word) {
+        memcpy(&word, row, sizeof word);
+        sum += word;
+    }
+    while (nbytes-- > 0)
+        sum += *row++;
+    return sum;
+}
+
+static void end_lap(rows_bench *bench, int phase)
+{
+    double time = seconds_now();
+
+    bench->phase_seconds[phase] += time - bench->since;
+    bench->since = time;
+}
+
+static int prefetch_batch(rows_bench *bench, size_t batch)
+{
+    berth_error error;
+
+    bench->next = 0;
+    if (batch < bench->n_batches &&
+        berth_rows_prefetch(bench->rows, 0, bench->ids + batch * bench->n_ids, bench->n_ids,
+                            &bench->next, &error) < 0)
+        return fail(&error);
+    end_lap(bench, ASK);
+    return 0;
+}
+
+/* The next batch is asked for before this one is used. */
+static int take_batch(rows_bench *bench, size_t batch)
+{
+    berth_error error;
+
+    bench->ticket = bench->next;
+    int code = prefetch_batch(bench, batch + 1);
+    if (code != 0)
+        return code;
+    if (berth_rows_wait(bench->rows, bench->ticket, bench->pointers, &error) < 0)
+        return fail(&error);
+    end_lap(bench, WAIT);
+    for (size_t i = 0; i < bench->n_ids; i++)
+        bench->sum += sum_of(bench->pointers[i], bench->row_nbytes);
+    berth_rows_release(bench->rows, bench->ticket, NULL);
+    end_lap(bench, USE);
+    return 0;
+}
+
+static int take_all(rows_bench *bench, const berth_params *call)
+{
+    /* An eighth as much is scratch. */
+    const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
+    uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
+    size_t table;
+    berth_error error;
+
+    if (berth_rows_new(&limits, NULL, &bench->rows, &error) < 0 ||
+        berth_rows_add(bench->rows, bench->checkpoint, bench->tensor, &table, &error) < 0)
+        return fail(&error);
+    int code = prefetch_batch(bench, 0);
+    for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
+        code = take_batch(bench, i);
+        if (code == 0 && call->progress(call->progress_context, (i + 1) * batch_nbytes,
+                                        bench->n_batches * batch_nbytes))
+            code = EXIT_TROUBLE;
+    }
+    berth_rows_get_stats(bench->rows, &bench->stats, NULL);
     return code;
 }
 
-static int run_round(rows_bench *bench)
+/* Memory and disk are measured around the rows alone. */
+static int run_once(rows_bench *bench)
 {
-    bench_round *round = &bench->rounds.items[bench->rounds.n];
-    rows_round *last = &bench->last;
     berth_params call;
     progress bar;
-    char what[48];
 
-    double begin = seconds_now();
-    int code = set_cache(bench);
-    round->before_seconds = seconds_now() - begin;
-    if (code != 0 || signal_code(0))
-        return code;
-    snprintf(what, sizeof what, "rows, round %zu", bench->rounds.n + 1);
-    progress_begin(&bar, what, &bench->options->common, &call, NULL);
-    *last = (rows_round){0};
-    reset_peak();
-    uint64_t resident = resident_nbytes(), fetched = fetched_nbytes();
-    code = find_rows_way(bench->options->way)(&bench->subject, &call, last);
-    uint64_t peak = peak_nbytes();
-    bench->fetched_nbytes += fetched_nbytes() - fetched;
-    if (peak > resident && peak - resident > bench->peak_nbytes)
-        bench->peak_nbytes = peak - resident;
+    progress_begin(&bar, "rows", &bench->common, &call, NULL);
+    bench_run_begin(&bench->run);
+    bench->since = seconds_now();
+    int code = take_all(bench, &call);
+    bench_run_end(&bench->run);
     progress_end(&bar);
-    for (int i = 0; i < ROWS_N_PHASES; i++) {
-        round->phases[i] = last->phases[i];
-        round->seconds += last->phases[i];
-    }
-    bench->rounds.n += code == 0;
+    berth_rows_free(bench->rows);
+    for (int i = 0; phases[i]; i++)
+        bench_run_add(&bench->run, i, bench->phase_seconds[i]);
     return code;
 }
 
-static int run_rounds(rows_bench *bench)
+static int run_rows(rows_bench *bench)
 {
-    const rows_options *options = bench->options;
-    rows_subject *subject = &bench->subject;
-    int code = find_table(subject);
+    int code = bench->path ? 0 : make_file(bench);
 
     if (code == 0)
-        code = draw_ids(bench);
+        code = find_table(bench);
     if (code == 0)
-        code = bench_rounds_begin(&bench->rounds, options->rounds);
-    bench->rounds.nbytes = options->batch * options->batches * subject->row_nbytes;
-    subject->cache_nbytes = options->cache_nbytes
-                                ? options->cache_nbytes
-                                : (uint64_t)subject->n_rows * subject->row_nbytes / 2;
-    for (uint64_t i = 0; i < options->rounds && code == 0 && !signal_code(0); i++)
-        code = run_round(bench);
+        code = get_ids(bench);
+    if (code == 0)
+        code = bench_cache_set(&bench->cache, bench->path);
+    bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
+    if (!bench->cache_nbytes)
+        bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
+    if (code == 0 && !signal_code(0))
+        code = run_once(bench);
+    if (bench_folder_remove(&bench->folder) != 0)
+        code = EXIT_TROUBLE;
     return signal_code(code);
 }
 
-/* ---- telling ---- */
+/* ---- the report ---- */
 
-static json_t *cache_json(const berth_rows_stats *stats)
+static json_t *stats_of_cache(const berth_rows_stats *stats)
 {
     return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique,
                      "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses,
@@ -299,31 +307,22 @@ static json_t *cache_json(const berth_rows_stats *stats)
 
 static int print_report(const rows_bench *bench)
 {
-    const rows_options *options = bench->options;
-    const rows_subject *subject = &bench->subject;
-    json_t *report = bench_rounds_json(&bench->rounds);
-    bool is_cold = !options->is_warm && bench->residency >= 0 && bench->residency <= 0.01;
-    /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no report without a round */
-    uint64_t fetched = bench->fetched_nbytes / bench->rounds.n;
+    json_t *report = bench_run_json(&bench->run);
     char sum[24];
 
-    snprintf(sum, sizeof sum, "%llx", (unsigned long long)bench->last.sum);
-    json_object_update_new(
-        report,
-        json_pack(
-            "{s:s,s:s,s:I,s:I,s:I,s:I,s:b,s:o,s:I,s:I,s:s}", "way", options->way, "ids",
-            options->ids, "n_ids", (json_int_t)subject->n_ids * (json_int_t)subject->n_batches,
-            "row_nbytes", (json_int_t)subject->row_nbytes, "table_nbytes",
-            (json_int_t)subject->n_rows * (json_int_t)subject->row_nbytes, "cache_nbytes",
-            (json_int_t)subject->cache_nbytes, "cold", is_cold, "resident_before",
-            bench->residency < 0 ? json_null() : json_real(bench->residency), "fetched_nbytes",
-            (json_int_t)fetched, "peak_nbytes", (json_int_t)bench->peak_nbytes, "sum", sum));
-    if (!strcmp(options->way, "cache"))
-        json_object_set_new(report, "cache", cache_json(&bench->last.stats));
+    snprintf(sum, sizeof sum, "%llx", (unsigned long long)bench->sum);
+    json_object_update_new(report,
+                           json_pack("{s:I,s:I,s:I,s:I,s:b,s:o,s:s,s:o}", "n_ids",
+                                     (json_int_t)bench->n_ids * (json_int_t)bench->n_batches,
+                                     "row_nbytes", (json_int_t)bench->row_nbytes, "table_nbytes",
+                                     (json_int_t)bench->n_rows * (json_int_t)bench->row_nbytes,
+                                     "cache_nbytes", (json_int_t)bench->cache_nbytes, "cold",
+                                     bench_cache_was_cold(&bench->cache), "resident_before",
+                                     bench_cache_json(&bench->cache), "sum", sum, "cache",
+                                     stats_of_cache(&bench->stats)));
     return print_json(report);
 }
 
-/* Of the last round; only a cache has them. */
 static void print_cache(const berth_rows_stats *stats)
 {
     char asked[32], read[32];
@@ -342,20 +341,18 @@ static void print_cache(const berth_rows_stats *stats)
 
 static int report_text(const rows_bench *bench)
 {
-    const rows_subject *subject = &bench->subject;
-    const berth_rows_stats *stats = &bench->last.stats;
+    const berth_rows_stats *stats = &bench->stats;
     char table[32], memory[32];
 
-    printf("%zu batches of %zu %s rows of %zu bytes, of %s; way: %s, memory: %s\n",
-           subject->n_batches, subject->n_ids, bench->options->ids, subject->row_nbytes,
-           human_nbytes((uint64_t)subject->n_rows * subject->row_nbytes, table),
-           bench->options->way, human_nbytes(subject->cache_nbytes, memory));
-    bench_rounds_print(&bench->rounds);
-    if (stats->n_unique)
-        printf("of %llu distinct rows %llu were there; %llu reads, %llu of them of several rows\n",
-               (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
-               (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
-    if (stats->n_unique && bench->options->common.stats)
+    printf("%zu batches of %zu rows of %zu bytes, of %s; memory: %s\n", bench->n_batches,
+           bench->n_ids, bench->row_nbytes,
+           human_nbytes((uint64_t)bench->n_rows * bench->row_nbytes, table),
+           human_nbytes(bench->cache_nbytes, memory));
+    bench_run_print(&bench->run);
+    printf("of %llu distinct rows %llu were there; %llu reads, %llu of them of several rows\n",
+           (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
+           (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
+    if (bench->common.stats)
         print_cache(stats);
     return finish_output(EXIT_YES);
 }
@@ -367,40 +364,32 @@ int run_bench_rows(int argc, char **argv)
         parse,
         "[FILE]",
         "Take rows of a table by the batch, as embeddings are used, with less memory than the "
-        "table has; each batch is asked for before the one before it is used. FILE: its largest "
-        "tensor of two dimensions. Without FILE one is made in the current folder, and removed. "
-        "Before each round the file is evicted from the page cache.",
+        "table has; print how long each phase took. Each batch is asked for before the one before "
+        "it is used. The table is the largest tensor of two dimensions in FILE; without FILE, a "
+        "file of random bytes is made, and removed. The file is evicted from the page cache "
+        "first.",
         common_children,
         NULL,
         NULL};
-    rows_options options = {.words = {.most = 1},
-                            .size = UINT64_C(1) << 30,
-                            .row_nbytes = 512,
-                            .batch = 4096,
-                            .batches = 16,
-                            .rounds = 3,
-                            .ids = "uniform",
-                            .way = "cache"};
-    rows_bench bench = {.options = &options,
-                        .rounds = {.phases = phases, .before = "prepare_seconds"}};
+    rows_bench bench = {.words = {.max = 1},
+                        .size = UINT64_C(1) << 30,
+                        .row_size = 512,
+                        .n_ids = 4096,
+                        .n_batches = 16,
+                        .cache = {.is_cold = true},
+                        .run = {.phases = phases}};
     berth_params call;
     progress bar;
-    int code = 0;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    argp_parse(&argp, argc, argv, 0, NULL, &bench);
+    bench.path = bench.words.words[0];
     /* From here on a signal only cancels: what was made is removed before this ends. */
-    progress_begin(&bar, "rows", &options.common, &call, NULL);
-    bench.subject.path = options.words.words[0];
-    if (!bench.subject.path)
-        code = make_file(&bench);
-    if (code == 0)
-        code = run_rounds(&bench);
-    if (bench_folder_remove_file(&bench.folder) != 0 || bench_folder_remove(&bench.folder) != 0)
-        code = EXIT_TROUBLE;
+    progress_begin(&bar, "rows", &bench.common, &call, NULL);
+    int code = run_rows(&bench);
     if (code == EXIT_YES)
-        code = options.common.json ? print_report(&bench) : report_text(&bench);
-    berth_close(bench.subject.checkpoint);
-    free(bench.subject.ids);
-    bench_rounds_free(&bench.rounds);
+        code = bench.common.json ? print_report(&bench) : report_text(&bench);
+    berth_close(bench.checkpoint);
+    free(bench.ids);
+    free((void *)bench.pointers);
     return signal_code(code);
 }

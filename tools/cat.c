@@ -33,7 +33,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
     }
 }
 
-/* What is read is told to the call. */
+/* Reports progress and statistics to the call. */
 static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                           const berth_params *call)
 {
@@ -58,18 +58,18 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
         call->progress(call->progress_context, done, total);
     }
     call->stats->asked_nbytes = done;
-    call->stats->method = NULL; /* what opening was like is no more asked for */
+    call->stats->method = NULL; /* that of opening says nothing here */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }
 
-/* What to ask for instead of a value that is no tensor. */
+/* A hint for values that are not tensors. */
 static const char *hint(berth_kind kind)
 {
     switch (kind) {
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return "; `berth ls` lists the tensors that it is made of";
+        return "; `berth ls` lists the tensors it is made of";
     case BERTH_KIND_LIST:
     case BERTH_KIND_TUPLE:
     case BERTH_KIND_DICT:
@@ -91,7 +91,7 @@ static int cat(berth_checkpoint *checkpoint, const char *file, const char *name,
         return fail(&error);
     const berth_tensor *tensor = berth_as_tensor(value);
     if (!tensor)
-        return trouble("%s: \"%s\" is not a strided tensor but of kind %s%s", file, name,
+        return trouble("%s: \"%s\" is not a strided tensor; its kind is %s%s", file, name,
                        berth_kind_name(berth_value_kind(value)), hint(berth_value_kind(value)));
     if (tensor->flags & BERTH_META)
         return trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
@@ -109,7 +109,7 @@ int run_cat(int argc, char **argv)
         common_children,
         NULL,
         NULL};
-    cat_options options = {.words = {.least = 2, .most = 2}};
+    cat_options options = {.words = {.min = 2, .max = 2}};
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
     berth_error error;
@@ -118,8 +118,8 @@ int run_cat(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.json)
-        return trouble("--json: elements are written as raw bytes; `berth ls --json` tells what "
-                       "they are");
+        return trouble("--json does not apply: elements are written as raw bytes; use "
+                       "`berth ls --json`");
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
     progress_show(&bar, "cat", &options.common, &call, &stats);

@@ -16,10 +16,9 @@ typedef struct clean_options {
 } clean_options;
 
 static const struct argp_option own_options[] = {
-    {"remove", 'r', NULL, 0, "remove those that are dead, and old ones that may be", 1},
+    {"remove", 'r', NULL, 0, "remove dead ones, and old ones whose state is unknown", 1},
     {"older-than", 'o', "AGE", 0,
-     "how long nobody must have written to one that may be dead: 90s, 30m, 12h, 1d (default), 0",
-     1},
+     "from which age on one is old, since its last write: 90s, 30m, 12h, 1d (1d)", 1},
     {0}};
 
 /* "90", "90s", "30m", "12h", "1d". */
@@ -55,7 +54,8 @@ static error_t parse(int key, char *word, struct argp_state *state)
         return 0;
     case 'o':
         if (!parse_age(word, &options->min_age_seconds))
-            usage_error(state, "--older-than: '%s' is no age; such are: 90s, 30m, 12h, 1d", word);
+            usage_error(state, "--older-than: '%s' is not an age such as 90s, 30m, 12h or 1d",
+                        word);
         return 0;
     default:
         return take_positional(key, word, state, &options->words);
@@ -85,7 +85,7 @@ static const char *state_name(berth_temporary_state state)
     return "unknown";
 }
 
-/* "3.5 h": the largest unit of which there is one. */
+/* "3.5 h", in the largest unit that fits. */
 static const char *age_text(double seconds, char text[32])
 {
     const char *unit = seconds >= DAY_SECONDS ? "d"
@@ -151,20 +151,20 @@ int run_clean(int argc, char **argv)
         own_options,
         parse,
         "FOLDER",
-        "List the temporary files that saves have in a folder: name, size, since when nobody has "
-        "written to it, and whether its save is alive, dead, or unknown, as one of another host or "
-        "container is. With --remove, remove those that are dead, and unknown ones that are old. "
-        "One whose save is alive is never removed.",
+        "List the temporary files of saves in a folder: name, size, time since the last write, "
+        "and whether the save is alive, dead or unknown (on another host or in another "
+        "container). --remove removes the dead, and the unknown ones that are old. It never "
+        "removes one whose save is alive.",
         common_children,
         NULL,
         NULL};
-    clean_options options = {.words = {.least = 1, .most = 1}, .min_age_seconds = DAY_SECONDS};
+    clean_options options = {.words = {.min = 1, .max = 1}, .min_age_seconds = DAY_SECONDS};
     findings all = {.options = &options};
     berth_error error;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.stats)
-        return trouble("--stats: nothing is saved or loaded here");
+        return trouble("--stats does not apply: nothing is saved or loaded");
     if (options.common.json && !(all.list = json_array()))
         return trouble("out of memory");
     if (berth_clean(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,

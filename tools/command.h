@@ -11,8 +11,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* Exit codes: yes; broken, differs or not found; usage or trouble. A signal gives 128 + its number.
- */
+/* Exit codes: yes; broken, different or not found; wrong usage or trouble. After a signal: 128 +
+ * its number. */
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_TROUBLE = 2 };
 
 /* Options that every subcommand takes. */
@@ -22,10 +22,11 @@ typedef struct common {
     bool stats;
 } common;
 
-/* Their parser, as the one child of every subcommand's; --set is carried out as it is met. */
+/* Their parser, the only child of every subcommand's parser. --set takes effect when it is parsed.
+ */
 extern const struct argp_child common_children[];
 
-/* One row a subcommand; run gets its own argv and returns the exit code. */
+/* One row for each subcommand; run gets its own argv and returns the exit code. */
 typedef struct command {
     const char *name;
     const char *summary;
@@ -46,18 +47,18 @@ int run_clean(int argc, char **argv);
 
 /* ---- common.c ---- */
 
-/* Positional arguments of a subcommand: `least` to `most` of them, collected in order. */
+/* Positional arguments of a subcommand, in order: min to max of them. */
 typedef struct positional {
     const char *words[2];
     int n;
-    int least;
-    int most;
+    int min;
+    int max;
 } positional;
 
-/* Takes one positional word, or checks their number at the end: call from a parser's function. */
+/* Stores one positional word, or checks their number at the end. For a parser's function. */
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words);
 
-/* What a subcommand takes that has no options of its own, and the parser's function for it. */
+/* Arguments of a subcommand without options of its own, and the parser's function for it. */
 typedef struct plain_options {
     common common;
     positional words;
@@ -65,60 +66,59 @@ typedef struct plain_options {
 
 error_t parse_plain(int key, char *word, struct argp_state *state);
 
-/* Whether nobody set it: no --set, no environment. */
+/* Whether an option has its default value: no --set, no environment. */
 bool is_default(const char *name);
 /*
- * For what is written anew, with sums that fit whatever was read: load.check=data, unless somebody
- * said how much is to be compared.
+ * Sets load.check=data, unless the option is set. For commands that write new checksums: they must
+ * not hide that the input was broken.
  */
 void compare_sums_by_default(void);
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
-/* The same for trouble of the command's own, or a remark, in one line. Returns EXIT_TROUBLE. */
+/* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* argp_error, without control characters: words may be file names of strangers, `berth ls *`. */
+/* argp_error without control characters: a word can be any file name, `berth ls *`. */
 void usage_error(const struct argp_state *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool has_control(const char *text);
-/* Names come from strangers' files: control characters never reach the terminal. */
+/* Prints a name of a file, without its control characters. */
 void print_name(FILE *out, const char *name);
-/* EXIT_NO if the error is about what a file says, EXIT_TROUBLE if about reaching it. */
+/* EXIT_NO if the error is in the content of a file, else EXIT_TROUBLE. */
 int exit_code(const berth_error *error);
-/* Flushes stdout: `code`, or trouble if something could not be written. */
+/* Flushes stdout. Returns `code`, or EXIT_TROUBLE if that fails. */
 int finish_output(int code);
 
-/* A JSON string of any text: where it is no UTF-8, as a file's text or name may be, with question
- * marks. */
+/* A JSON string of any text. Bytes that are not UTF-8 become question marks. */
 json_t *json_text(const char *text);
-/* Prints a JSON value and a newline to stdout; takes the reference. Returns EXIT_YES or trouble. */
+/* Prints a JSON value and a newline to stdout, and releases it. Returns EXIT_YES or EXIT_TROUBLE.
+ */
 int print_json(json_t *value);
-/* From here on, remarks of the library go to stderr: what of a replaced file was not kept. */
+/* Prints what the library logs to stderr, such as attributes that a replaced file lost. */
 void show_remarks(const common *options);
 /*
- * Prints what an operation did to stderr, a line a fact, and no fact that is not known: `method`
- * NULL stands for work of the command's own, of which the library does not tell what it read for it
- * in how many requests.
+ * Prints what an operation did to stderr, one fact a line. If `method` is NULL, the command did the
+ * work itself, and the library does not know the requests.
  */
 void print_stats(const berth_stats *stats);
 /*
- * With --stats, tells what an operation did: on stderr, a line a fact, or with --json on stdout as
- * {"stats": {...}}. Returns `code`, or trouble if that cannot be written.
+ * With --stats, prints what an operation did: to stderr, or with --json to stdout as
+ * {"stats": {...}}. Returns `code`, or EXIT_TROUBLE if that fails.
  */
-int tell_stats(const common *options, const berth_stats *stats, int code);
+int report_stats(const common *options, const berth_stats *stats, int code);
 json_t *stats_json(const berth_stats *stats);
 
 /* "1.5 GiB". Buffer of 32 bytes; returned. */
 const char *human_nbytes(uint64_t nbytes, char *buffer);
-/* "[2, 3]"; cut if it does not fit. */
+/* "[2, 3]", cut if it does not fit. */
 void shape_text(const berth_tensor *tensor, char *text, size_t nbytes);
-/* Cuts a long text, which is then told by its beginning. */
+/* Cuts a long text and adds "...". */
 void shorten(char *text);
 /* Whether name ends in an extension such as ".safetensors". */
 bool has_extension(const char *name, const char *extension);
 /*
- * X4: a file without a name (/dev/fd/3 of a memfd) is written in place; who reads it meanwhile
- * would lose the old bytes, and have no new ones. Not 0: told.
+ * X4: a file without a name (/dev/fd/3 of a memfd) is written in place, so it cannot be the file
+ * that is read. Returns 0, or EXIT_TROUBLE after printing why.
  */
 int refuse_in_place(const char *in, const char *out);
 
@@ -134,52 +134,52 @@ typedef struct progress {
 } progress;
 
 /*
- * Readies a call: progress bar, cancel on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
+ * Prepares a call: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
  * `stats` must outlive the call. progress_end clears the bar.
  */
 void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
                     berth_stats *stats);
 void progress_end(progress *p);
-/* Like progress_begin, for work that writes no file: signals end the process, as they do. */
+/* Like progress_begin, for work that writes no file: signals end the process as usual. */
 void progress_show(progress *p, const char *what, const common *options, berth_params *call,
                    berth_stats *stats);
-/* Tells a progress by hand, for work of the command's own. Not 0: cancelled. */
-int progress_tell(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
-/* The exit code after a cancel: 129, 130 or 143; `otherwise` if no signal came. */
+/* Reports progress of the command's own work. Not 0: cancelled. */
+int progress_report(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
+/* The exit code after a signal: 129, 130 or 143; `otherwise` if none came. */
 int signal_code(int otherwise);
-/* Tells that work of the command's own was cancelled, and returns that code. */
+/* Prints that the command's own work was cancelled. Returns that exit code. */
 int cancelled(const char *path);
-/* Seconds since some moment, monotonic. */
+/* Seconds since a fixed moment, monotonic. */
 double seconds_now(void);
 /* Seconds since progress_begin. */
 double progress_seconds(const progress *p);
 
 /*
- * Names of thousands of bytes, made by depth or by a long key, cost a file almost nothing each:
- * counts `nbytes` more to *counted, and refuses when that becomes far more than any file has (P3).
- * 0, or EXIT_TROUBLE after telling.
+ * Adds `nbytes` to *counted, and refuses when that is far more than any real file has (P3): deep
+ * nesting and long keys make long names that cost a file almost nothing. Returns 0, or EXIT_TROUBLE
+ * after printing why.
  */
 int count_long_name(size_t *counted, size_t nbytes);
 
 /* ---- standard.c ---- */
 
-/* First of all: whatever the command opens is never standard input, output or error (X10). */
+/* Called first, so that no file that the command opens becomes standard input, output or error
+ * (X10). */
 void keep_standard_descriptors(void);
 
 /* ---- elements.c ---- */
 
-/* Swaps whole elements where this machine is not little-endian, as safetensors is. */
+/* Swaps bytes of whole elements if this machine is not little-endian, as safetensors is. */
 void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes);
 /*
- * Reads elements [first, first + n) of a tensor in row-major order, conjugate and negative bits
- * carried out, so that the bytes are the values. 0 or a status.
+ * Reads elements [first, first + n) of a tensor in row-major order, with conjugate and negative
+ * bits applied. Returns 0 or a status.
  */
 int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                   int64_t n, void *buffer, berth_error *error);
 /*
- * How many elements to read at a time into a buffer of nbytes, at least 1 and no more than there
- * are; of the kinds of which several share a byte, all: they are only read whole, into as many
- * items.
+ * How many elements to read at a time into a buffer of nbytes: 1 or more, at most all. Of kinds
+ * that share a byte: all, because they are only read whole.
  */
 int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
 
@@ -196,7 +196,7 @@ typedef int (*leaf_function)(void *context, const char *path, const berth_value 
  */
 int walk_leaves(const berth_value *root, leaf_function function, void *context);
 
-/* Tells a later way to a container with items: `path` leads to what `first` led to. */
+/* Tells a later path to a container with items: `path` leads to what `first` led to. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);
 /* Like walk_leaves, for those. */
 int walk_aliases(const berth_value *root, alias_function function, void *context);
@@ -209,15 +209,15 @@ char *leaf_text(const berth_value *value);
 enum { SAFETENSORS_HEADER_LIMIT = 100000000 };
 
 /*
- * Puts the tensors of a safetensors file into a dict of the tree: they view its bytes, which must
- * live as long as the tree. `name` is for what is told on stderr. Returns an exit code.
+ * Adds the tensors of a safetensors file to a dict of the tree. They view its bytes, which must
+ * live as long as the tree. `name` is for messages. Returns an exit code.
  */
 int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
                        berth_value *dict);
 int convert_from_safetensors(const char *in, const char *out, const common *options);
 int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
                            const common *options);
-/* One row a dtype that both formats have: safetensors' name; NULL if there is none. */
+/* The name of a dtype in safetensors; NULL: it has none. */
 const char *safetensors_dtype_name(berth_dtype dtype);
 berth_dtype safetensors_dtype(const char *name);
 

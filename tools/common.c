@@ -16,13 +16,12 @@ enum { KEY_SET = 256, KEY_JSON, KEY_STATS };
 static const struct argp_option common_options[] = {
     {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
     {"json", KEY_JSON, NULL, 0, "print JSON", 10},
-    {"stats", KEY_STATS, NULL, 0, "tell what was done, and how fast: on standard error, or as JSON",
-     10},
+    {"stats", KEY_STATS, NULL, 0,
+     "print what was done, and how fast: on standard error, or as JSON", 10},
     {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
     {0}};
 
-/* The bytes of a control character at `at`, of one byte or, of Unicode's second block, two; 0:
- * none. */
+/* Bytes of the control character at `at`: 1, or 2 for U+0080 to U+009F; 0: it is none. */
 static size_t control_nbytes(const char *at)
 {
     unsigned char byte = (unsigned char)at[0];
@@ -105,20 +104,20 @@ bool is_default(const char *name)
 void compare_sums_by_default(void)
 {
     if (is_default("load.check"))
-        (void)berth_config_set("load.check", "data", NULL); /* a value that there is */
+        (void)berth_config_set("load.check", "data", NULL); /* a valid value */
 }
 
 error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
 {
     switch (key) {
     case ARGP_KEY_ARG:
-        if (words->n == words->most)
-            usage_error(state, "one argument too many: it takes %d", words->most);
+        if (words->n == words->max)
+            usage_error(state, "too many arguments: at most %d", words->max);
         else
             words->words[words->n++] = word;
         return 0;
     case ARGP_KEY_END:
-        if (words->n < words->least)
+        if (words->n < words->min)
             usage_error(state, "an argument is missing");
         return 0;
     default:
@@ -173,7 +172,7 @@ int trouble(const char *format, ...)
     va_list arguments;
 
     (void)fflush(stdout);
-    /* A remark that nobody reads ends nothing. */
+    /* If nobody reads standard error, the command goes on. */
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -226,7 +225,7 @@ json_t *json_text(const char *text)
     return json_string(safe);
 }
 
-/* The control characters that JSON lets stand, and only strings hold: terminals obey them too. */
+/* Escapes the control characters that JSON allows in strings: terminals would obey them. */
 static void print_escaped(const char *json)
 {
     for (; *json; json++) {
@@ -260,7 +259,7 @@ static double rate(const berth_stats *stats)
                : 0;
 }
 
-/* Only what is known: `method` is NULL where the library does not tell how bytes were moved. */
+/* Only what is known: without a method the library did not move the bytes. */
 void print_stats(const berth_stats *stats)
 {
     char asked[32], moved[32];
@@ -324,7 +323,7 @@ json_t *stats_json(const berth_stats *stats)
     return report;
 }
 
-int tell_stats(const common *options, const berth_stats *stats, int code)
+int report_stats(const common *options, const berth_stats *stats, int code)
 {
     if (!options->stats)
         return code;
@@ -384,8 +383,8 @@ int refuse_in_place(const char *in, const char *out)
     free(path);
     if (has_name)
         return 0;
-    return trouble("%s: is the file that is read, and has no name by which it could be replaced",
-                   out);
+    return trouble(
+        "%s: this is also the file that is read; it has no name, so it cannot be replaced", out);
 }
 
 void shorten(char *text)
@@ -402,12 +401,12 @@ void shorten(char *text)
 
 int count_long_name(size_t *counted, size_t nbytes)
 {
-    enum { LONG_NBYTES = 1024, MOST_NBYTES = 16 << 20 };
+    enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
 
     if (nbytes > LONG_NBYTES)
         *counted += nbytes;
-    if (*counted <= MOST_NBYTES)
+    if (*counted <= MAX_NBYTES)
         return 0;
     return trouble("names above %d bytes have more than %d MiB together: they are not listed",
-                   LONG_NBYTES, MOST_NBYTES >> 20);
+                   LONG_NBYTES, MAX_NBYTES >> 20);
 }

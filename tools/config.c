@@ -13,7 +13,8 @@ typedef struct config_options {
 } config_options;
 
 static const struct argp_option own_options[] = {
-    {"changed", 'c', NULL, 0, "only what differs from the defaults, as NAME=VALUE lines", 1}, {0}};
+    {"changed", 'c', NULL, 0, "show only what differs from the defaults, as NAME=VALUE lines", 1},
+    {0}};
 
 static error_t parse(int key, char *word, struct argp_state *state)
 {
@@ -33,10 +34,10 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 static json_t *option_json(const berth_option *option)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
+    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
                      option->value, "source", option->source, "default", option->initial, "type",
                      option->type, "unit", option->unit, "bounds", option->bounds, "aliases",
-                     option->aliases, "later", option->later, "help", option->help);
+                     option->aliases, "help", option->help);
 }
 
 static void print_option(const berth_option *option)
@@ -48,8 +49,6 @@ static void print_option(const berth_option *option)
         printf("; in %s", option->unit);
     if (option->aliases[0])
         printf("; also called %s", option->aliases);
-    if (option->later[0])
-        printf("\n    not part of this version: %s", option->later);
     putchar('\n');
 }
 
@@ -107,16 +106,16 @@ int run_config(int argc, char **argv)
         own_options,
         parse,
         "[NAME]",
-        "Show every option with its value and where the value comes from; with NAME, all about "
-        "that one.",
+        "Show every option, its value, and where the value was set. With NAME, show all about one "
+        "option.",
         common_children,
         NULL,
         NULL};
-    config_options options = {.words = {.most = 1}};
+    config_options options = {.words = {.max = 1}};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.stats)
-        return trouble("--stats: nothing is saved or loaded here");
+        return trouble("--stats does not apply: nothing is saved or loaded");
     if (options.words.n)
         return show_one(options.words.words[0], options.common.json);
     return options.changed ? show_changed() : show_all(options.common.json);

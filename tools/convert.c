@@ -15,7 +15,7 @@ static const struct argp_option own_options[] = {
     {"tensors-only", 't', NULL, 0,
      "leave out what safetensors cannot express instead of refusing the file", 1},
     {"compact", 'c', NULL, 0,
-     "from a checkpoint to a checkpoint: leave out the bytes of storages that no tensor uses", 1},
+     "between checkpoints: leave out bytes of storages that no tensor uses", 1},
     {0}};
 
 static error_t parse(int key, char *word, struct argp_state *state)
@@ -54,7 +54,7 @@ static int save_value(const char *out, const berth_value *value, berth_tree *tre
     return berth_save(out, value, call, error);
 }
 
-/* Any checkpoint that opens, written anew in today's format. */
+/* Writes any checkpoint that opens in today's format. */
 static int convert_checkpoint(const char *in, const char *out, bool compact, const common *options)
 {
     berth_checkpoint *checkpoint;
@@ -75,10 +75,10 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = save_value(out, berth_root(checkpoint), tree, &call, &error);
     progress_end(&bar);
-    int told = tell_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    int exit_status = report_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_tree_free(tree);
     berth_close(checkpoint);
-    return told;
+    return exit_status;
 }
 
 int run_convert(int argc, char **argv)
@@ -87,21 +87,22 @@ int run_convert(int argc, char **argv)
         own_options,
         parse,
         "IN OUT",
-        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors, as the names say, "
-        "or write an older checkpoint anew in today's format. To safetensors, views and tied "
-        "tensors are written out in full, and the attributes of state_dicts are left out; anything "
-        "else that is no plain tensor is refused by name, unless --tensors-only. Checksums are "
-        "compared first: --set load.check=directory leaves that out.",
+        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the names "
+        "decide. From checkpoint to checkpoint, write an older file in today's format. "
+        "Safetensors has no views and no tied tensors: each is written in full. It has no "
+        "attributes of state_dicts: they are left out. Any other value is refused by name, "
+        "unless --tensors-only. Checksums are compared first; --set load.check=directory skips "
+        "that.",
         common_children,
         NULL,
         NULL};
-    convert_options options = {.words = {.least = 2, .most = 2}};
+    convert_options options = {.words = {.min = 2, .max = 2}};
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     const char *in = options.words.words[0], *out = options.words.words[1];
     bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
     if (!to && !is_checkpoint_name(out))
-        return trouble("%s: name it .pt, .pth, .bin, .ckpt or .safetensors, so that it is clear "
+        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors, to say "
                        "what to write",
                        out);
     if (refuse_in_place(in, out))
@@ -109,7 +110,7 @@ int run_convert(int argc, char **argv)
     if (from && to)
         return trouble("%s is safetensors already", in);
     if (options.compact && (from || to))
-        return trouble("--compact: safetensors holds no bytes but those of its tensors");
+        return trouble("--compact does not apply: safetensors holds only the bytes of its tensors");
     if (from)
         return convert_from_safetensors(in, out, &options.common);
     if (to)

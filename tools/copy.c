@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth copy: the same records, in a new layout if options say so. */
+/* berth copy: copies records, in a new layout if options say so. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 typedef struct copy copy;
 
-/* One record on its way: where it is read from. */
+/* One record that is copied: where it is read from. */
 typedef struct copied_record {
     copy *copy;
     berth_record record;
@@ -21,7 +21,7 @@ struct copy {
     copied_record *sources;
     berth_new_record *records;
     size_t n_records;
-    atomic_bool is_unreadable; /* told once: several threads read */
+    atomic_bool is_unreadable; /* reported once, though several threads read */
     berth_error why;           /* after that, when all threads have ended */
     char alignment[24];        /* text of a new `.storage_alignment` */
 };
@@ -39,7 +39,7 @@ static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offs
     return error.system_errno ? error.system_errno : EIO;
 }
 
-/* A save knows only that its caller could not read: of which file, what and where, is said here. */
+/* The save knows only that its source failed. This names the file, the record and the byte. */
 static void tell_unreadable(copy *c, const char *out, berth_error *error)
 {
     if (error->code != BERTH_E_CALLBACK || !atomic_load(&c->is_unreadable))
@@ -47,7 +47,7 @@ static void tell_unreadable(copy *c, const char *out, berth_error *error)
     *error = c->why;
     if (error->system_errno)
         (void)snprintf(error->message, sizeof error->message,
-                       "%.300s; %.200s is as it was: try again, or from another copy of the file",
+                       "%.300s; %.200s is unchanged: try again, or use another copy of the file",
                        c->why.message, out);
 }
 
@@ -64,7 +64,7 @@ static bool small_record(berth_archive *archive, const char *name, char *text, s
     return true;
 }
 
-/* The layout of the copy: where nobody set an alignment, that of the file. */
+/* The layout of the copy: that of the file, unless an option is set. */
 static int choose_alignment(copy *c, const char *in, berth_config *config, berth_error *error)
 {
     char text[24], assignment[64];
@@ -79,8 +79,8 @@ static int choose_alignment(copy *c, const char *in, berth_config *config, berth
     snprintf(assignment, sizeof assignment, "save.storage_alignment=%s", text);
     if (berth_config_apply(config, assignment, error) < 0)
         snprintf(error->message, sizeof error->message,
-                 "%.300s: .storage_alignment: its alignment, %s, is none that Berth writes; set "
-                 "another one, as with --set save.storage_alignment=64",
+                 "%.300s: .storage_alignment: Berth cannot write its alignment, %s; choose "
+                 "another one: --set save.storage_alignment=64",
                  in, text);
     return error->code;
 }
@@ -132,7 +132,7 @@ static bool changes_byteorder(copy *c)
     return strcmp(wanted, recorded) != 0;
 }
 
-/* What is written as values is laid out as the records are: by the file's own alignment. */
+/* Values are laid out with the file's own alignment, as records are. */
 static berth_config *layout_of(copy *c, const char *in, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
@@ -144,26 +144,26 @@ static berth_config *layout_of(copy *c, const char *in, berth_error *error)
     return config;
 }
 
-/* What only the archive knows of is not among the values. */
+/* Reports records that are not part of the values. */
 static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quiet)
 {
     berth_info info;
 
     if (!quiet && berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
-        (void)trouble("%s: %zu records that are no part of a checkpoint were left out", in,
+        (void)trouble("%s: left out %zu records that are not part of a checkpoint", in,
                       info.n_unknown_records);
 }
 
 /* NULL, after the path, where PyTorch could not open a file of that name. */
 static const char *archive_name(const copy *c)
 {
-    enum { MOST_NBYTES = 510 };
+    enum { MAX_NBYTES = 510 };
     const char *name = berth_archive_name(c->archive);
 
-    return strlen(name) > MOST_NBYTES ? NULL : name;
+    return strlen(name) > MAX_NBYTES ? NULL : name;
 }
 
-/* Another byte order needs to know what the elements are: through the values. */
+/* To swap bytes, the elements must be known: through the values. */
 static int copy_values(copy *c, const char *in, const char *out, berth_params *call, bool quiet,
                        berth_error *error)
 {
@@ -184,8 +184,8 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *c
 }
 
 /*
- * Records keep their order. In a file that says its offsets can be calculated, storages in another
- * order than the pickle's would make the copy a file that is read wrongly.
+ * Records keep their order. If the file says that its offsets can be calculated, but its storages
+ * are not in the pickle's order, readers that calculate would misread the copy.
  */
 static int check_order(copy *c, const char *in, berth_error *error)
 {
@@ -207,12 +207,13 @@ static int check_order(copy *c, const char *in, berth_error *error)
     berth_close(checkpoint);
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
-        return 0; /* what else is wrong, or no checkpoint at all, is copied as it is */
-    snprintf(error->message, sizeof error->message,
-             "%.400s: its records do not lie where .format_version says; a copy of them could be "
-             "read wrongly: `berth convert --set load.calculate_storage_offsets=off` writes the "
-             "file anew",
-             in);
+        return 0; /* all else is copied as it is, also what is not a checkpoint */
+    snprintf(
+        error->message, sizeof error->message,
+        "%.400s: its records are not where .format_version says; PyTorch could misread a copy: "
+        "`berth convert --set load.calculate_storage_offsets=off` writes a correct "
+        "file",
+        in);
     return code;
 }
 
@@ -245,15 +246,16 @@ int run_copy(int argc, char **argv)
         NULL,
         parse_plain,
         "IN OUT",
-        "Copy a checkpoint record by record. Without options the copy has the same bytes; with "
-        "--set save.storage_alignment=4096, save.compute_crc32=off or save.byteorder=... it gets "
-        "that layout. The archive's name inside is kept. Records whose bytes do not have their CRC "
-        "are refused: they would get a new one that fits; with save.compute_crc32=off they are "
-        "copied, without any.",
+        "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
+        "same, byte for byte, unless options change its layout: --set "
+        "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
+        "name inside is kept. A record that does not match its checksum is refused, because the "
+        "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
+        "without a checksum.",
         common_children,
         NULL,
         NULL};
-    plain_options options = {.words = {.least = 2, .most = 2}};
+    plain_options options = {.words = {.min = 2, .max = 2}};
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;
@@ -271,10 +273,10 @@ int run_copy(int argc, char **argv)
     int code = changes_byteorder(&c) ? copy_values(&c, in, out, &call, options.common.quiet, &error)
                                      : copy_records(&c, in, out, &call, &error);
     progress_end(&bar);
-    int told = code < 0 ? fail(&error) : EXIT_YES;
-    told = tell_stats(&options.common, &stats, told);
+    int exit_status = code < 0 ? fail(&error) : EXIT_YES;
+    exit_status = report_stats(&options.common, &stats, exit_status);
     free(c.sources);
     free(c.records);
     berth_archive_close(c.archive);
-    return told;
+    return exit_status;
 }

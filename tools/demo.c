@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth demo: the whole way of a checkpoint, in one command. */
+/* berth demo: saves, verifies and loads a small checkpoint. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static bool holds(berth_checkpoint *model, const char *name, size_t n, const flo
     return data && !memcmp(data, elements, n * sizeof *elements);
 }
 
-/* Whether it holds what build() makes, and no more, however it is laid out. */
+/* Whether it contains exactly what build() makes, in any layout. */
 static bool is_same(berth_checkpoint *model, const float *weights)
 {
     enum { N_KEYS = 3, N_TENSORS = 2 * LAYERS + 1 };
@@ -82,7 +82,7 @@ static bool is_same(berth_checkpoint *model, const float *weights)
     return is_ours && holds(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
 }
 
-/* A file that is no demonstration's is somebody's work: it is never replaced. */
+/* A file that demo did not make is never replaced. */
 static int check_target(const char *path, const float *weights)
 {
     berth_checkpoint *model = NULL;
@@ -93,11 +93,11 @@ static int check_target(const char *path, const float *weights)
     berth_close(model);
     if (is_ours)
         return EXIT_YES;
-    return trouble("%s is there, and `berth demo` did not make it: remove it, or name another file",
+    return trouble("%s exists, and `berth demo` did not make it: remove it, or name another file",
                    path);
 }
 
-/* ---- the way ---- */
+/* ---- the steps ---- */
 
 static int save(const char *path, const float *weights, const berth_params *call)
 {
@@ -130,7 +130,7 @@ static int verify(const char *path, const berth_params *call)
     return EXIT_YES;
 }
 
-/* Every element that was saved must be there again. */
+/* Compares every element with what was saved. */
 static int compare(berth_checkpoint *model, const float *weights)
 {
     const int64_t numel = (int64_t)WIDTH * WIDTH;
@@ -179,13 +179,13 @@ int run_demo(int argc, char **argv)
         parse_plain,
         "[FILE]",
         "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
-        "it, open it and show what is in it. PyTorch opens the file too. A file that is there is "
-        "replaced only if it is such a checkpoint.",
+        "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
+        "replaced only if `berth demo` made it.",
         common_children,
         NULL,
         NULL};
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
-    plain_options options = {.words = {.words = {"berth-demo.pt"}, .most = 1}};
+    plain_options options = {.words = {.words = {"berth-demo.pt"}, .max = 1}};
     berth_stats stats = {0};
     berth_params call;
     progress bar;
@@ -207,7 +207,7 @@ int run_demo(int argc, char **argv)
     if (code == EXIT_YES)
         code = show(path, weights);
     if (code == EXIT_YES)
-        code = tell_stats(&options.common, &stats, code);
+        code = report_stats(&options.common, &stats, code);
     free(weights);
     return code == EXIT_YES ? finish_output(code) : code;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth diff: do two checkpoints hold the same? */
+/* berth diff: whether two checkpoints are equal. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct comparison {
     side left, right;
     uint8_t *buffer;     /* of two chunks, once there is a tensor to compare */
     size_t chunk_nbytes; /* CHUNK_NBYTES at most */
-    size_t long_nbytes;  /* of long paths that were told */
+    size_t long_nbytes;  /* of long paths that were printed */
     bool json;
     json_t *differences;
     size_t n_differences;
@@ -26,7 +26,7 @@ typedef struct comparison {
     uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
 
-/* So many bytes of each side were compared. */
+/* Reports that so many bytes of each side were compared. */
 static void count(comparison *c, uint64_t nbytes)
 {
     berth_stats *stats = c->call->stats;
@@ -46,7 +46,7 @@ static void print_difference(const char *path, const char *what, const char *a, 
     putchar('\n');
 }
 
-/* Tells one difference. 0, or EXIT_TROUBLE after telling. */
+/* Prints one difference. Returns 0, or EXIT_TROUBLE after printing why. */
 static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
                   const char *b)
 {
@@ -71,7 +71,7 @@ static bool same_shape(const berth_tensor *a, const berth_tensor *b)
     return a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
 }
 
-/* Position of the first differing element: NaNs compare by bits. -1: none. */
+/* Position of the first element that differs; -1: none. NaNs are compared by their bits. */
 static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, size_t nbytes)
 {
     if (!memcmp(a, b, (size_t)n * nbytes))
@@ -130,9 +130,9 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
 }
 
 /*
- * Along an axis that both have expanded (stride 0), all elements are the first one: only that is
- * compared, for a file of a kilobyte can have 2^60 of them (P3). The first element that differs has
- * index 0 there, so its place among all follows from its place among the rest.
+ * Along an axis that is expanded in both tensors (stride 0) all elements are the same. Only the
+ * first is compared, because a file of a kilobyte can have 2^60 of them (P3). The first element
+ * that differs then has index 0 on that axis.
  */
 static int compare_distinct(comparison *c, const berth_tensor *a, const berth_tensor *b,
                             int64_t *at)
@@ -196,7 +196,7 @@ static int compare_tensors(comparison *c, const pair_walk *walk, const berth_ten
     return code || (a->flags & BERTH_META) ? code : compare_elements(c, walk, a, b);
 }
 
-/* Equal by their bytes where they have some; no text is made of what may be long. 1: unknown. */
+/* Compares values that have bytes without making texts, which may be long. 1: they have none. */
 static int compare_text(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
@@ -215,7 +215,7 @@ static int compare_text(const berth_value *a, const berth_value *b)
     return !(ours && theirs && n == m && !memcmp(ours, theirs, n));
 }
 
-/* 1: the same, 0: not, -1: an error was told. */
+/* 1: equal, 0: different, -1: an error was printed. */
 static int same_storage(comparison *c, const berth_storage *a, const berth_storage *b)
 {
     berth_error error;
@@ -294,8 +294,8 @@ static bool is_large(const char *file)
 }
 
 /*
- * Large files are gone through once: their bytes come ahead of that, unless somebody has said how.
- * Cold, two files of 1 GiB beside other work: 1.0 GiB/s, not 0.5.
+ * Large files are read once, in order: prefetch them, unless the option is set. With two cold files
+ * of 1 GiB, beside other work: 1.0 GiB/s instead of 0.5.
  */
 static void read_ahead(const char *left, const char *right)
 {
@@ -326,7 +326,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
     return code;
 }
 
-/* Opening both sides, and comparing. How the library read what was compared, it does not tell. */
+/* Opens and compares both. The library does not report how it read what was compared. */
 static void finish_stats(const comparison *c, const progress *bar)
 {
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;
@@ -339,7 +339,7 @@ static void finish_stats(const comparison *c, const progress *bar)
     stats->n_storages = left->n_storages + right->n_storages;
 }
 
-static int tell(comparison *c, const common *options)
+static int print_report(comparison *c, const common *options)
 {
     int code = c->n_differences ? EXIT_NO : EXIT_YES;
 
@@ -364,14 +364,13 @@ int run_diff(int argc, char **argv)
         NULL,
         parse_plain,
         "A B",
-        "Compare two checkpoints: names, dtypes, shapes and bytes of their tensors (NaNs by their "
-        "bits), and all other values and attributes. Layout, strides, sharing, the order of keys, "
-        "and whether a list is a tuple or a tensor a Parameter do not matter. Exit code 1 if they "
-        "differ.",
+        "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
+        "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
+        "order of keys, list or tuple, tensor or Parameter. The exit code is 1 if they differ.",
         common_children,
         NULL,
         NULL};
-    plain_options options = {.words = {.least = 2, .most = 2}};
+    plain_options options = {.words = {.min = 2, .max = 2}};
     berth_stats stats = {0};
     berth_params call;
     comparison c = {.call = &call};
@@ -387,7 +386,7 @@ int run_diff(int argc, char **argv)
     progress_end(&bar);
     finish_stats(&c, &bar);
     if (!code)
-        code = tell(&c, &options.common);
+        code = print_report(&c, &options.common);
     free(c.buffer);
     json_decref(c.differences);
     berth_close(c.left.checkpoint);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Elements of a tensor as plain values: conjugate and negative bits carried out. */
+/* Elements of a tensor as plain values: conjugate and negative bits are applied. */
 #include <string.h>
 
 #include "tools/command.h"
@@ -38,7 +38,7 @@ static int carry_out_bits(const berth_tensor *tensor, int64_t n, uint8_t *buffer
         memset(error, 0, sizeof *error);
         error->code = BERTH_E_UNSUPPORTED;
         error->offset = BERTH_NO_OFFSET;
-        strcpy(error->message, "the conjugate or negative bit of such a dtype is not supported");
+        strcpy(error->message, "the conjugate or negative bit is not supported for this dtype");
         return error->code;
     }
     if (tensor->flags & BERTH_NEG)
@@ -83,6 +83,6 @@ int64_t elements_per(const berth_tensor *tensor, size_t nbytes)
 
     if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
         return numel ? numel : 1;
-    int64_t most = nbytes > item ? (int64_t)(nbytes / item) : 1;
-    return numel > 0 && numel < most ? numel : most;
+    int64_t max = nbytes > item ? (int64_t)(nbytes / item) : 1;
+    return numel > 0 && numel < max ? numel : max;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth info: what a file is. */
+/* berth info: what a file is and what it contains. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static int compare_places(const void *left, const void *right)
     return strcmp(a->device, b->device);
 }
 
-/* Puts those of one device together: a file may name as many as it has storages (P3). */
+/* Groups storages by device: a file can name as many as it has storages (P3). */
 static size_t join_places(place *places, size_t n)
 {
     size_t n_joined = 0;
@@ -39,7 +39,7 @@ static size_t join_places(place *places, size_t n)
     return n_joined;
 }
 
-/* The devices by name; *places is the caller's to free. 0, or EXIT_TROUBLE after telling. */
+/* The devices by name; the caller frees *places. Returns 0, or EXIT_TROUBLE after printing why. */
 static int list_places(const berth_checkpoint *checkpoint, size_t n_storages, place **places,
                        size_t *n)
 {
@@ -94,16 +94,16 @@ static void print_number(const char *what, int64_t number)
 
 static void print_places(const place *places, size_t n)
 {
-    enum { MOST = 32 };
+    enum { MAX_DEVICES = 32 };
     char text[32];
 
-    for (size_t i = 0; i < n && i < MOST; i++) {
+    for (size_t i = 0; i < n && i < MAX_DEVICES; i++) {
         printf("%-18s ", i ? "" : "devices");
         print_name(stdout, places[i].device); /* the file's own text */
         printf(", %zu storages, %s\n", places[i].n_storages, human_nbytes(places[i].nbytes, text));
     }
-    if (n > MOST)
-        printf("%-18s and %zu more\n", "", n - MOST);
+    if (n > MAX_DEVICES)
+        printf("%-18s and %zu more\n", "", n - MAX_DEVICES);
 }
 
 static void print_info(const berth_info *info)
@@ -138,7 +138,7 @@ static int tell_info(const berth_info *info, const place *places, size_t n,
     }
     print_info(info);
     print_places(places, n);
-    return tell_stats(options, stats, finish_output(EXIT_YES));
+    return report_stats(options, stats, finish_output(EXIT_YES));
 }
 
 int run_info(int argc, char **argv)
@@ -147,13 +147,13 @@ int run_info(int argc, char **argv)
         NULL,
         parse_plain,
         "FILE",
-        "Tell what a checkpoint is: container, format version, alignment, byte order, how many "
-        "records, storages and tensors, whether checksums are there, and on which devices storages "
-        "were.",
+        "Show what a checkpoint is: container, format version, alignment, byte order, the number "
+        "of records, storages and tensors, whether it has checksums, and on which devices its "
+        "storages were.",
         common_children,
         NULL,
         NULL};
-    plain_options options = {.words = {.least = 1, .most = 1}};
+    plain_options options = {.words = {.min = 1, .max = 1}};
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
@@ -164,7 +164,7 @@ int run_info(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
-        return tell_stats(&options.common, &stats, fail(&error));
+        return report_stats(&options.common, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);

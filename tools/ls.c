@@ -13,8 +13,7 @@ typedef struct ls_options {
 } ls_options;
 
 static const struct argp_option own_options[] = {
-    {"records", 'r', NULL, 0, "list the records of the archive instead, whatever it holds", 1},
-    {0}};
+    {"records", 'r', NULL, 0, "list the records of the archive instead", 1}, {0}};
 
 static error_t parse(int key, char *word, struct argp_state *state)
 {
@@ -81,7 +80,7 @@ static void print_tensor(const berth_named_tensor *named)
     putchar('\n');
 }
 
-/* P3: a shared container is entered once; any later way to it is shown as what it is. */
+/* P3: a shared container is entered once. Later paths to it are shown as aliases. */
 static int print_alias(void *context, const char *path, const char *first)
 {
     (void)context;
@@ -163,12 +162,12 @@ int run_ls(int argc, char **argv)
         own_options,
         parse,
         "FILE",
-        "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in the "
-        "file, device, and name (dict keys and list indices joined by dots).",
+        "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in "
+        "the file, device, and name (dict keys and list indices joined by dots).",
         common_children,
         NULL,
         NULL};
-    ls_options options = {.words = {.least = 1, .most = 1}};
+    ls_options options = {.words = {.min = 1, .max = 1}};
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_stats stats = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The `berth` command: finds the subcommand and runs it. */
+/* The `berth` command: runs the subcommand that was named. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +9,15 @@
 
 static const command commands[] = {
     {"ls", "list the tensors of a checkpoint", run_ls},
-    {"info", "tell what a file is and holds", run_info},
-    {"verify", "check everything a file says, every CRC included", run_verify},
+    {"info", "show what a file is and what it contains", run_info},
+    {"verify", "check a whole file, every checksum included", run_verify},
     {"cat", "write one tensor's elements to standard output", run_cat},
     {"copy", "copy a checkpoint, with a new layout if options say so", run_copy},
     {"convert", "convert between .pt, .safetensors and older .pt files", run_convert},
     {"diff", "compare two checkpoints", run_diff},
-    {"clean", "list and remove what killed saves left in a folder", run_clean},
+    {"clean", "list and remove temporary files of killed saves", run_clean},
     {"config", "show every option, its value and where it comes from", run_config},
-    {"bench", "measure how fast checkpoints are saved here", run_bench},
+    {"bench", "time a save, a load, or rows of a table", run_bench},
     {"demo", "make a checkpoint, save, verify, map and show it", run_demo},
 };
 
@@ -31,21 +31,21 @@ static void print_help(FILE *out)
           out);
     for (size_t i = 0; i < n_commands; i++)
         fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].summary);
-    fputs("\n`berth COMMAND --help` tells a command's options.\n"
-          "Exit codes: 0 yes; 1 broken, different or not found; 2 usage or trouble;\n"
-          "129, 130 or 143 when its terminal goes, interrupted or terminated.\n",
+    fputs("\n`berth COMMAND --help` lists the options of a command.\n"
+          "Exit codes: 0 yes; 1 broken, different or not found; 2 wrong usage or trouble;\n"
+          "129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.\n",
           out);
 }
 
 /*
- * getopt tells options that it does not know as they are, and names of strangers' files may look
- * like options: `berth ls *`.
+ * getopt prints unknown options as they are. A file name can look like an option (`berth ls *`) and
+ * can contain control characters.
  */
 static int check_options(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (argv[i][0] == '-' && has_control(argv[i]))
-            return trouble("'%s' is no option: it holds control characters; if it is a file, "
+            return trouble("'%s' is not an option: it contains control characters; for a file, "
                            "write ./ before its name",
                            argv[i]);
     return 0;
@@ -65,7 +65,7 @@ static int run_command(const command *chosen, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    /* A reader that leaves early, as `head` does, ends us without a word, whatever we inherit. */
+    /* A reader that stops early, such as `head`, ends us silently, whatever was inherited. */
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* X14: a limit of standard output is an error, too */
     keep_standard_descriptors();
@@ -84,5 +84,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n_commands; i++)
         if (!strcmp(argv[1], commands[i].name))
             return run_command(&commands[i], argc - 1, argv + 1);
-    return trouble("there is no command '%s'; `berth --help` lists them", argv[1]);
+    return trouble("unknown command '%s'; `berth --help` lists all", argv[1]);
 }

@@ -8,7 +8,7 @@
 
 #include "tools/command.h"
 
-/* A handler can reach nothing but a global. */
+/* A signal handler can only use globals. */
 static volatile sig_atomic_t caught;
 
 static void catch_signal(int number)
@@ -46,12 +46,12 @@ void progress_show(progress *p, const char *what, const common *options, berth_p
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
     p->begin = p->last = seconds_now();
     memset(call, 0, sizeof *call);
-    call->progress = progress_tell;
+    call->progress = progress_report;
     call->progress_context = p;
     call->stats = stats;
 }
 
-/* Who started this with nohup, or behind a shell's &, means that, too. */
+/* An ignored signal stays ignored: nohup, or a shell's &. */
 static bool is_ignored(int number)
 {
     struct sigaction action;
@@ -63,16 +63,16 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
-    /* The second signal kills: whoever presses ^C twice means it. */
+    /* The second signal kills: ^C twice. */
     struct sigaction action = {.sa_handler = catch_signal, .sa_flags = (int)SA_RESETHAND};
 
     for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
-        /* But a terminal that closes sends two: one from the kernel, one from the shell. */
+        /* But a closing terminal sends two SIGHUPs: from the kernel and from the shell. */
         action.sa_flags = cancelling[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
         if (!is_ignored(cancelling[i]))
             sigaction(cancelling[i], &action, NULL);
     }
-    /* A remark that nobody reads must not end a save, and leave its temporary. */
+    /* A closed standard error must not kill a save, which would leave its temporary file. */
     (void)signal(SIGPIPE, SIG_IGN);
     progress_show(p, what, options, call, stats);
 }
@@ -95,7 +95,7 @@ static void draw(progress *p, double seconds, uint64_t done, uint64_t total)
     p->drawn = true;
 }
 
-int progress_tell(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+int progress_report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     progress *p = context;
     double time = seconds_now();

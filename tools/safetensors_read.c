@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Safetensors to checkpoint. The header is checked before it is believed: dtypes known, shape and
- * offsets agree, tensors cover the data without gap or overlap, names once.
+ * Safetensors to checkpoint. The header is checked before it is used: known dtypes, shapes that
+ * agree with offsets, no gaps, no overlaps, no name twice.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,9 +44,9 @@ static int map_file(safetensors_file *file)
 {
     struct stat status;
 
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe */
     if (file->fd < 0 && errno == EWOULDBLOCK && stat(file->path, &status) == 0 &&
-        S_ISREG(status.st_mode)) /* X9: but a lease is */
+        S_ISREG(status.st_mode)) /* X9: but wait for a lease */
         file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
     if (file->fd < 0 || fstat(file->fd, &status) != 0)
         return trouble("%s: %s", file->path, strerror(errno));
@@ -68,8 +68,8 @@ static int map_file(safetensors_file *file)
 }
 
 /*
- * P3: an object costs a parser of JSON some 200 bytes, and `{}` weighs 2. One that tells a tensor
- * has 49 at least.
+ * P3: an object costs the JSON parser some 200 bytes, but `{}` has only 2. One that describes a
+ * tensor has at least 49.
  */
 static bool has_too_many_objects(const uint8_t *text, size_t nbytes)
 {
@@ -98,9 +98,10 @@ static int parse_header(safetensors_file *file)
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)file->bytes[i] << (8 * i);
     if (n > file->nbytes - 8 || n > SAFETENSORS_HEADER_LIMIT)
-        return bad(file, "", "its header is longer than the file, or than 100 MB: no safetensors");
+        return bad(file, "",
+                   "not a safetensors file: its header is longer than the file, or than 100 MB");
     if (has_too_many_objects(file->bytes + 8, (size_t)n))
-        return bad(file, "", "its header holds more objects than tensors find room in it");
+        return bad(file, "", "its header has more objects than its length allows tensors");
     file->header =
         json_loadb((const char *)file->bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(file->header)) {
@@ -112,7 +113,7 @@ static int parse_header(safetensors_file *file)
     return 0;
 }
 
-/* Shape into an array of BERTH_MAX_RANK; false if it is no shape. */
+/* Reads a shape into an array of BERTH_MAX_RANK; false: not a shape. */
 static bool read_shape(const json_t *array, int64_t *shape, int32_t *rank)
 {
     size_t n = json_array_size(array);
@@ -170,18 +171,18 @@ static int add_tensor(const safetensors_file *file, const char *name, const json
     if (tensor.dtype == BERTH_DTYPE_NONE)
         return bad_dtype(file, name, dtype_name ? dtype_name : "");
     if (!read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
-        return bad(file, name, "its shape is no list of sizes");
+        return bad(file, name, "its shape is not a list of sizes");
     if (!halve_f4(&tensor, shape))
         return bad(file, name, "PyTorch has F4 in pairs only: its last dimension must be even");
     if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
-        return bad(file, name, "its data_offsets are no two integers");
+        return bad(file, name, "its data_offsets are not two integers");
     json_int_t begin = json_integer_value(json_array_get(offsets, 0));
     json_int_t end = json_integer_value(json_array_get(offsets, 1));
     if (begin < 0 || end < begin || (uint64_t)end > file->data_nbytes)
-        return bad(file, name, "its data_offsets lie outside the file");
+        return bad(file, name, "its data_offsets are outside the file");
     if (!fits(shape, tensor.rank, berth_dtype_nbytes(tensor.dtype), (uint64_t)(end - begin)))
-        return bad(file, name, "its shape and dtype do not make its number of bytes");
+        return bad(file, name, "its shape and dtype do not fit its number of bytes");
     tensor.data = file->data + begin;
     to_or_from_little(tensor.dtype, (uint8_t *)(uintptr_t)tensor.data, (size_t)(end - begin));
     *where = (range){(uint64_t)begin, (uint64_t)end, name};
@@ -212,18 +213,18 @@ static int check_cover(const safetensors_file *file, range *ranges, size_t n)
     return at == file->data_nbytes ? 0 : bad(file, "", "bytes after the last tensor");
 }
 
-/* The free texts: a map of texts, as every reader of the format wants it. */
+/* __metadata__ must be a map of texts, as every reader of the format expects. */
 static int check_metadata(const safetensors_file *file, json_t *metadata)
 {
     const char *name;
     json_t *text;
 
     if (!json_is_object(metadata))
-        return bad(file, "__metadata__", "no map of texts");
+        return bad(file, "__metadata__", "not a map of texts");
     json_object_foreach(metadata, name, text)
     {
         if (!json_is_string(text))
-            return bad(file, "__metadata__", "no map of texts");
+            return bad(file, "__metadata__", "not a map of texts");
     }
     return 0;
 }
@@ -253,7 +254,7 @@ static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
     return code;
 }
 
-/* A checkpoint has no place for the header's free texts, unless they are only the usual. */
+/* A checkpoint has no room for these texts, except for the usual "format". */
 static size_t count_metadata(const safetensors_file *file)
 {
     const json_t *metadata = json_object_get(file->header, "__metadata__");
@@ -289,7 +290,7 @@ static int save(const char *out, berth_value *dict, const common *options)
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
     progress_end(&bar);
-    return tell_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    return report_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
 }
 
 int convert_from_safetensors(const char *in, const char *out, const common *options)
@@ -305,7 +306,7 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     if (!code)
         code = save(out, dict, options);
     if (!code && count_metadata(&file) && !options->quiet)
-        (void)trouble("%s: %zu entries of __metadata__ were left out", in, count_metadata(&file));
+        (void)trouble("%s: left out %zu entries of __metadata__", in, count_metadata(&file));
     berth_tree_free(tree);
     json_decref(file.header);
     if (file.map)

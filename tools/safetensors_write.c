@@ -68,7 +68,7 @@ typedef struct conversion {
     uint64_t nbytes; /* of all tensors */
 } conversion;
 
-/* Refuses what cannot be expressed, by name; or leaves it out. */
+/* Refuses what safetensors cannot express, or leaves it out. */
 static int refuse(conversion *c, const char *name, const char *why)
 {
     c->n_left_out++;
@@ -78,7 +78,7 @@ static int refuse(conversion *c, const char *name, const char *why)
                    strlen(name) > 200 ? "..." : "", why);
 }
 
-/* Empty containers vanish, as do those that tensors are in. */
+/* Containers are not written, whether they are empty or not. */
 static int refuse_leaf(void *context, const char *path, const berth_value *value)
 {
     char why[160];
@@ -94,7 +94,7 @@ static int refuse_leaf(void *context, const char *path, const berth_value *value
     return refuse(context, path[0] ? path : "the root", why);
 }
 
-/* NULL: nothing. F4 doubles the last dimension, which must be there, and stay a number. */
+/* NULL: no problem. F4 doubles the last dimension, which must exist and must not overflow. */
 static const char *why_no_f4(const berth_tensor *tensor)
 {
     if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)
@@ -134,8 +134,9 @@ static int add_tensor(conversion *c, const berth_named_tensor *named)
 }
 
 /*
- * The parts of a sparse, nested or per-channel quantized tensor, which is itself refused: their
- * paths end in a word, "['a'].indices", those of all other tensors in "]".
+ * Whether it is a part of a sparse, nested or per-channel quantized tensor, which is refused
+ * itself. The path of a part ends in a word, "['a'].indices"; the path of a whole tensor ends in
+ * "]".
  */
 static bool is_part(const berth_named_tensor *named)
 {
@@ -144,7 +145,7 @@ static bool is_part(const berth_named_tensor *named)
     return n > 0 && named->path[n - 1] != ']';
 }
 
-/* Widest items first, then by name, as the format's own writer orders them. */
+/* Largest items first, then by name: the order of the format's own writer. */
 static int compare_entries(const void *left, const void *right)
 {
     const entry *a = left, *b = right;
@@ -156,7 +157,7 @@ static int compare_entries(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* An expanded tensor has more elements than any disk; several, more than 64 bits (T1). */
+/* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
 static int place(conversion *c)
 {
     for (size_t i = 0; i < c->n_entries; i++) {
@@ -264,7 +265,7 @@ static int write_tensor(conversion *c, const entry *e, output *out, progress *ba
         to_or_from_little(e->tensor->dtype, buffer, (size_t)n * item);
         if (write_bytes(out, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
-        if (progress_tell(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
+        if (progress_report(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
             return cancelled(out->path);
     }
     return 0;
@@ -272,8 +273,8 @@ static int write_tensor(conversion *c, const entry *e, output *out, progress *ba
 
 static int write_all(conversion *c, output *out, const berth_params *call, progress *bar)
 {
-    enum { MOST_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
-    size_t buffer_nbytes = c->nbytes < MOST_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MOST_NBYTES;
+    enum { MAX_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
+    size_t buffer_nbytes = c->nbytes < MAX_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MAX_NBYTES;
     uint8_t length[8];
     berth_error error;
     size_t n = 0;
@@ -282,7 +283,7 @@ static int write_all(conversion *c, output *out, const berth_params *call, progr
     int code = 0;
 
     if (!header) {
-        code = trouble("%s: a name is no valid UTF-8, or memory is gone", c->in);
+        code = trouble("%s: a name is not valid UTF-8, or out of memory", c->in);
         goto cleanup;
     }
     if (n > SAFETENSORS_HEADER_LIMIT) {
@@ -299,7 +300,7 @@ static int write_all(conversion *c, output *out, const berth_params *call, progr
         code = write_bytes(out, length, sizeof length);
     if (!code)
         code = write_bytes(out, header, n);
-    /* Only now: a file of a kilobyte may have asked for more than there is room (P3). */
+    /* Only now: a small file can ask for more memory than there is (P3). */
     if (!code && !(buffer = malloc(buffer_nbytes)))
         code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)
@@ -319,7 +320,7 @@ static int write_file(conversion *c, const char *path, const common *options)
     progress bar;
 
     show_remarks(options);
-    progress_begin(&bar, "convert", options, &call, &stats); /* from here on signals cancel */
+    progress_begin(&bar, "convert", options, &call, &stats); /* signals only cancel from here on */
     int code = write_all(c, &out, &call, &bar);
     if (code)
         berth_atomic_abort(out.file);
@@ -327,10 +328,9 @@ static int write_file(conversion *c, const char *path, const common *options)
         code = fail(&error);
     progress_end(&bar);
     stats.asked_nbytes = c->nbytes; /* those of tensors, as of a save */
-    code = tell_stats(options, &stats, code);
+    code = report_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
-        (void)trouble("%s: %zu values that are no plain tensors were left out", c->in,
-                      c->n_left_out);
+        (void)trouble("%s: left out %zu values that are not plain tensors", c->in, c->n_left_out);
     return code;
 }
 

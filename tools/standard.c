@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Standard input, output and error, where whoever started the command has closed them. */
+/* Standard input, output and error, if they were closed when the command started. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@ void keep_standard_descriptors(void)
 {
     int fd;
 
-    /* O_PATH: can be neither read nor written, so that output that goes nowhere is still told. */
+    /* O_PATH: neither readable nor writable, so that lost output is still an error. */
     do
         fd = open("/", O_PATH | O_CLOEXEC);
     while (fd >= 0 && fd <= STDERR_FILENO);

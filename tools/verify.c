@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth verify: whether a file is whole; if not, which records are bad, and what is in them. */
+/* berth verify: checks a file; names bad records and the tensors in them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,16 +7,16 @@
 
 #include "tools/command.h"
 
-/* So many tensors of a bad record are named. */
-enum { MOST_NAMED = 3 };
+/* The number of tensors that are named for a bad record. */
+enum { MAX_NAMED = 3 };
 
 typedef struct bad_record {
     char *record;
     uint64_t data_offset, nbytes;
     berth_crc_verdict crc32;
     berth_error error;
-    char *tensors[MOST_NAMED]; /* names of the first that view it */
-    size_t n_tensors;          /* of all */
+    char *tensors[MAX_NAMED]; /* names of the first that view it */
+    size_t n_tensors;         /* of all */
 } bad_record;
 
 typedef struct findings {
@@ -32,7 +32,7 @@ static void free_findings(findings *found)
 {
     for (size_t i = 0; i < found->n; i++) {
         free(found->bad[i].record);
-        for (size_t k = 0; k < MOST_NAMED; k++)
+        for (size_t k = 0; k < MAX_NAMED; k++)
             free(found->bad[i].tensors[k]);
     }
     free(found->bad);
@@ -102,12 +102,12 @@ static bad_record **sort_storages(const findings *found, size_t *n)
     return storages;
 }
 
-/* A name is cut where it is long, as one may have millions of bytes (P3). */
+/* Long names are cut: one can have millions of bytes (P3). */
 static void note_tensor(bad_record *bad, const char *name)
 {
     char text[512];
 
-    if (bad->n_tensors < MOST_NAMED) {
+    if (bad->n_tensors < MAX_NAMED) {
         snprintf(text, sizeof text, "%s", name);
         shorten(text);
         bad->tensors[bad->n_tensors] = strdup(text);
@@ -131,7 +131,7 @@ static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, si
     }
 }
 
-/* As far as the file can be opened: what is bad is known already. */
+/* Only if the file can be opened; what is bad is known already. */
 static void name_tensors(findings *found)
 {
     berth_checkpoint *checkpoint = NULL;
@@ -160,7 +160,7 @@ static json_t *bad_json(const bad_record *bad)
     static const char *const words[] = {"unchecked", "good", "absent", "bad"};
     json_t *tensors = json_array();
 
-    for (size_t i = 0; i < MOST_NAMED && bad->tensors[i]; i++)
+    for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++)
         json_array_append_new(tensors, json_text(bad->tensors[i]));
     return json_pack("{s:o,s:I,s:I,s:s,s:o,s:o,s:o,s:I}", "record", json_text(bad->record),
                      "data_offset", (json_int_t)bad->data_offset, "nbytes", (json_int_t)bad->nbytes,
@@ -169,7 +169,7 @@ static json_t *bad_json(const bad_record *bad)
                      (json_int_t)bad->n_tensors);
 }
 
-/* What no record is to blame for is told beside them. */
+/* A problem that belongs to no record is reported beside them. */
 static json_t *report_json(const findings *found)
 {
     const berth_verdict *verdict = &found->verdict;
@@ -193,12 +193,12 @@ static json_t *report_json(const findings *found)
 static void print_bad_record(const bad_record *bad)
 {
     print_name(stdout, bad->error.message);
-    for (size_t i = 0; i < MOST_NAMED && bad->tensors[i]; i++) {
+    for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++) {
         fputs(i == 0 ? "; in it: " : ", ", stdout);
         print_name(stdout, bad->tensors[i]);
     }
-    if (bad->n_tensors > MOST_NAMED)
-        printf(" and %zu more", bad->n_tensors - MOST_NAMED);
+    if (bad->n_tensors > MAX_NAMED)
+        printf(" and %zu more", bad->n_tensors - MAX_NAMED);
     putchar('\n');
 }
 
@@ -235,7 +235,7 @@ static int report(const findings *found, const common *options, const berth_stat
         int printed = print_json(value);
         return printed ? printed : code;
     }
-    (void)tell_stats(options, stats, EXIT_YES);
+    (void)report_stats(options, stats, EXIT_YES);
     if (code == EXIT_YES)
         print_ok(&found->verdict);
     else
@@ -243,7 +243,7 @@ static int report(const findings *found, const common *options, const berth_stat
     return finish_output(code);
 }
 
-/* Whether all was looked at: then the error is the first bad record's, else what ended it. */
+/* Whether all was checked: then the error is that of the first bad record, else what ended it. */
 static bool is_of_first(const findings *found)
 {
     return found->n > 0 &&
@@ -255,8 +255,8 @@ static int conclude(findings *found, int code, const common *options, const bert
     if (found->is_short)
         return trouble("out of memory");
     if (code < 0 && exit_code(&found->error) != EXIT_NO && !is_of_first(found))
-        return tell_stats(options, stats, fail(&found->error));
-    if (signal_code(0)) /* a verdict that nobody waits for any more */
+        return report_stats(options, stats, fail(&found->error));
+    if (signal_code(0)) /* cancelled: nobody wants the verdict */
         return cancelled(found->path);
     name_tensors(found);
     return report(found, options, stats);
@@ -268,14 +268,14 @@ int run_verify(int argc, char **argv)
         NULL,
         parse_plain,
         "FILE",
-        "Read a whole checkpoint and check everything it says: archive, directory against headers "
-        "and descriptors, pickle, every tensor's bounds, every CRC. Every record that is bad or "
-        "cannot be read is told, with the first tensors in it; the last line is `ok: ...` or "
-        "`bad: ...`; the exit code 0 or 1.",
+        "Read a whole checkpoint and check it: the archive, its directory against headers and "
+        "descriptors, the pickle, the bounds of every tensor, every CRC. List each record that "
+        "is bad or unreadable, with the first tensors in it. The last line is `ok: ...` or `bad: "
+        "...`; the exit code is 0 or 1.",
         common_children,
         NULL,
         NULL};
-    plain_options options = {.words = {.least = 1, .most = 1}};
+    plain_options options = {.words = {.min = 1, .max = 1}};
     berth_stats stats = {0};
     findings found = {0};
     berth_params call;

@@ -4,8 +4,8 @@
  * recursion (P3). Entries are made only on the way to a tensor; the hash of a short name grows
  * with the steps, so that no text is made before it is asked for.
  */
+#include "format/hash.h"
 #include "format/names/names_inner.h"
-#include "format/values/hash.h"
 
 #include "config/error.h"
 #include "config/memory.h"

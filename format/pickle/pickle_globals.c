@@ -20,16 +20,17 @@ const bth_known bth_globals[] = {
     {module,                                                                                       \
      name,                                                                                         \
      wanted optional,                                                                              \
-     bth_build_##build,                                                                            \
+     BTH_BUILD_##build,                                                                            \
      BTH_IS_CALLABLE,                                                                              \
      sizeof(wanted) - 1,                                                                           \
      sizeof(wanted) + sizeof(optional) - 2,                                                        \
      0},
-#define BTH_NAMED(module, name, what) {module, name, NULL, NULL, what, 0, 0, 0},
+#define BTH_CALLABLE_TOO BTH_CALLABLE
+#define BTH_NAMED(module, name, what) {module, name, NULL, BTH_BUILD_NOTHING, what, 0, 0, 0},
 #define BTH_TENSOR_CLASS(module, name, dtype)                                                      \
-    {module, name, NULL, NULL, BTH_IS_TENSOR_CLASS, 0, 0, dtype},
+    {module, name, NULL, BTH_BUILD_NOTHING, BTH_IS_TENSOR_CLASS, 0, 0, dtype},
 #define BTH_QSCHEME_GLOBAL(name, qscheme)                                                          \
-    {"torch", name, NULL, NULL, BTH_IS_QSCHEME, 0, 0, qscheme},
+    {"torch", name, NULL, BTH_BUILD_NOTHING, BTH_IS_QSCHEME, 0, 0, qscheme},
 #include "format/pickle/pickle_globals.def"
 };
 

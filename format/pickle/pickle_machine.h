@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The pickle reader's machine, private to its files: pickle_read.c runs the opcodes,
- * pickle_scan.c knows their arguments, pickle_usual.c many at once, pickle_stack.c keeps stack and
- * memo, pickle_globals.c knows the globals, pickle_reduce.c and pickle_tensors.c build what REDUCE
- * asks for, pickle_persistent.c meets storages.
+ * The pickle reader's machine, private to its files. Each calls only those below it:
+ *
+ *     pickle_read.c        runs the opcodes
+ *     pickle_scan.c        looks ahead
+ *     pickle_reduce.c      REDUCE: checks arguments, and chooses who builds
+ *     pickle_values.c, pickle_tensors.c, pickle_persistent.c    build
+ *     pickle_usual.c       a usual tensor at once
+ *     pickle_globals.c     the known globals
+ *     pickle_stack.c       stack, memo, errors
+ *     pickle_opcodes.c     the table of opcodes
  */
 #ifndef BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
 #define BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
@@ -185,6 +191,13 @@ typedef enum bth_what {
 typedef struct bth_unpickler bth_unpickler;
 typedef struct bth_known bth_known;
 
+/* What REDUCE builds: one for each function of pickle_globals.def. */
+enum bth_build {
+    BTH_BUILD_NOTHING,
+#define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILD_##build,
+#include "format/pickle/pickle_globals.def"
+};
+
 /* Builds what REDUCE asks for; arguments have been checked against known->arguments. NULL: error
    or tree has failed. */
 typedef berth_value *(*bth_builder)(bth_unpickler *unpickler, const bth_known *known,
@@ -195,7 +208,7 @@ struct bth_known {
     const char *module;
     const char *name;
     const char *arguments; /* CALLABLE: a letter each */
-    bth_builder build;     /* CALLABLE */
+    enum bth_build build;  /* CALLABLE */
     bth_what what;
     uint8_t least, most; /* CALLABLE: how many arguments */
     int number;          /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
@@ -343,15 +356,13 @@ bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object);
-/* Checks the arguments of a known callable and builds (P1); NULL after a failure. */
-berth_value *bth_unpickle_call(bth_unpickler *unpickler, const bth_known *known,
-                               berth_value *arguments);
 /* BUILD on what lies at the top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
 /* Hooks are never saved: None or an empty OrderedDict stands in their place. */
 bool bth_is_no_hooks(const berth_value *value);
-/* Whether the four arguments of _rebuild_from_type_v2 name a plain tensor and a known function. */
-bool bth_unpickle_is_plain(berth_value *const *items);
+/* A tensor with attributes, which `known` was asked to build (P5). */
+berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
+                                     berth_value *tensor, berth_value *state);
 /* The storage that a persistent id names (P5). */
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
 

@@ -3,37 +3,7 @@
  * Runs a pickle's opcodes (P1, P2). A handler each, chosen by the table of pickle_opcodes.def;
  * no recursion, no allocation of its own beside stack and memo (P3).
  */
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "format/pickle/pickle_machine.h"
-
-const char *bth_unpickle_opcode(const bth_unpickler *unpickler)
-{
-    return bth_opcodes[unpickler->bytes[unpickler->op_at]].name;
-}
-
-int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
-{
-    char text[sizeof unpickler->error->message];
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return bth_fail(unpickler->error, code, unpickler->rules->record,
-                    unpickler->rules->base_offset + unpickler->op_at, "%s", text);
-}
-
-int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
-{
-    berth_error inner;
-    /* An error that is there already stays. */
-    if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
-        return bth_fail_memory(unpickler->error, 0);
-    /* What the maker calls a bad argument is, here, a bad pickle. */
-    int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
-    return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
-}
 
 /* Takes n items away that a handler has looked at, and puts one in their place. */
 static int replace(bth_unpickler *unpickler, size_t n, berth_value *value)

@@ -4,19 +4,11 @@
  * called: each known global has a maker of nodes.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "format/pickle/pickle_machine.h"
 
 /* ---- argument shapes ---- */
-
-bool bth_is_no_hooks(const berth_value *value)
-{
-    berth_kind kind = bth_node_kind(value);
-    return kind == BERTH_KIND_NONE ||
-           (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
-}
 
 /* What a letter of pickle_globals.def stands for. */
 static const struct letter {
@@ -83,20 +75,55 @@ static int check_arguments(bth_unpickler *unpickler, const bth_known *known,
     return 0;
 }
 
-berth_value *bth_unpickle_call(bth_unpickler *unpickler, const bth_known *known,
-                               berth_value *arguments)
+static const bth_builder builders[] = {
+#define BTH_CALLABLE(module, name, build, wanted, optional) [BTH_BUILD_##build] = bth_build_##build,
+#include "format/pickle/pickle_globals.def"
+};
+
+/* Checks the arguments of a known callable and builds (P1); NULL after a failure. */
+static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known,
+                                berth_value *arguments)
 {
     berth_value *const *items = &arguments;
     size_t n = bth_unpickle_items(arguments, &items);
     if (check_arguments(unpickler, known, items, n) < 0)
         return NULL;
-    berth_value *value = known->build(unpickler, known, items, n);
+    berth_value *value = builders[known->build](unpickler, known, items, n);
     if (!value && unpickler->error->code == BERTH_OK) {
         char subject[96];
         (void)snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
         bth_unpickle_fail_tree(unpickler, subject);
     }
     return value;
+}
+
+/* ---- attributes ---- */
+
+/* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
+static bool is_plain(berth_value *const *items)
+{
+    bth_known rooms[2];
+    const bth_known *function = bth_unpickle_known(items[0], &rooms[0]);
+    const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
+    return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
+           function->build != BTH_BUILD_from_type_v2 &&
+           function->build != BTH_BUILD_parameter && /* which would not stay one */
+           function->build != BTH_BUILD_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
+           type->number == BERTH_DTYPE_NONE;
+}
+
+BTH_BUILDER(from_type_v2)
+{
+    bth_known room;
+    (void)n;
+    if (!is_plain(items)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                          "%s %s wants a _rebuild function and torch Tensor as first arguments",
+                          known->module, known->name);
+        return NULL;
+    }
+    berth_value *tensor = reduce_call(unpickler, bth_unpickle_known(items[0], &room), items[2]);
+    return tensor ? bth_unpickle_with_state(unpickler, known, tensor, items[3]) : NULL;
 }
 
 /* ---- REDUCE and NEWOBJ ---- */
@@ -153,8 +180,8 @@ static bool is_same_as_new(const bth_known *known, berth_value *arguments)
     if (known->what == BTH_IS_PARAMETER_CLASS)
         return true;
     bool empty = berth_value_count(arguments) == 0;
-    return empty && (known->what == BTH_IS_TENSOR_CLASS || known->build == bth_build_ordered_dict ||
-                     known->build == bth_build_counter || known->build == bth_build_set);
+    return empty && (known->what == BTH_IS_TENSOR_CLASS || known->build == BTH_BUILD_ordered_dict ||
+                     known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set);
 }
 
 /* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
@@ -162,8 +189,8 @@ static bool is_kept_inert(const bth_unpickler *unpickler, const bth_known *known
                           const berth_value *arguments)
 {
     berth_value *const *items;
-    return unpickler->rules->inert && known->build == bth_build_from_type_v2 &&
-           bth_unpickle_items(arguments, &items) == 4 && !bth_unpickle_is_plain(items);
+    return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
+           bth_unpickle_items(arguments, &items) == 4 && !is_plain(items);
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -190,7 +217,7 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     case BTH_IS_CALLABLE:
         if (is_kept_inert(unpickler, known, arguments))
             return bth_call_value(unpickler->tree, callable, arguments, new_object);
-        return bth_unpickle_call(unpickler, known, arguments);
+        return reduce_call(unpickler, known, arguments);
     case BTH_IS_PARAMETER_CLASS:
         return begin_parameter(unpickler, known, arguments);
     case BTH_IS_TENSOR_CLASS:
@@ -198,137 +225,4 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     default:
         return refuse_call(unpickler, known, "it is only named, never called");
     }
-}
-
-/* ---- values that are no tensors ---- */
-
-BTH_BUILDER(ordered_dict)
-{
-    (void)known;
-    if (n == 0)
-        return berth_make_ordered_dict(unpickler->tree);
-    return bth_ordered_dict_from(unpickler->tree, items[0]);
-}
-
-BTH_BUILDER(counter)
-{
-    (void)known;
-    return bth_counter_from(unpickler->tree, n ? items[0] : NULL);
-}
-
-BTH_BUILDER(set)
-{
-    (void)known;
-    return bth_set_from(unpickler->tree, n ? items[0] : NULL);
-}
-
-BTH_BUILDER(size)
-{
-    (void)known, (void)n;
-    return bth_size_from(unpickler->tree, items[0]);
-}
-
-static double number_of(const berth_value *value)
-{
-    int64_t integer;
-    return berth_as_int(value, &integer) ? (double)integer : berth_as_float(value);
-}
-
-BTH_BUILDER(complex)
-{
-    (void)known, (void)n;
-    return berth_make_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
-}
-
-/* Device types that PyTorch knows by itself. */
-static bool is_device_type(const char *type)
-{
-    static const char *const types[] = {
-        "cpu",    "cuda", "ipu",  "xpu",  "mkldnn", "opengl",        "opencl",
-        "ideep",  "hip",  "ve",   "fpga", "maia",   "xla",           "lazy",
-        "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
-    };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (strcmp(type, types[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
-BTH_BUILDER(device)
-{
-    size_t nbytes;
-    const char *text = berth_as_text(items[0], &nbytes);
-    char type[40] = "";
-    int64_t index = -1;
-    size_t type_nbytes = strcspn(text, ":");
-    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
-    if (good && n == 2) {
-        (void)berth_as_int(items[1], &index); /* it is one: see fits() */
-        good = type_nbytes == nbytes && index >= 0;
-    }
-    if (good && type_nbytes < nbytes) {
-        const char *digits = text + type_nbytes + 1;
-        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
-        index = good ? strtol(digits, NULL, 10) : -1;
-    }
-    if (good) {
-        memcpy(type, text, type_nbytes);
-        type[type_nbytes] = 0;
-    }
-    if (!is_device_type(type)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
-                          known->module, known->name);
-        return NULL;
-    }
-    return berth_make_device(unpickler->tree, type, index);
-}
-
-/* Of a str, as its letter says. */
-static bool is_latin1(const berth_value *value)
-{
-    const char *name = berth_as_text(value, NULL);
-    return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
-}
-
-static berth_value *refuse_encoding(bth_unpickler *unpickler, const bth_known *known)
-{
-    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1", known->module,
-                      known->name);
-    return NULL;
-}
-
-BTH_BUILDER(encode)
-{
-    (void)n;
-    if (!is_latin1(items[1]))
-        return refuse_encoding(unpickler, known);
-    return bth_bytes_from_latin1(unpickler->tree, items[0]);
-}
-
-/* bytearray(), bytearray(bytes), and as Python before 3.8 wrote it, bytearray(text, 'latin-1'). */
-BTH_BUILDER(bytearray)
-{
-    berth_value *bytes = n ? items[0] : NULL;
-    if (n == 2 ? !is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
-        return refuse_encoding(unpickler, known);
-    if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
-        bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
-    if (n && !bytes)
-        return NULL;
-    return bth_bytearray_from(unpickler->tree, bytes);
-}
-
-BTH_BUILDER(layout)
-{
-    (void)n;
-    const char *name = berth_as_text(items[0], NULL);
-    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
-        if (strcmp(name, bth_layout_names[layout]) == 0)
-            return berth_make_layout(unpickler->tree, (berth_layout_kind)layout);
-    }
-    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
-                      known->name);
-    return NULL;
 }

@@ -1,10 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Stack, marks and memo of the pickle reader. One array of 8-byte slots holds the stack with its
- * marks; neither array can outgrow the bytes of the pickle (P3).
+ * Stack, marks, memo and errors of the pickle reader. One array of 8-byte slots holds the stack
+ * with its marks; neither array can outgrow the bytes of the pickle (P3).
  */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "config/memory.h"
 #include "format/pickle/pickle_machine.h"
+
+/* ---- errors ---- */
+
+const char *bth_unpickle_opcode(const bth_unpickler *unpickler)
+{
+    return bth_opcodes[unpickler->bytes[unpickler->op_at]].name;
+}
+
+int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
+{
+    char text[sizeof unpickler->error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return bth_fail(unpickler->error, code, unpickler->rules->record,
+                    unpickler->rules->base_offset + unpickler->op_at, "%s", text);
+}
+
+int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
+{
+    berth_error inner;
+    /* An error that is there already stays. */
+    if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
+        return bth_fail_memory(unpickler->error, 0);
+    /* What the maker calls a bad argument is, here, a bad pickle. */
+    int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
+    return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
+}
+
+/* ---- stack and marks ---- */
 
 /* Every opcode pushes one slot at most, so the bytes that are left bound the stack. */
 int bth_unpickle_grow_stack(bth_unpickler *unpickler)
@@ -39,6 +73,21 @@ int bth_unpickle_push_mark(bth_unpickler *unpickler)
     return code;
 }
 
+berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
+{
+    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
+    if (pending->value)
+        return pending->value;
+    if (!pending->tensor) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
+        return NULL;
+    }
+    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    if (!pending->value)
+        bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
+    return pending->value;
+}
+
 int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n)
 {
     if (unpickler->floor == 0)
@@ -60,6 +109,8 @@ int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, 
     unpickler->floor = (size_t)((uintptr_t)unpickler->stack[first - 1] >> 2);
     return 0;
 }
+
+/* ---- memo ---- */
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler)

@@ -223,8 +223,8 @@ static void keep_attributes(berth_value *state)
 }
 
 /* P5 */
-static berth_value *with_state(bth_unpickler *unpickler, const bth_known *known,
-                               berth_value *tensor, berth_value *state)
+berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
+                                     berth_value *tensor, berth_value *state)
 {
     char problem[200];
     if (!bth_value_is_state(state)) {
@@ -244,38 +244,17 @@ static berth_value *with_state(bth_unpickler *unpickler, const bth_known *known,
 BTH_BUILDER(parameter_with_state)
 {
     berth_value *parameter = bth_build_parameter(unpickler, known, items, n);
-    return parameter ? with_state(unpickler, known, parameter, items[3]) : NULL;
-}
-
-/* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-bool bth_unpickle_is_plain(berth_value *const *items)
-{
-    bth_known rooms[2];
-    const bth_known *function = bth_unpickle_known(items[0], &rooms[0]);
-    const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
-    return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
-           function->build != bth_build_from_type_v2 &&
-           function->build != bth_build_parameter && /* which would not stay one */
-           function->build != bth_build_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
-           type->number == BERTH_DTYPE_NONE;
-}
-
-BTH_BUILDER(from_type_v2)
-{
-    bth_known room;
-    (void)n;
-    if (!bth_unpickle_is_plain(items)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                          "%s %s wants a _rebuild function and torch Tensor as first arguments",
-                          known->module, known->name);
-        return NULL;
-    }
-    berth_value *tensor =
-        bth_unpickle_call(unpickler, bth_unpickle_known(items[0], &room), items[2]);
-    return tensor ? with_state(unpickler, known, tensor, items[3]) : NULL;
+    return parameter ? bth_unpickle_with_state(unpickler, known, parameter, items[3]) : NULL;
 }
 
 /* ---- BUILD ---- */
+
+bool bth_is_no_hooks(const berth_value *value)
+{
+    berth_kind kind = bth_node_kind(value);
+    return kind == BERTH_KIND_NONE ||
+           (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
+}
 
 /* The second step of a Parameter or tensor from before 0.4. */
 static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
@@ -305,21 +284,6 @@ static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_v
         pending->value = make_tensor(unpickler, &tensor, items);
     }
     return pending->value ? 0 : bth_unpickle_fail_tree(unpickler, "BUILD");
-}
-
-berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
-{
-    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
-    if (pending->value)
-        return pending->value;
-    if (!pending->tensor) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
-        return NULL;
-    }
-    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
-    if (!pending->value)
-        bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
-    return pending->value;
 }
 
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state)

@@ -143,7 +143,7 @@ static const struct text_node *fetch_text(const bth_unpickler *unpickler, const 
 }
 
 static bool calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
-                  bth_builder build)
+                  enum bth_build build)
 {
     bth_known room;
     const berth_value *value = fetch(unpickler, usual, which);
@@ -217,8 +217,8 @@ size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
     bth_usual usual;
     size_t used = unpickler->rules->stream ? 0 : bth_scan_usual(bytes, &usual);
     if (!used || usual.rank != usual.stride_rank || !keeps_nothing(unpickler, &usual) ||
-        !calls(unpickler, &usual, BTH_USUAL_FUNCTION, bth_build_tensor_v2) ||
-        !calls(unpickler, &usual, BTH_USUAL_HOOKS, bth_build_ordered_dict))
+        !calls(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
+        !calls(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
         return 0;
     berth_value *tensor = make(unpickler, &usual);
     if (tensor || unpickler->tree->error.code == BERTH_E_MEMORY) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* dict, OrderedDict, Counter and set: entries in the order of insertion, found by hash. */
-#include "format/values/node.h"
-
+#include <assert.h>
 #include <string.h>
 
 #include "config/memory.h"
+#include "format/values/node.h"
 
 /* Up to so many entries are scanned, without a table of slots. */
 enum { SCANNED = 8 };
@@ -164,12 +164,6 @@ bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, b
 
 /* ---- filling ---- */
 
-static bool is_dict(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
-}
-
 /* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
 static bool ask_for_slots(berth_tree *tree, const struct table *table, berth_value *const *items,
                           size_t n)
@@ -188,11 +182,7 @@ static bool ask_for_slots(berth_tree *tree, const struct table *table, berth_val
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 {
     berth_tree *tree = bth_value_tree(dict);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
-    if (!is_dict(dict))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
-                             bth_kind_phrase((berth_kind)dict->kind));
+    assert(bth_is_dict(dict));
     if (dict->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                              "a dict that something was built from grows afterwards");
@@ -213,9 +203,12 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 {
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
-    if (tree && is_dict(dict) &&
-        (!bth_tree_owns(tree, key, "a dict's key") ||
-         !bth_tree_owns(tree, value, "a dict's value")))
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!bth_is_dict(dict))
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
+                             bth_kind_phrase((berth_kind)dict->kind));
+    if (!bth_tree_owns(tree, key, "a dict's key") || !bth_tree_owns(tree, value, "a dict's value"))
         return tree->error.code;
     return bth_dict_extend(dict, items, 1);
 }
@@ -247,29 +240,73 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
     if (!key)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
     struct table_entry *entry =
-        is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key)) : NULL;
+        bth_is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key))
+                          : NULL;
     berth_value *node = entry ? entry->key : berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
 }
 
+/* ---- sets ---- */
+
+static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
+{
+    if (!bth_table_reserve(tree, set, n))
+        return tree->error.code;
+    for (size_t i = 0; i < n; i++)
+        if (!bth_table_set(tree, set, items[i], items[i]))
+            return tree->error.code;
+    return 0;
+}
+
+int berth_set_add(berth_value *set, berth_value *item)
+{
+    berth_tree *tree = bth_value_tree(set);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (set->kind != BERTH_KIND_SET)
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
+                             bth_kind_phrase((berth_kind)set->kind));
+    if (!bth_tree_owns(tree, item, "an item of a set"))
+        return tree->error.code;
+    return set_extend(tree, (struct dict_node *)set, &item, 1);
+}
+
 /* ---- what REDUCE builds ---- */
+
+/* Marks a list or dict that an object is built from; it may be used so once (P3). */
+static bool dict_claim_source(berth_tree *tree, berth_value *source, const berth_value *object)
+{
+    if (source->flags & BTH_NODE_USED) {
+        bth_tree_fail(tree, BERTH_E_PICKLE, "%s that something was built from is used again by %s",
+                      bth_kind_phrase((berth_kind)source->kind),
+                      berth_kind_name((berth_kind)object->kind));
+        return false;
+    }
+    source->flags |= BTH_NODE_USED;
+    return true;
+}
+
+berth_value *bth_set_from(berth_tree *tree, berth_value *list)
+{
+    berth_value *set = berth_make_set(tree);
+    size_t n;
+    assert(!list || list->kind == BERTH_KIND_LIST);
+    if (!set || !list)
+        return set;
+    if (!dict_claim_source(tree, list, set))
+        return NULL;
+    berth_value *const *items = bth_node_items(list, &n);
+    return set_extend(tree, (struct dict_node *)set, items, n) < 0 ? NULL : set;
+}
 
 berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
 {
     berth_value *counter = berth_make_counter(tree);
+    assert(!dict || dict->kind == BERTH_KIND_DICT);
     if (!counter || !dict)
         return counter;
-    if (!bth_tree_owns(tree, dict, "the items of a Counter"))
+    if (!dict_claim_source(tree, dict, counter))
         return NULL;
-    if (dict->kind != BERTH_KIND_DICT || dict->flags & BTH_NODE_USED) {
-        bth_tree_fail(tree, BERTH_E_PICKLE,
-                      dict->kind == BERTH_KIND_DICT
-                          ? "a dict that something was built from is used again by Counter"
-                          : "a Counter made from %s, not a dict",
-                      bth_kind_phrase((berth_kind)dict->kind));
-        return NULL;
-    }
-    dict->flags |= BTH_NODE_USED;
     const struct table *from = ((struct dict_node *)dict)->table;
     struct dict_node *node = (struct dict_node *)counter;
     if (from && !bth_table_reserve(tree, node, from->count))
@@ -281,55 +318,45 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
 
 static bool set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
 {
-    if ((pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE) ||
-        berth_value_count(pair) != 2) {
+    size_t n = 0;
+    berth_value *const *items = pair->kind == BERTH_KIND_LIST || pair->kind == BERTH_KIND_TUPLE
+                                    ? bth_node_items(pair, &n)
+                                    : NULL;
+    if (n != 2) {
         bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
         return false;
     }
-    return bth_table_set(tree, node, berth_value_item(pair, 0), berth_value_item(pair, 1));
+    return bth_table_set(tree, node, items[0], items[1]);
 }
 
-berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items)
+berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 {
     berth_value *dict = berth_make_ordered_dict(tree);
-    if (!dict || !items)
+    size_t n;
+    assert(!list || list->kind == BERTH_KIND_LIST);
+    if (!dict || !list)
         return dict;
-    if (!bth_tree_owns(tree, items, "the items of an OrderedDict"))
+    if (!dict_claim_source(tree, list, dict))
         return NULL;
-    if (items->kind != BERTH_KIND_LIST || items->flags & BTH_NODE_USED) {
-        bth_tree_fail(tree, BERTH_E_PICKLE,
-                      items->kind == BERTH_KIND_LIST
-                          ? "a list that something was built from is used again by OrderedDict"
-                          : "an OrderedDict made from %s, not a list",
-                      bth_kind_phrase((berth_kind)items->kind));
-        return NULL;
-    }
-    items->flags |= BTH_NODE_USED;
-    size_t n = berth_value_count(items);
+    berth_value *const *items = bth_node_items(list, &n);
     for (size_t i = 0; i < n; i++)
-        if (!set_pair(tree, (struct dict_node *)dict, berth_value_item(items, i)))
+        if (!set_pair(tree, (struct dict_node *)dict, items[i]))
             return NULL;
     return dict;
 }
 
 /* ---- asking ---- */
 
-berth_value *berth_value_key(const berth_value *value, size_t i)
-{
-    const struct table *table = is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
-    return table && i < table->count ? table->entries[i].key : NULL;
-}
-
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
 {
-    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
     const struct table_entry *entry = find_text(bth_value_tree(dict), table, text, nbytes);
     return entry ? (size_t)(entry - table->entries) : SIZE_MAX;
 }
 
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 {
-    struct table *table = is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
     uint64_t *slot;
     const struct table_entry *entry =
@@ -342,5 +369,5 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 berth_value *berth_dict_get(const berth_value *dict, const char *key)
 {
     size_t i = key ? bth_dict_find_text(dict, key, strlen(key)) : SIZE_MAX;
-    return i == SIZE_MAX ? NULL : berth_value_item(dict, i);
+    return i == SIZE_MAX ? NULL : ((const struct dict_node *)dict)->table->entries[i].value;
 }

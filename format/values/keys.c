@@ -7,18 +7,13 @@
  * memo-doubled tuples cost what their nodes cost. Numbers are compared by value.
  */
 #include "config/memory.h"
-#include "format/values/hash.h"
+#include "format/hash.h"
 #include "format/values/node.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- hashing ---- */
-
-uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
-{
-    return bth_hash(tree->seed, bytes, nbytes);
-}
 
 enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
 

@@ -10,6 +10,7 @@
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
 
+#include "format/hash.h"
 #include "format/values/value.h"
 
 enum {
@@ -223,12 +224,51 @@ struct berth_tree {
     berth_error error;
 };
 
-/* ---- value.c ---- */
+/* ---- in line ---- */
 
 /* berth_value_kind, in line. */
 static inline berth_kind bth_node_kind(const berth_value *value)
 {
     return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
+}
+
+static inline bool bth_node_is(const berth_value *value, berth_kind kind)
+{
+    return value && value->kind == kind;
+}
+
+static inline bool bth_is_dict(const berth_value *value)
+{
+    berth_kind kind = bth_node_kind(value);
+    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
+}
+
+/* A hash of bytes with the tree's seed. */
+static inline uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
+{
+    return bth_hash(tree->seed, bytes, nbytes);
+}
+
+/* The node that holds the bytes of a STR or BYTES. */
+static inline const struct text_node *bth_text_holder(const berth_value *value)
+{
+    const struct text_node *node = (const struct text_node *)value;
+    return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
+}
+
+/* The items of a TUPLE, SIZE or LIST; NULL and 0 for a LIST without any. */
+static inline berth_value *const *bth_node_items(const berth_value *value, size_t *n)
+{
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((const struct wrap_node *)value)->inner;
+    if (value->kind == BERTH_KIND_TUPLE) {
+        const struct tuple_node *tuple = (const struct tuple_node *)value;
+        *n = tuple->key.count;
+        return tuple->items;
+    }
+    const struct list_items *items = ((const struct list_node *)value)->items;
+    *n = items ? items->count : 0;
+    return items ? items->items : NULL;
 }
 
 /* ---- tree.c ---- */
@@ -282,11 +322,6 @@ bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
 /* bth_tree_owns for n values. */
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
 
-/* ---- text.c ---- */
-
-/* The node that holds the bytes of a STR or BYTES. */
-const struct text_node *bth_text_holder(const berth_value *value);
-
 /* ---- sequence.c ---- */
 
 /* Like berth_make_tuple, of items that are of the tree. */
@@ -294,8 +329,6 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
 
 /* ---- keys.c ---- */
 
-/* A keyed hash of bytes. */
-uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes);
 /*
  * Makes a value ready to be a key: hashes it, and all that it is made of, once (P4). False:
  * the tree has failed ("a tensor cannot be a dict key").

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values in a row: list, tuple, torch.Size; and shapes made of them. */
-#include "format/values/node.h"
-
+#include <assert.h>
 #include <string.h>
+
+#include "format/values/node.h"
 
 /* ---- tuple ---- */
 
@@ -80,105 +81,38 @@ static bool reserve(berth_tree *tree, struct list_node *list, size_t n)
     return true;
 }
 
-static int list_extend(berth_tree *tree, struct list_node *list, berth_value *const *items,
-                       size_t n)
+int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
 {
-    if (list->head.flags & BTH_NODE_USED)
+    berth_tree *tree = bth_value_tree(list);
+    struct list_node *node = (struct list_node *)list;
+    assert(bth_node_is(list, BERTH_KIND_LIST));
+    if (list->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                              "a list that something was built from grows afterwards");
     if (n == 0)
         return 0;
-    if (!reserve(tree, list, n))
+    if (!reserve(tree, node, n))
         return tree->error.code;
-    memcpy(list->items->items + list->items->count, items, n * sizeof(*items));
-    list->items->count += (uint32_t)n;
-    list->items->shape = NULL;
+    memcpy(node->items->items + node->items->count, items, n * sizeof(*items));
+    node->items->count += (uint32_t)n;
+    node->items->shape = NULL;
     return 0;
-}
-
-static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
-{
-    if (!bth_table_reserve(tree, set, n))
-        return tree->error.code;
-    for (size_t i = 0; i < n; i++)
-        if (!bth_table_set(tree, set, items[i], items[i]))
-            return tree->error.code;
-    return 0;
-}
-
-int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
-{
-    berth_tree *tree = bth_value_tree(list);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
-    if (list->kind == BERTH_KIND_LIST)
-        return list_extend(tree, (struct list_node *)list, items, n);
-    if (list->kind == BERTH_KIND_SET)
-        return set_extend(tree, (struct dict_node *)list, items, n);
-    return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
-                         bth_kind_phrase((berth_kind)list->kind));
 }
 
 int berth_list_append(berth_value *list, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(list);
-    if (tree && list->kind != BERTH_KIND_LIST)
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (list->kind != BERTH_KIND_LIST)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
                              bth_kind_phrase((berth_kind)list->kind));
-    if (tree && !bth_tree_owns(tree, item, "an item of a list"))
+    if (!bth_tree_owns(tree, item, "an item of a list"))
         return tree->error.code;
     return bth_list_extend(list, &item, 1);
 }
 
-int berth_set_add(berth_value *set, berth_value *item)
-{
-    berth_tree *tree = bth_value_tree(set);
-    if (tree && set->kind != BERTH_KIND_SET)
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
-                             bth_kind_phrase((berth_kind)set->kind));
-    if (tree && !bth_tree_owns(tree, item, "an item of a set"))
-        return tree->error.code;
-    return bth_list_extend(set, &item, 1);
-}
-
-berth_value *bth_set_from(berth_tree *tree, berth_value *list)
-{
-    berth_value *set = berth_make_set(tree);
-    if (!set || !list)
-        return set;
-    if (!bth_tree_owns(tree, list, "the items of a set"))
-        return NULL;
-    if (list->kind != BERTH_KIND_LIST || list->flags & BTH_NODE_USED) {
-        bth_tree_fail(tree, BERTH_E_PICKLE,
-                      list->kind == BERTH_KIND_LIST
-                          ? "a list that something was built from is used again by set"
-                          : "a set made from %s, not a list",
-                      bth_kind_phrase((berth_kind)list->kind));
-        return NULL;
-    }
-    list->flags |= BTH_NODE_USED;
-    struct list_items *items = ((struct list_node *)list)->items;
-    if (items && set_extend(tree, (struct dict_node *)set, items->items, items->count) < 0)
-        return NULL;
-    return set;
-}
-
 /* ---- torch.Size and shapes ---- */
-
-/* Where the items of a TUPLE, SIZE or LIST lie. NULL and 0 for a LIST without any. */
-static berth_value *const *items_of(const berth_value *value, size_t *n)
-{
-    if (value->kind == BERTH_KIND_SIZE)
-        value = ((const struct wrap_node *)value)->inner;
-    if (value->kind == BERTH_KIND_TUPLE) {
-        const struct tuple_node *tuple = (const struct tuple_node *)value;
-        *n = tuple->key.count;
-        return tuple->items;
-    }
-    const struct list_items *items = ((const struct list_node *)value)->items;
-    *n = items ? items->count : 0;
-    return items ? items->items : NULL;
-}
 
 static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
 {
@@ -210,8 +144,7 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     berth_tree *tree = bth_value_tree(value);
     *shape = no_shape;
     *rank = 0;
-    if (!tree)
-        return false;
+    assert(tree);
     if (value->kind != BERTH_KIND_TUPLE && value->kind != BERTH_KIND_SIZE &&
         value->kind != BERTH_KIND_LIST) {
         bth_tree_fail(tree, BERTH_E_TENSOR, "%s for a shape, not a tuple of ints",
@@ -219,7 +152,7 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
         return false;
     }
     size_t n;
-    berth_value *const *items = items_of(value, &n);
+    berth_value *const *items = bth_node_items(value, &n);
     if (n > BERTH_MAX_RANK) {
         bth_tree_fail(tree, BERTH_E_TENSOR, "a shape of %zu items (at most %d)", n, BERTH_MAX_RANK);
         return false;
@@ -243,7 +176,7 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
 static bool all_ints(berth_tree *tree, berth_value *tuple)
 {
     size_t n;
-    berth_value *const *items = items_of(tuple, &n);
+    berth_value *const *items = bth_node_items(tuple, &n);
     for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
         int64_t integer;
         if (!check_int(tree, items[i], i, &integer))
@@ -255,13 +188,7 @@ static bool all_ints(berth_tree *tree, berth_value *tuple)
 
 berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
 {
-    if (!tree || !bth_tree_owns(tree, tuple, "the items of a torch.Size"))
-        return NULL;
-    if (tuple->kind != BERTH_KIND_TUPLE) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "a torch.Size made from %s, not a tuple",
-                      bth_kind_phrase((berth_kind)tuple->kind));
-        return NULL;
-    }
+    assert(bth_value_tree(tuple) == tree && tuple->kind == BERTH_KIND_TUPLE);
     const int64_t *shape;
     int32_t rank;
     bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
@@ -308,50 +235,3 @@ const int64_t *berth_as_size(const berth_value *value, int32_t *rank)
 }
 
 /* ---- asking ---- */
-
-size_t berth_value_count(const berth_value *value)
-{
-    switch (berth_value_kind(value)) {
-    case BERTH_KIND_LIST:
-    case BERTH_KIND_TUPLE:
-    case BERTH_KIND_SIZE: {
-        size_t n;
-        items_of(value, &n);
-        return n;
-    }
-    case BERTH_KIND_DICT:
-    case BERTH_KIND_ORDERED_DICT:
-    case BERTH_KIND_COUNTER:
-    case BERTH_KIND_SET: {
-        const struct table *table = ((const struct dict_node *)value)->table;
-        return table ? table->count : 0;
-    }
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return ((const struct parts_node *)value)->n_parts;
-    case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->key.count;
-    default:
-        return 0;
-    }
-}
-
-berth_value *berth_value_item(const berth_value *value, size_t i)
-{
-    if (i >= berth_value_count(value))
-        return NULL;
-    size_t n;
-    switch (value->kind) {
-    case BERTH_KIND_LIST:
-    case BERTH_KIND_TUPLE:
-    case BERTH_KIND_SIZE:
-        return items_of(value, &n)[i];
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return ((const struct parts_node *)value)->parts[i];
-    case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->items[i];
-    default:
-        return ((const struct dict_node *)value)->table->entries[i].value;
-    }
-}

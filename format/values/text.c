@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values that hold text or bytes: str, bytes, bytearray, device, global. */
-#include "format/values/node.h"
-
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-const struct text_node *bth_text_holder(const berth_value *value)
-{
-    const struct text_node *node = (const struct text_node *)value;
-    return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
-}
+#include "format/values/node.h"
 
 /* How many bytes follow the first one of a UTF-8 sequence that is no ASCII; -1: none begins so. */
 static int n_following(uint8_t first)
@@ -140,13 +135,7 @@ static bool decode_latin1(const struct text_node *text, struct text_node *node)
 
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 {
-    if (!tree || !bth_tree_owns(tree, value, "the text"))
-        return NULL;
-    if (value->kind != BERTH_KIND_STR) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "bytes made from %s, not a str",
-                      bth_kind_phrase((berth_kind)value->kind));
-        return NULL;
-    }
+    assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
     struct text_node *text = (struct text_node *)value;
     if (text->other)
         return bytes_sharing(tree, text->other);
@@ -163,18 +152,11 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 
 berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
 {
-    if (!tree)
-        return NULL;
     if (!bytes)
         bytes = berth_make_bytes(tree, NULL, 0);
-    if (!bytes || !bth_tree_owns(tree, bytes, "the bytes"))
-        return NULL;
-    if (bytes->kind != BERTH_KIND_BYTES) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "a bytearray made from %s, not bytes",
-                      bth_kind_phrase((berth_kind)bytes->kind));
-        return NULL;
-    }
-    struct wrap_node *node = bth_node_new(tree, BERTH_KIND_BYTEARRAY, BTH_WRAP_NBYTES);
+    assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
+    struct wrap_node *node =
+        bytes ? bth_node_new(tree, BERTH_KIND_BYTEARRAY, BTH_WRAP_NBYTES) : NULL;
     if (!node)
         return NULL;
     node->inner = bytes;
@@ -233,8 +215,6 @@ const char *bth_value_device(const berth_value *value, int64_t *index)
 berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                         const char *name, size_t name_nbytes)
 {
-    if (!tree)
-        return NULL;
     if (module_nbytes > UINT32_MAX / 2 || name_nbytes > UINT32_MAX / 2) {
         bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a global's name of %zu bytes", name_nbytes);
         return NULL;

@@ -4,6 +4,7 @@
 #define BTH_FORMAT_ZIP_ZIP_INNER_H
 
 #include "format/bytes.h"
+#include "format/zip/zip_fields.h"
 #include "format/zip/zip_read.h"
 
 /* ---- zip_extra.c ---- */
@@ -21,11 +22,17 @@ typedef struct bth_zip_extra {
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
                        berth_error *error);
 
-/* ---- zip_read.c ---- */
+/* ---- zip_record.c ---- */
+
+/* Whether sizes and CRC follow the data (bit 3). */
+static inline bool bth_zip_has_descriptor(uint16_t flags)
+{
+    return (flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
+}
 
 /*
- * Z6: where an entry ends, told by its data_offset and what follows it; *end_offset is behind its
- * data, and its descriptor, of which there is the room at least.
+ * The end of an entry's data and descriptor, from its data_offset and next_offset. Fails if there
+ * is no room for a descriptor (Z6) or the data reach into the next entry (Z7).
  */
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error);
 

@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/hash.h"
+#include "format/hash.h"
 #include "format/zip/small_records.h"
 
 /* ---- which names are refused ---- */

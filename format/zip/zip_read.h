@@ -30,8 +30,8 @@ typedef struct bth_zip_entry {
     uint64_t nbytes;
     uint64_t header_offset;
     uint64_t next_offset; /* the next header in the file, or the directory */
-    uint64_t data_offset; /* 0 until bth_zip_check_local */
-    uint64_t end_offset;  /* after data and descriptor; 0 until bth_zip_check_descriptor */
+    uint64_t data_offset; /* 0 until bth_zip_check_record_header */
+    uint64_t end_offset;  /* after data and descriptor; 0 until bth_zip_check_record_descriptor */
 } bth_zip_entry;
 
 typedef struct bth_zip_directory {
@@ -115,24 +115,71 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes);
 int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
                        bth_zip_local *local, berth_error *error);
 
-/* Compares it with its entry (Z5) and sets entry->data_offset. */
-int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error);
+/*
+ * The record check: one record's local header and descriptor against what is expected of them.
+ *
+ * What is expected stands in an entry: one of the directory, or one that the caller fills from the
+ * layout or from the data (name, NULL: any; record, for errors, may be NULL; flags, method, crc32,
+ * compressed_nbytes, nbytes, header_offset, next_offset). The check asks for bytes through a
+ * callback, so a file, a head in memory, a tile and a save's output are checked by the same code.
+ *
+ *   static int window_get(void *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+ *                         const uint8_t **bytes, berth_error *error)
+ *   {
+ *       return bth_window_get(window, offset, nbytes, ahead, bytes, error);
+ *   }
+ *   bth_zip_input input = {window_get, window};
+ *   if (bth_zip_check_record(&input, 0, entry, error) < 0) ...
+ *
+ * BERTH_E_ARCHIVE: the bytes contradict the entry or the format. Every other code is the callback's
+ * own. A caller that only wants yes or no passes an error of its own.
+ */
+typedef struct bth_zip_input {
+    /*
+     * Points *bytes at nbytes bytes of the file from `offset`, valid until the next call.
+     * `ahead`: so many bytes from `offset` will soon be asked for; a hint, often below nbytes.
+     */
+    int (*get)(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+               const uint8_t **bytes, berth_error *error);
+    void *context;
+} bth_zip_input;
+
+/* A part of the file in memory; anything outside it is BERTH_E_TRUNCATED. */
+typedef struct bth_zip_part {
+    const uint8_t *bytes;
+    uint64_t offset; /* of bytes[0] in the file */
+    uint64_t nbytes;
+} bth_zip_part;
+/* `part` must live as long as the input. */
+bth_zip_input bth_zip_input_over(bth_zip_part *part);
+
+/* Fetches and parses a local header; `ahead` goes to the callback. */
+int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
+                        bth_zip_local *local, berth_error *error);
+
+/* The local header (Z5), and that the data end before next_offset (Z7). Sets entry->data_offset. */
+int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                                berth_error *error);
 
 /*
- * Compares the descriptor (Z6), whose bytes begin right after the data, and sets
- * entry->end_offset. `room`: bytes available, up to 24. next_offset, the next header or the
- * directory (entry->next_offset), tells how long the descriptor is: it is never searched for.
- * Without bit 3 nothing is looked at. Needs entry->data_offset.
+ * The descriptor (Z6): it fills all bytes between the data and entry->next_offset, so it is never
+ * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 there is none, and
+ * no byte is asked for. Where it has no signature the 4 bytes before it are fetched, too.
  */
+int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
+                                    bth_zip_entry *entry, berth_error *error);
+/* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
+bool bth_zip_is_unsigned(const bth_zip_entry *entry);
+
+/* Both. */
+int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                         berth_error *error);
+
+/* The old form of the record check, for load/ until it uses the one above. */
+int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error);
 int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
                              bth_zip_entry *entry, berth_error *error);
-
-/*
- * Z6: the bytes right before a descriptor that tell whether it has no signature, or is the rest of
- * one that has: 4, or 0 where there is no question. Needs entry->data_offset.
- */
 size_t bth_zip_before_descriptor(const bth_zip_entry *entry);
-/* Refuses the rest of one: `before` are those bytes. */
 int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
                                     berth_error *error);
 

@@ -49,6 +49,17 @@ static berth_checkpoint *opened(void)
     return checkpoint;
 }
 
+Test(load, a_reserved_member_that_is_not_0_is_refused)
+{
+    berth_params params = {.reserved = {[5] = 1}};
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
+    cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
+    cr_assert_null(checkpoint);
+    cr_assert(strstr(error.message, "berth_params: reserved[5] is not 0"), "%s", error.message);
+}
+
 Test(load, what_was_saved_is_found_by_name_and_by_path)
 {
     berth_checkpoint *checkpoint = opened();

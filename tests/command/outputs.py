@@ -64,11 +64,11 @@ class Demo(Case):
             others["real.pt"] = file.read()
         for name, content in others.items():
             self.write(name, content)
-            self.refused("demo", name, says=[f"{name} is there, and `berth demo` did not make it",
+            self.refused("demo", name, says=[f"{name} exists, and `berth demo` did not make it",
                                              "name another file"])
             self.assertEqual(self.read(name), content)
         os.symlink("text.pt", self.path("link.pt"))
-        self.refused("demo", "link.pt", says="link.pt is there")
+        self.refused("demo", "link.pt", says="link.pt exists")
         os.mkdir(self.path("folder"))
-        self.refused("demo", "folder", says="folder is there")
+        self.refused("demo", "folder", says="folder exists")
         self.assertEqual(self.read("text.pt"), b"my thesis")

@@ -38,8 +38,8 @@ class Help(Case):
                 self.refused(*words, says=["?", "write ./ before its name"])
             for words in (["ls", "--set", f"load.check=a{control}b", self.demo],
                           ["ls", "--set", f"nothing{control}=b", self.demo],
-                          ["bench", "save", "--rounds", f"a{control}b"],
-                          ["bench", "rows", "--ids", f"a{control}b"]):
+                          ["bench", "save", "--tensors", f"a{control}b"],
+                          ["bench", "rows", "--size", f"a{control}b"]):
                 said = self.berth(*words, code=2).err
                 self.assertNotIn(control + "b", said)
                 self.assertNotIn(control + "=", said)
@@ -177,10 +177,3 @@ class Config(Case):
         self.refused("ls", self.demo, env={"BERTH_SAVE_STORAGE_ALIGNMENT": "3"},
                      says=["BERTH_SAVE_STORAGE_ALIGNMENT", "3"])
         self.refused("ls", self.demo, env={"BERTH_LOAD_CHEKC": "data"}, says="BERTH_LOAD_CHEKC")
-
-    def test_what_is_not_built_says_so(self):
-        error = self.berth("ls", self.demo, "--set", "io.queue_depth=4", code=2).err
-        self.assertIn("io.queue_depth", error)
-        self.assertIn("request queues", error)
-        self.assertEqual(self.berth("config", "io.queue_depth").out.splitlines()[-1],
-                         "    not part of this version: all but 0")

@@ -91,8 +91,8 @@ class Stats(Case):
             self.assertEqual((stats["n_requests"], stats["moved_nbytes"]), (len(reads), sum(reads)))
 
     def test_of_storages_by_how_they_got_to_the_file(self):
-        words = ["bench", "save", "--shape", "small", "--tensors", "100", "--rounds", "1", "--stats",
-                 "--set", "save.method=buffered"]
+        words = ["bench", "save", "--size", "256KiB", "--tensors", "100", "--stats", "--set",
+                 "save.method=buffered"]
         report = json.loads(self.berth(*words, "--json").out)
         why = "small: copied to a buffer with its neighbours"
         self.assertEqual([(way["method"], way["reason"], way["n_storages"], way["nbytes"])

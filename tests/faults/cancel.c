@@ -90,7 +90,7 @@ static void load_in_all_ways(void)
     berth_close(checkpoint);
     read_all(shared);
     expect(berth_rows_prefetch(rows, 0, ids, 2, &ticket, &error) == 0, "rows", &error);
-    expect(berth_rows_lookup(rows, ticket, pointers, &error) == 0, "lookup", &error);
+    expect(berth_rows_wait(rows, ticket, pointers, &error) == 0, "lookup", &error);
     expect(berth_rows_release(rows, ticket, &error) == 0, "release", &error);
     expect(berth_verify(path, NULL, NULL, &error) == 0, "verify", &error);
 }

@@ -290,7 +290,8 @@ Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says
     check_message(BTH_SIMULATED_WAIT, 1,
                   "data/0: simulated:0: copies did not end well: an illegal memory access was "
                   "encountered (SIMULATED_ILLEGAL_ADDRESS)");
-    check_message(BTH_SIMULATED_OPEN_STREAM, 1,
-                  "simulated:0: no stream can be had: an illegal memory access was encountered "
-                  "(SIMULATED_ILLEGAL_ADDRESS)");
+    check_message(
+        BTH_SIMULATED_OPEN_STREAM, 1,
+        "simulated:0: a stream cannot be created: an illegal memory access was encountered "
+        "(SIMULATED_ILLEGAL_ADDRESS)");
 }

@@ -32,8 +32,9 @@ enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 #define SANITIZER_HANGS 77
 #define OTHERS_OPTIONS OTHERS_THREADS " io.chunk_nbytes=65536 save.durability=none"
 #define REFUSED(what)                                                                              \
-    "this " what " was made before this process was forked, and its threads are not here: make "   \
-    "it anew in this process"
+    "this " what                                                                                   \
+    " belongs to the parent process, whose threads do not exist here: make a new one "             \
+    "in this process"
 
 static float *elements;
 static int64_t shapes[N_TENSORS][2];
@@ -229,7 +230,7 @@ static void *look_up_often(void *unused)
         for (int i = 0; i < 40; i++)
             ids[i] = (n * 7919 + i * 31) % shapes[0][0];
         expect(berth_rows_prefetch(rows, 0, ids, 40, &ticket, &error) == 0, "rows", &error);
-        expect(berth_rows_lookup(rows, ticket, pointers, &error) == 0, "lookup", &error);
+        expect(berth_rows_wait(rows, ticket, pointers, &error) == 0, "lookup", &error);
         expect(berth_rows_release(rows, ticket, &error) == 0, "release", &error);
     }
     return unused;
@@ -279,16 +280,17 @@ static void check_refused(void)
            NULL);
     expect_refused(berth_rows_prefetch(rows, 0, &id, 1, &ticket, &error), &error,
                    REFUSED("row cache"));
-    expect_refused(berth_rows_wait(rows, kept_ticket, &error), &error, REFUSED("row cache"));
-    expect_refused(berth_rows_lookup(rows, kept_ticket, &pointer, &error), &error,
+    expect_refused(berth_rows_wait(rows, kept_ticket, NULL, &error), &error, REFUSED("row cache"));
+    expect_refused(berth_rows_wait(rows, kept_ticket, &pointer, &error), &error,
                    REFUSED("row cache"));
     expect_refused(berth_rows_release(rows, kept_ticket, &error), &error, REFUSED("row cache"));
     expect_refused(berth_rows_add(rows, shared, tensor, &table, &error), &error,
                    REFUSED("row cache"));
     expect_refused(berth_rows_get_stats(rows, &stats, &error), &error, REFUSED("row cache"));
     expect_refused(berth_prefetch_wait(prefetch, &error), &error, REFUSED("prefetch"));
-    expect_refused(berth_prefetch_advance(prefetch, tensor, &error), &error, REFUSED("prefetch"));
-    expect_refused(berth_prefetch_advance_part(prefetch, tensor, 0, 1, &error), &error,
+    expect_refused(berth_prefetch_advance(prefetch, tensor, 0, -1, &error), &error,
+                   REFUSED("prefetch"));
+    expect_refused(berth_prefetch_advance(prefetch, tensor, 0, 1, &error), &error,
                    REFUSED("prefetch"));
     expect_refused(berth_prefetch_get_stats(prefetch, &prefetch_stats, &error), &error,
                    REFUSED("prefetch"));
@@ -348,7 +350,7 @@ static void cache_anew(void)
     expect(berth_rows_new(&limits, NULL, &cache, &error) == 0, "cache", &error);
     expect(berth_rows_add(cache, shared, tensor, &table, &error) == 0, "add", &error);
     expect(berth_rows_prefetch(cache, table, ids, 2, &ticket, &error) == 0, "ids", &error);
-    expect(berth_rows_lookup(cache, ticket, pointers, &error) == 0, "rows", &error);
+    expect(berth_rows_wait(cache, ticket, pointers, &error) == 0, "rows", &error);
     expect(memcmp(pointers[0], elements + 3 * N_COLUMNS, N_COLUMNS * sizeof *elements) == 0,
            "other rows", NULL);
     berth_rows_free(cache);

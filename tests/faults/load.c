@@ -106,9 +106,9 @@ static void fetch(berth_checkpoint *checkpoint, berth_error *error)
 
     if (!with_fetch || berth_load(checkpoint, NULL, NULL, error) == 0)
         return;
-    cr_assert_null(checkpoint->regions);
-    for (size_t i = 0; i < checkpoint->n_storages; i++)
-        cr_assert_null(atomic_load(&checkpoint->stored[i].memory));
+    cr_assert_null(checkpoint->storages.regions);
+    for (size_t i = 0; i < checkpoint->storages.n; i++)
+        cr_assert_null(atomic_load(&checkpoint->storages.stored[i].memory));
     if (!is_for_ever)
         cr_assert_eq(berth_load(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
 }

@@ -42,7 +42,7 @@ static const struct {
     const char *options;
     uint32_t flags;
 } ways[] = {
-    {"io.threads=2 load.prefetch_window_nbytes=64KiB", BERTH_PREFETCH_SWEEP},
+    {"io.threads=2 load.prefetch_window_nbytes=64KiB", BERTH_PREFETCH_SEQUENTIAL},
     {"io.threads=2 load.prefetch_window_nbytes=64KiB", BERTH_PREFETCH_LOCK},
     {"load.prefetch=advise load.prefetch_passes=3", 0},
     {"load.prefetch=read load.mmap=off io.threads=1", 0},
@@ -85,7 +85,8 @@ static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, bert
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
         const berth_tensor *tensor = berth_as_tensor(berth_find(checkpoint, name, &unasked));
-        if (tensor && berth_prefetch_advance(prefetch, tensor, &unasked) < 0 && error->code == 0)
+        if (tensor && berth_prefetch_advance(prefetch, tensor, 0, -1, &unasked) < 0 &&
+            error->code == 0)
             *error = unasked;
         const void *data = tensor ? berth_tensor_data(checkpoint, tensor, &unasked) : NULL;
         if (data)

@@ -27,7 +27,7 @@ COMMANDS = [
 ]
 # A read of the records, of what lies before and behind them, or of the file's kind.
 TOLD = (r"{}: (?:(?:[\w./]+ )?at byte \d+: )?\d+ bytes not read: Input/output error"
-        r"(?:; .* is as it was: try again, or from another copy of the file)?\n")
+        r"(?:; .* is unchanged: try again, or use another copy of the file)?\n")
 
 
 def strace(sources, log):

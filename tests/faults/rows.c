@@ -78,7 +78,7 @@ static void check_rows(berth_rows *rows, berth_ticket ticket, int which)
     const void *pointers[N_IDS];
     berth_error error;
 
-    cr_assert_eq(berth_rows_lookup(rows, ticket, pointers, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_rows_wait(rows, ticket, pointers, &error), 0, "%s", error.message);
     for (int i = 0; i < N_IDS; i++)
         cr_assert_eq(
             memcmp(pointers[i], elements + ids[which][i] * N_COLUMNS, N_COLUMNS * sizeof *elements),
@@ -96,7 +96,7 @@ static int use_tickets(berth_rows *rows, berth_error *error)
     for (int i = 1; i >= 0; i--) {
         if (!tickets[i])
             continue;
-        if (berth_rows_wait(rows, tickets[i], &last) == 0)
+        if (berth_rows_wait(rows, tickets[i], NULL, &last) == 0)
             check_rows(rows, tickets[i], i);
         else if (error->code == 0)
             *error = last;

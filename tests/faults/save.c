@@ -300,7 +300,7 @@ Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
                   "data/0 at byte 8192: cannot write: Input/output error");
     check_message(FAULT_fsync, 1, EIO, BERTH_E_SYSTEM, "cannot be synced: Input/output error");
     check_message(FAULT_fsync, 2, EIO, BERTH_E_NOT_DURABLE,
-                  "in place, but not known to be durable: Input/output error");
+                  "the file is in place, but may be lost in a power cut: Input/output error");
     check_message(FAULT_dup, 1, EMFILE, BERTH_E_SYSTEM, "cannot be closed: Too many open files");
     check_message(FAULT_renameat, 1, EBUSY, BERTH_E_SYSTEM,
                   "cannot be replaced: Device or resource busy");

@@ -16,16 +16,14 @@
 #include "tests/support/support.h"
 
 static berth_tree *tree, *other;
-static berth_value *foreign_list, *foreign_dict, *foreign_tuple, *foreign_text;
+static berth_value *foreign_dict, *foreign_text;
 static const float numbers[64];
 
 static void set_up(void)
 {
     tree = berth_tree_new(NULL);
     other = berth_tree_new(NULL);
-    foreign_list = berth_make_list(other);
     foreign_dict = berth_make_dict(other);
-    foreign_tuple = berth_make_tuple(other, (berth_value *[]){berth_make_int(other, 1)}, 1);
     foreign_text = berth_make_str(other, "a", 1);
 }
 
@@ -77,44 +75,26 @@ Test(bad_arguments, of_nothing_nothing_is_made)
 {
     int64_t one = 1;
     cr_expect_null(berth_make_tuple(NULL, NULL, 0));
-    cr_expect_null(bth_size_from(NULL, foreign_tuple));
     cr_expect_null(berth_make_size(NULL, &one, 1));
-    cr_expect_null(bth_bytes_from_latin1(NULL, foreign_text));
-    cr_expect_null(bth_bytearray_from(NULL, NULL));
-    cr_expect_null(bth_bytearray_from(NULL, foreign_text));
-    cr_expect_null(bth_global(NULL, "a", 1, "b", 1));
-    cr_expect_null(bth_call_value(NULL, foreign_text, foreign_tuple, false));
     cr_expect_null(berth_make_nested(NULL, NULL));
     cr_expect_null(berth_make_nested(tree, NULL));
     cr_expect_null(berth_make_subclass(NULL, foreign_text, foreign_dict));
     cr_expect_null(berth_make_parameter(NULL, foreign_text, true));
     cr_expect_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
     cr_expect_null(berth_make_storage(NULL, NULL));
-    cr_expect_null(bth_inert_global(NULL, "a", 1, "b", 1));
     cr_expect_null(berth_storage_key(NULL));
     cr_expect_null(berth_storage_location(NULL));
     cr_expect_eq(berth_storage_nbytes(NULL), 0);
     cr_expect_null(berth_dict_get(foreign_dict, NULL));
     cr_expect_eq(berth_tensor_numel(NULL), 0);
-    cr_expect_eq(bth_call_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(bth_call_extend(foreign_list, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(bth_call_set_items(NULL, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(bth_call_set_items(foreign_dict, NULL, 0), BERTH_E_ARGUMENT);
-    cr_expect_eq(bth_list_extend(NULL, NULL, 0), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_list_append(NULL, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_add(NULL, NULL), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_dict_set_value(NULL, NULL, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_dict_set(NULL, "a", NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tree_error(NULL, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_value_kind(NULL), BERTH_KIND_NONE);
     cr_expect_eq(bth_value_id(NULL), SIZE_MAX);
     cr_expect_str_eq(bth_kind_phrase((berth_kind)99), "unknown");
-}
-
-Test(bad_arguments, no_shape_is_made_of_no_value)
-{
-    const int64_t *shape;
-    int32_t rank = 7;
-
-    cr_expect_not(bth_value_as_shape(NULL, &shape, &rank));
-    cr_expect_eq(rank, 0);
 }
 
 Test(bad_arguments, nothing_added_is_no_failure)
@@ -136,7 +116,6 @@ Test(bad_arguments, null_pointers_are_refused)
 
     REFUSED(berth_make_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
     REFUSED(berth_make_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
-    REFUSED(bth_bytes_from_latin1(tree, NULL), BERTH_E_ARGUMENT, "the text is NULL");
     REFUSED(berth_make_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
     REFUSED(berth_make_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
             "an integer of 0 bytes (1 to 255)");
@@ -170,22 +149,6 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
     berth_value *tensor =
         berth_make_tensor(other, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage});
 
-    REFUSED(bth_counter_from(tree, foreign_dict), BERTH_E_ARGUMENT,
-            "the items of a Counter is of another tree");
-    REFUSED(bth_ordered_dict_from(tree, foreign_list), BERTH_E_ARGUMENT,
-            "the items of an OrderedDict is of another tree");
-    REFUSED(bth_set_from(tree, foreign_list), BERTH_E_ARGUMENT,
-            "the items of a set is of another tree");
-    REFUSED(bth_size_from(tree, foreign_tuple), BERTH_E_ARGUMENT,
-            "the items of a torch.Size is of another tree");
-    REFUSED(bth_bytes_from_latin1(tree, foreign_text), BERTH_E_ARGUMENT,
-            "the text is of another tree");
-    REFUSED(bth_bytearray_from(tree, berth_make_bytes(other, "a", 1)), BERTH_E_ARGUMENT,
-            "the bytes is of another tree");
-    REFUSED(bth_call_value(tree, foreign_text, foreign_tuple, false), BERTH_E_ARGUMENT,
-            "what is called is of another tree");
-    REFUSED(bth_call_value(tree, berth_make_str(tree, "a", 1), foreign_tuple, false),
-            BERTH_E_ARGUMENT, "the arguments is of another tree");
     REFUSED(berth_make_storage(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
     REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
             BERTH_E_ARGUMENT, "the storage is of another tree");
@@ -213,22 +176,11 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
 
 Test(bad_arguments, values_of_another_kind_are_refused)
 {
-    REFUSED(bth_counter_from(tree, berth_make_list(tree)), BERTH_E_PICKLE,
-            "a Counter made from a list, not a dict");
-    REFUSED(bth_ordered_dict_from(tree, berth_make_dict(tree)), BERTH_E_PICKLE,
-            "an OrderedDict made from a dict, not a list");
-    REFUSED(bth_set_from(tree, berth_make_dict(tree)), BERTH_E_PICKLE,
-            "a set made from a dict, not a list");
-    REFUSED(bth_bytearray_from(tree, berth_make_str(tree, "a", 1)), BERTH_E_PICKLE,
-            "a bytearray made from a str, not bytes");
-    REFUSED(bth_call_value(tree, berth_make_str(tree, "a", 1), berth_make_list(tree), false),
-            BERTH_E_ARGUMENT, "the arguments are a list, not a tuple");
     REFUSED(berth_make_subclass(tree, berth_make_dict(tree), berth_make_dict(tree)),
             BERTH_E_ARGUMENT, "a tensor with attributes around a dict");
     REFUSED(berth_make_nested(
                 tree, (berth_value *[]){floats(1), berth_make_int(tree, 1), floats(1), floats(1)}),
             BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
-    FAILS(bth_list_extend(berth_make_dict(tree), NULL, 0), "a dict is no list");
     FAILS(berth_list_append(berth_make_set(tree), berth_make_int(tree, 1)), "a set is no list");
     FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)), "a list is no set");
     FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)), "a list is no dict");
@@ -291,9 +243,6 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
                  BERTH_E_UNSUPPORTED, "a list of more than 4294967295 items");
     dict = berth_make_dict(tree);
     expect_error(__LINE__, bth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
-                 BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
-    list = berth_make_set(tree);
-    expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
 }
 

@@ -94,5 +94,4 @@ Test(parts, of_no_tree_are_refused)
     cr_expect_null(berth_make_nested(NULL, four));
     cr_expect_null(berth_make_size(NULL, NULL, -1));
     cr_expect_null(berth_make_device(NULL, NULL, 0));
-    cr_expect_null(bth_global(NULL, "a", SIZE_MAX, "b", 1));
 }

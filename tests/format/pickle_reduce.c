@@ -16,13 +16,8 @@ static void expect_kind(const char *module, const char *name, berth_kind kind)
 
 Test(pickle_reduce, every_dtype_and_its_storage_class_may_be_named)
 {
-    static const char *const names[] = {
-#define DTYPE_NAME(name, text, nbytes) text,
-        BERTH_DTYPE_MAP(DTYPE_NAME)
-#undef DTYPE_NAME
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        expect_kind("torch", names[i], BERTH_KIND_DTYPE);
+    for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++)
+        expect_kind("torch", berth_dtype_name((berth_dtype)i), BERTH_KIND_DTYPE);
     static const char *const classes[] = {"Float", "Double", "Half",         "BFloat16",
                                           "Char",  "Short",  "Int",          "Long",
                                           "Byte",  "Bool",   "ComplexFloat", "ComplexDouble"};

@@ -367,29 +367,91 @@ Test(zip_local, a_descriptor_without_signature_behind_one_is_refused)
                    "are one");
 }
 
-Test(zip_local, a_descriptor_cut_off_asks_for_more)
+/* ---- the record check by itself ---- */
+
+/* Bytes of the small zip's third record, and how often and how far they were asked for. */
+typedef struct counted {
+    bth_zip_part part;
+    unsigned n_calls;
+    uint64_t first, end;
+} counted;
+
+static int counted_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                       const uint8_t **bytes, berth_error *error)
 {
-    bth_zip_entry entry = {.record = "data/0",
-                           .flags = BTH_ZIP_FLAG_DESCRIPTOR,
-                           .nbytes = 6,
-                           .compressed_nbytes = 6,
-                           .data_offset = 40};
-    berth_error error;
-    bth_error_clear(&error);
-    cr_expect_eq(bth_zip_check_descriptor(NULL, 0, 62, &entry, &error), BERTH_E_TRUNCATED);
-    cr_expect_str_eq(error.message,
-                     "data/0 at byte 46: a descriptor of 16 bytes does not end within 0 bytes");
-    cr_expect_eq(entry.end_offset, 0);
+    counted *asked = context;
+    bth_zip_input input = bth_zip_input_over(&asked->part);
+
+    cr_expect_leq(ahead, 100);
+    asked->first = asked->n_calls++ > 0 ? asked->first : offset;
+    asked->end = offset + nbytes;
+    return input.get(input.context, offset, nbytes, ahead, bytes, error);
 }
 
-Test(zip_local, without_bit_3_no_descriptor_is_looked_at)
+/* What the layout alone expects of a record "archive/data/0" of 6 bytes at the file's begin. */
+static bth_zip_entry placed_entry(bth_place *place, uint8_t bytes[128])
 {
-    bth_zip_entry entry = {.compressed_nbytes = 6, .data_offset = 40};
+    cr_assert_eq(bth_layout_place(0, 14, 6, 64, place), 0);
+    bth_zip_write_local(place, "archive/data/0", bytes);
+    bth_zip_write_descriptor(place, 0x12345678, bytes + place->data_offset + 6);
+    return (bth_zip_entry){.flags = BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR,
+                           .crc32 = 0x12345678,
+                           .compressed_nbytes = 6,
+                           .nbytes = 6,
+                           .next_offset = place->next_offset};
+}
+
+Test(zip_record, what_the_layout_expects_is_checked_without_a_directory)
+{
+    bth_place place;
+    uint8_t bytes[128] = "";
+    bth_zip_entry entry = placed_entry(&place, bytes), other = entry;
+    counted asked = {.part = {bytes, 0, place.next_offset}};
+    const bth_zip_input input = {.get = counted_get, .context = &asked};
+    berth_error error;
+
+    bth_error_clear(&error);
+    cr_assert_eq(bth_zip_check_record(&input, 100, &entry, &error), 0, "%s", error.message);
+    cr_expect_eq(entry.data_offset, place.data_offset);
+    cr_expect_eq(entry.end_offset, place.next_offset);
+    cr_expect_eq(asked.n_calls, 3); /* the header's fixed part, all of it, the descriptor */
+    cr_expect_eq(asked.first, 0);
+    cr_expect_eq(asked.end, place.next_offset);
+    other.crc32 = 0;
+    cr_expect_eq(bth_zip_check_record(&input, 0, &other, &error), BERTH_E_ARCHIVE);
+}
+
+Test(zip_record, what_the_callback_returns_ends_the_check)
+{
+    bth_place place;
+    uint8_t bytes[128] = "";
+    bth_zip_entry entry = placed_entry(&place, bytes);
+    berth_error error;
+
+    for (uint64_t n = 0; n < place.next_offset; n++) {
+        uint8_t *copy = memcpy(malloc(n + 1), bytes, n);
+        bth_zip_part part = {copy, 0, n};
+        const bth_zip_input input = bth_zip_input_over(&part);
+        bth_error_clear(&error);
+        bth_zip_entry checked = entry;
+        cr_expect_eq(bth_zip_check_record(&input, 0, &checked, &error), BERTH_E_TRUNCATED);
+        cr_expect_eq(checked.end_offset, 0);
+        free(copy);
+    }
+    cr_expect_str_eq(error.message, "at byte 70: 16 bytes needed, but only bytes 0 to 85 are here");
+}
+
+Test(zip_record, without_bit_3_no_descriptor_is_asked_for)
+{
+    const bth_zip_input input = {0};
+    bth_zip_entry entry = {.compressed_nbytes = 6, .data_offset = 40, .next_offset = 46};
     berth_error error;
     bth_error_clear(&error);
-    cr_expect_eq(bth_zip_check_descriptor(NULL, 0, 46, &entry, &error), 0);
+    cr_expect_eq(bth_zip_check_record_descriptor(&input, 0, &entry, &error), 0);
     cr_expect_eq(entry.end_offset, 46);
 }
+
+/* ---- Z7 ---- */
 
 Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
 {
@@ -398,7 +460,7 @@ Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
     test_zip_put(&zip, zip.header_at[2] + LOCAL_EXTRA_NBYTES, 68, 2);
     test_zip_put(&zip, zip.extra_at[2] + 2, 64, 2);
     expect_refused(zip, BERTH_E_ARCHIVE,
-                   "data/0 at byte 325: the data ends here, but the next entry begins at byte 277");
+                   "data/0 at byte 320: its 5 bytes reach into what begins at byte 277");
 }
 
 /* ---- Z10: CRCs ---- */

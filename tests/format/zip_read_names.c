@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z8: names, the top folder, duplicates, and finding by name. */
-#include "format/values/hash.h"
+#include "format/hash.h"
 #include "tests/support/format/zip_builder.h"
 #include <criterion/criterion.h>
 

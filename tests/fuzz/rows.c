@@ -156,7 +156,7 @@ static void look_up(struct scene *scene, struct asked *asked)
     const void *pointers[MOST_IDS];
     berth_error error;
 
-    int result = berth_rows_lookup(scene->rows, request->ticket, pointers, &error);
+    int result = berth_rows_wait(scene->rows, request->ticket, pointers, &error);
     check_sentence(result, &error);
     MUST(request->ticket || result == BERTH_E_ARGUMENT, "a ticket that is none: %d", result);
     for (size_t i = 0; result == 0 && i < request->n; i++) {
@@ -204,7 +204,7 @@ static void carry_out(struct scene *scene, struct asked *asked)
             steps[what](scene, asked);
         else if (what == 7)
             check_sentence(berth_rows_wait(scene->rows,
-                                           scene->requests[next(asked) % MOST_TICKETS].ticket,
+                                           scene->requests[next(asked) % MOST_TICKETS].ticket, NULL,
                                            &error),
                            &error);
         else
@@ -229,7 +229,9 @@ void check_input(const uint8_t *bytes, size_t nbytes)
     size_t before_nbytes = live_nbytes;
     unsigned lines = next(&asked) | next(&asked) << 8, slots = next(&asked) | next(&asked) << 8;
     /* Not far more than all tables hold: it is cleared each time. */
-    berth_rows_limits limits = {lines % MOST_LINES * 8, slots % MOST_LINES * 4, next(&asked) % 80};
+    berth_rows_limits limits = {.cache_nbytes = lines % MOST_LINES * 8,
+                                .scratch_nbytes = slots % MOST_LINES * 4,
+                                .ways = next(&asked) % 80};
     most_nbytes = live_nbytes;
     MUST(berth_config_patch(next(&asked) % 2 ? "io.threads=1" : "io.threads=1 io.chunk_nbytes=1",
                             &error) == 0,

@@ -140,7 +140,7 @@ Test(pool, is_watched_about_ten_times_a_second_and_at_the_start)
 {
     static record tasks;
 
-    for (unsigned n_workers = 0; n_workers <= 1; n_workers++) {
+    for (unsigned n_workers = 1; n_workers <= 2; n_workers++) {
         begin(&tasks);
         tasks.nanoseconds = 10 * 1000 * 1000;
         cr_assert_eq(bth_pool_run(n_workers, 50, do_task, watch, &tasks, &error), 0);
@@ -148,7 +148,7 @@ Test(pool, is_watched_about_ten_times_a_second_and_at_the_start)
         cr_assert_leq(tasks.n_watches, 40, "never after every task");
     }
     begin(&tasks);
-    cr_assert_eq(bth_pool_run(1, 50, do_task, NULL, &tasks, &error), 0);
+    cr_assert_eq(bth_pool_run(2, 50, do_task, NULL, &tasks, &error), 0);
 }
 
 Test(pool, can_be_cancelled_at_once_and_later)
@@ -170,9 +170,9 @@ Test(pool, can_be_cancelled_at_once_and_later)
     begin(&tasks);
     tasks.cancel_at = 2;
     tasks.nanoseconds = 400 * 1000 * 1000;
-    cr_assert_eq(bth_pool_run(1, 9, do_task, watch, &tasks, &error), BERTH_E_CANCELLED);
-    cr_assert_eq(tasks.n_watches, 2, "nor while the last task comes to its end");
-    cr_assert_eq(tasks.n_done, 1);
+    cr_assert_eq(bth_pool_run(2, 9, do_task, watch, &tasks, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(tasks.n_watches, 2, "nor while the last tasks come to their end");
+    cr_assert_eq(tasks.n_done, 2);
 }
 
 static int n_created, fail_creation_at;
@@ -233,35 +233,10 @@ Test(pool, leaves_the_program_s_signals_to_the_program)
     sigset_t before, in_worker, after;
 
     pthread_sigmask(SIG_SETMASK, NULL, &before);
-    cr_assert_eq(bth_pool_run(1, 1, look_at_signals, NULL, &in_worker, &error), 0);
+    cr_assert_eq(bth_pool_run(2, 2, look_at_signals, NULL, &in_worker, &error), 0);
     cr_assert(sigismember(&in_worker, SIGINT) && sigismember(&in_worker, SIGTERM));
     cr_assert_not(sigismember(&in_worker, SIGBUS) || sigismember(&in_worker, SIGSEGV));
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     for (int i = 1; i < 32; i++)
         cr_assert_eq(sigismember(&before, i), sigismember(&after, i));
-}
-
-static int n_processors;
-
-static int pretend_affinity(pid_t process, size_t nbytes, cpu_set_t *cpus)
-{
-    (void)process, (void)nbytes;
-    CPU_ZERO(cpus);
-    for (int i = 0; i < n_processors; i++)
-        CPU_SET((unsigned)i * 3, cpus);
-    return n_processors ? 0 : -1;
-}
-
-Test(pool, measures_the_processors_that_it_may_use)
-{
-    bth_system.sched_getaffinity = pretend_affinity;
-    n_processors = 1;
-    cr_assert_eq(bth_pool_measure(), 1);
-    n_processors = 5;
-    cr_assert_eq(bth_pool_measure(), 5);
-    n_processors = 64;
-    cr_assert_eq(bth_pool_measure(), 8);
-    n_processors = 0; /* cannot be asked */
-    cr_assert_geq(bth_pool_measure(), 1);
-    cr_assert_leq(bth_pool_measure(), 8);
 }

@@ -253,12 +253,13 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
     place_all(&as_they_were);
     (void)fetched(NULL);
     expect_all_as_they_were();
-    if (checkpoint->no_direct)
+    if (checkpoint->source.access.no_direct)
         cr_expect_str_eq(stats_at(1).method, "read");
     else
         cr_expect_str_eq(stats_at(1).method, "direct");
-    cr_expect_str_eq(stats_at(1).reason,
-                     checkpoint->no_direct ? checkpoint->no_direct : "load.method=direct");
+    cr_expect_str_eq(stats_at(1).reason, checkpoint->source.access.no_direct
+                                             ? checkpoint->source.access.no_direct
+                                             : "load.method=direct");
 }
 
 /* No host's among them. */
@@ -278,7 +279,7 @@ static const char *way_to_device(const char *options)
 Test(device, nothing_is_mapped_that_goes_there)
 {
     cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
-    cr_expect_null(checkpoint->map.base);
+    cr_expect_null(checkpoint->source.access.map.base);
     cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
 }
 
@@ -304,7 +305,7 @@ Test(device, sources_of_all_kinds_come_there)
     place_all(&as_they_were);
     (void)fetched(NULL);
     expect_all_as_they_were();
-    cr_expect_str_eq(stats_at(1).reason, "the source is no file");
+    cr_expect_str_eq(stats_at(1).reason, "the source is a function");
     close_all();
     free(bytes);
 }

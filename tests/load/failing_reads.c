@@ -7,8 +7,8 @@
 #include <errno.h>
 
 #include "io/syscalls.h"
-#include "tests/support/load/archive.h"
 #include "tests/support/io/refusals.h"
+#include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 
 struct flaky {

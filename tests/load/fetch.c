@@ -121,7 +121,7 @@ Test(fetch, directly_reads_whole_blocks_once)
     open_as("load.method=direct io.threads=1 io.chunk_nbytes=128MiB");
     berth_stats stats = fetched(NULL);
     const berth_storage *first = tensor_at(0)->storage, *last = tensor_at(N_TENSORS - 1)->storage;
-    uint64_t block = checkpoint->direct.block_nbytes;
+    uint64_t block = checkpoint->source.access.direct.block_nbytes;
     uint64_t begin = first->offset / block * block;
     uint64_t end = (last->offset + last->nbytes + block - 1) / block * block;
 
@@ -257,9 +257,9 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     cr_expect_eq(counted.moved_nbytes, stats.moved_nbytes);
     cr_expect_leq(counted.n_reads, nbytes / (1 << 20) + 1);
     cr_expect_str_eq(stats.method, "read");
-    cr_expect_str_eq(stats.reason, "the source is no file");
+    cr_expect_str_eq(stats.reason, "the source is a function");
     for (size_t i = 0; i < N; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->tree, i);
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         cr_assert_eq(memcmp(berth_storage_data(checkpoint, storage, NULL), bytes, 1000), 0);
     }
     berth_close(checkpoint);

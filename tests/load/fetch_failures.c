@@ -29,7 +29,7 @@ Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
         cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
         for (size_t k = 0; k < N_TENSORS; k++)
             cr_expect(!is_memory(k) || lengths[k] == 0);
-        cr_expect_null(checkpoint->regions);
+        cr_expect_null(checkpoint->storages.regions);
         cr_expect_eq(stats.memory_nbytes, 0);
         fetched(NULL);
         expect_elements();
@@ -263,7 +263,7 @@ Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
     cr_assert_eq(pthread_join(other, &code), 0);
     cr_expect_eq((intptr_t)code, BERTH_E_CALLBACK);
     cr_expect(atomic_load(&broken.others_are_read));
-    cr_expect_null(checkpoint->regions);
+    cr_expect_null(checkpoint->storages.regions);
     for (size_t i = 0; i < N_TENSORS; i++)
         cr_expect(!is_memory(i) || lengths[i] == 0, "t%zu", i);
     broken.is_whole = true;

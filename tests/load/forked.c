@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "load/bring.h"
+#include "load/storages_load.h"
 #include "tests/support/scene.h"
 
 static berth_checkpoint *checkpoint;
@@ -96,31 +96,31 @@ static void leave_half_changed(berth_checkpoint *with)
     bth_checkpoint_lock(with);
     with->shown_name.text = with->shown_path.text = freed;
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
-    with->map.base = freed;
-    with->map.address = freed;
-    with->listing = (bth_listing){.known = true, .n_records = 77};
-    with->direct_is_tried = true;
-    with->direct.fd = 999;
-    with->direct.block_nbytes = 4096;
-    if (!with->container.known)
-        with->container.directory.entries = (bth_zip_entry *)(void *)freed;
-    for (size_t i = 0; i < with->n_storages; i++)
-        with->stored[i].is_coming = true;
-    with->stored[0].n_waiting = 3;
+    with->source.access.map.base = freed;
+    with->source.access.map.address = freed;
+    with->contents.counts = (bth_record_counts){.known = true, .n_records = 77};
+    with->source.access.direct_is_tried = true;
+    with->source.access.direct.fd = 999;
+    with->source.access.direct.block_nbytes = 4096;
+    if (!with->contents.container.known)
+        with->contents.container.directory.entries = (bth_zip_entry *)(void *)freed;
+    for (size_t i = 0; i < with->storages.n; i++)
+        with->storages.stored[i].is_coming = true;
+    with->storages.stored[0].n_waiting = 3;
 }
 
 static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
 {
     with->shown_name = before->shown_name;
     with->shown_path = before->shown_path;
-    with->map = before->map;
-    with->listing = before->listing;
-    with->direct_is_tried = before->direct_is_tried;
-    with->direct = before->direct;
-    with->container = before->container;
-    for (size_t i = 0; i < with->n_storages; i++)
-        with->stored[i].is_coming = false;
-    with->stored[0].n_waiting = 0;
+    with->source.access.map = before->source.access.map;
+    with->contents.counts = before->contents.counts;
+    with->source.access.direct_is_tried = before->source.access.direct_is_tried;
+    with->source.access.direct = before->source.access.direct;
+    with->contents.container = before->contents.container;
+    for (size_t i = 0; i < with->storages.n; i++)
+        with->storages.stored[i].is_coming = false;
+    with->storages.stored[0].n_waiting = 0;
     bth_checkpoint_unlock(with);
 }
 
@@ -163,10 +163,11 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
     open_with("load.method=read");
     for (int i = 0; i < 3; i++)
         before[i] = data_of(i);
-    for (kept = checkpoint->regions; kept && kept->region.bytes != before[2]; kept = kept->next)
+    for (kept = checkpoint->storages.regions; kept && kept->region.bytes != before[2];
+         kept = kept->next)
         ;
     cr_assert(kept);
-    cr_assert_eq(kept, checkpoint->regions);
+    cr_assert_eq(kept, checkpoint->storages.regions);
     kept->n_forks = bth_forks() + 1;
     memset(kept->region.bytes, 0, sizeof bytes[2]);
     test_in_child(finds_the_latest_anew);

@@ -33,7 +33,7 @@ static struct outcome open_one_way(const char *path, bool parsed)
                           : berth_open(path, &call, &checkpoint, &error);
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {
-        outcome.is_parsed = checkpoint->container.known;
+        outcome.is_parsed = checkpoint->contents.container.known;
         cr_assert_eq(berth_get_info(checkpoint, &outcome.info, NULL), 0);
         outcome.info.archive = NULL; /* freed by now */
         berth_close(checkpoint);

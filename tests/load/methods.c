@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which method a storage gets, and which reason is told: from facts, options, rules, functions. */
+/* Which method a storage gets, and which reason is told: from conditions, options, rules,
+ * functions. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -8,7 +9,7 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/method.h"
+#include "load/transfer/choice.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
 
@@ -23,24 +24,24 @@ static const char *const names[] = {"auto", "map", "read", "direct"};
 /* One storage that is asked for. */
 #define LAZY .is_file = true
 
-static void expect_way(const char *about, bth_facts facts, bool mmap, berth_load_method asked,
-                       berth_load_method method, const char *reason)
+static void expect_way(const char *about, bth_conditions conditions, bool mmap,
+                       berth_load_method asked, berth_load_method method, const char *reason)
 {
     struct berth_config config = {.load_mmap = mmap, .load_method = asked};
 
-    facts.asked_nbytes = facts.asked_nbytes ? facts.asked_nbytes : GIB;
-    facts.free_nbytes = facts.free_nbytes ? facts.free_nbytes : 2 * GIB;
-    bth_way way = bth_way_choose(&config, &facts, asked, NULL);
+    conditions.asked_nbytes = conditions.asked_nbytes ? conditions.asked_nbytes : GIB;
+    conditions.free_nbytes = conditions.free_nbytes ? conditions.free_nbytes : 2 * GIB;
+    bth_choice choice = bth_choose(&config, &conditions, asked, NULL);
 
-    cr_expect_str_eq(names[way.method], names[method], "%s", about);
-    cr_expect_str_eq(way.reason, reason, "%s", about);
+    cr_expect_str_eq(names[choice.method], names[method], "%s", about);
+    cr_expect_str_eq(choice.reason, reason, "%s", about);
 }
 
 Test(methods, of_auto_go_by_what_is_measured)
 {
     static const struct {
         const char *about;
-        bth_facts facts;
+        bth_conditions conditions;
         berth_load_method mapped;
         const char *reason;
         berth_load_method unmapped; /* with load.mmap=off */
@@ -55,9 +56,9 @@ Test(methods, of_auto_go_by_what_is_measured)
         {"a function",
          {.at_once = true},
          BERTH_LOAD_READ,
-         "the source is no file",
+         "the source is a function",
          BERTH_LOAD_READ,
-         "the source is no file"},
+         "the source is a function"},
         {"one of a file",
          {LAZY},
          BERTH_LOAD_MAP,
@@ -83,7 +84,7 @@ Test(methods, of_auto_go_by_what_is_measured)
          BERTH_LOAD_READ,
          "the reason"},
         {"resident",
-         {COLD, .residency = BTH_RESIDENT},
+         {COLD, .page_cache = BTH_PAGE_CACHE_WARM},
          BERTH_LOAD_MAP,
          "the file is in memory",
          BERTH_LOAD_READ,
@@ -95,7 +96,7 @@ Test(methods, of_auto_go_by_what_is_measured)
          BERTH_LOAD_READ,
          "load.mmap=off"},
         {"resident, cannot be mapped",
-         {COLD, .residency = BTH_RESIDENT, .cannot_map = true},
+         {COLD, .page_cache = BTH_PAGE_CACHE_WARM, .cannot_map = true},
          BERTH_LOAD_READ,
          "the file cannot be mapped",
          BERTH_LOAD_READ,
@@ -131,29 +132,29 @@ Test(methods, of_auto_go_by_what_is_measured)
          BERTH_LOAD_READ,
          "direct reads are not measured on this file system"},
         {"unknown",
-         {COLD, .residency = BTH_RESIDENCY_UNKNOWN},
+         {COLD, .page_cache = BTH_PAGE_CACHE_UNKNOWN},
          BERTH_LOAD_READ,
-         "nobody tells whether the file is in memory",
+         "it is not known whether the file is in memory",
          BERTH_LOAD_READ,
-         "nobody tells whether the file is in memory"},
+         "it is not known whether the file is in memory"},
         {"remote",
-         {COLD, .file_system = BTH_REMOTE, .residency = BTH_RESIDENT},
+         {COLD, .file_system = BTH_REMOTE, .page_cache = BTH_PAGE_CACHE_WARM},
          BERTH_LOAD_READ,
-         "the file system is a network's, or a process's",
+         "the file system belongs to a network or a process",
          BERTH_LOAD_READ,
-         "the file system is a network's, or a process's"},
+         "the file system belongs to a network or a process"},
         {"one of a remote file",
          {LAZY, .file_system = BTH_REMOTE},
          BERTH_LOAD_READ,
-         "the file system is a network's, or a process's",
+         "the file system belongs to a network or a process",
          BERTH_LOAD_READ,
-         "the file system is a network's, or a process's"},
+         "the file system belongs to a network or a process"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        expect_way(cases[i].about, cases[i].facts, true, BERTH_LOAD_AUTO, cases[i].mapped,
+        expect_way(cases[i].about, cases[i].conditions, true, BERTH_LOAD_AUTO, cases[i].mapped,
                    cases[i].reason);
-        expect_way(cases[i].about, cases[i].facts, false, BERTH_LOAD_AUTO, cases[i].unmapped,
+        expect_way(cases[i].about, cases[i].conditions, false, BERTH_LOAD_AUTO, cases[i].unmapped,
                    cases[i].other_reason);
     }
 }
@@ -162,32 +163,32 @@ Test(methods, of_auto_go_by_what_is_measured)
 Test(methods, to_devices_read_or_read_directly)
 {
     static const struct {
-        bth_facts facts;
+        bth_conditions conditions;
         berth_load_method method;
         const char *reason;
     } cases[] = {
         {{COLD, .free_nbytes = 1}, BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory"},
-        {{COLD, .residency = BTH_RESIDENT}, BERTH_LOAD_READ, "the file is in memory"},
+        {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, BERTH_LOAD_READ, "the file is in memory"},
         {{COLD, .asked_nbytes = 1000}, BERTH_LOAD_READ, "it is not much"},
         {{COLD, .no_direct = "the reason"}, BERTH_LOAD_READ, "the reason"},
         {{.is_memory = true}, BERTH_LOAD_READ, "the source is memory"},
-        {{.at_once = true}, BERTH_LOAD_READ, "the source is no file"}};
+        {{.at_once = true}, BERTH_LOAD_READ, "the source is a function"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bth_facts facts = cases[i].facts;
-        facts.to_device = true;
-        expect_way("auto", facts, true, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
-        expect_way("auto", facts, false, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
+        bth_conditions conditions = cases[i].conditions;
+        conditions.use = BTH_USE_DEVICE;
+        expect_way("auto", conditions, true, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
+        expect_way("auto", conditions, false, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
     }
-    expect_way("map", (bth_facts){COLD, .to_device = true}, true, BERTH_LOAD_MAP, BERTH_LOAD_READ,
-               "it goes to a device");
+    expect_way("map", (bth_conditions){COLD, .use = BTH_USE_DEVICE}, true, BERTH_LOAD_MAP,
+               BERTH_LOAD_READ, "it goes to a device");
 }
 
 Test(methods, that_are_asked_for_are_given_where_they_can_be)
 {
-    const bth_facts file = {LAZY}, remote = {LAZY, .file_system = BTH_REMOTE};
-    const bth_facts memory = {.is_memory = true}, function = {.at_once = true};
-    const bth_facts poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
+    const bth_conditions file = {LAZY}, remote = {LAZY, .file_system = BTH_REMOTE};
+    const bth_conditions memory = {.is_memory = true}, function = {.at_once = true};
+    const bth_conditions poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
 
     expect_way("map", file, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
     expect_way("map", remote, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
@@ -201,7 +202,7 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
         expect_way("memory", memory, true, (berth_load_method)asked, BERTH_LOAD_MAP,
                    "the source is memory");
         expect_way("function", function, true, (berth_load_method)asked, BERTH_LOAD_READ,
-                   "the source is no file");
+                   "the source is a function");
     }
 }
 
@@ -315,7 +316,7 @@ Test(chosen, maps_are_never_made_with_load_mmap_off)
     open_as("load.mmap=off");
     cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
-    cr_expect_null(checkpoint->map.base);
+    cr_expect_null(checkpoint->source.access.map.base);
 }
 
 static berth_load_method small_ones_are_read(void *context, const berth_storage *storage)
@@ -362,7 +363,7 @@ Test(chosen, files_of_networks_are_not_mapped_unasked)
     for (size_t i = 0; i < 3; i++) {
         told_type = types[i];
         open_as("");
-        cr_expect_str_eq(way_of("bias"), "read: the file system is a network's, or a process's");
+        cr_expect_str_eq(way_of("bias"), "read: the file system belongs to a network or a process");
         open_as("load.method=map");
         cr_expect_str_eq(way_of("bias"), "map: load.method=map");
     }
@@ -374,7 +375,7 @@ Test(chosen, direct_reads_are_not_tried_in_memory)
     bth_system.fstatfs = told_fstatfs;
     open_as("load.method=direct");
     cr_expect_str_eq(way_of("bias"), "read: the file system is in memory");
-    cr_expect_eq(checkpoint->direct.fd, -1);
+    cr_expect_eq(checkpoint->source.access.direct.fd, -1);
 }
 
 static int no_direct_open(const char *what, int flags, mode_t mode)

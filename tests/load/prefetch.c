@@ -24,13 +24,13 @@ Test(prefetch, brings_every_storage_by_each_method)
         begin_prefetch(options);
         wait_for_all();
         cr_expect_str_eq(stats.method, methods[i]);
-        cr_expect_str_eq(stats.reason, "load.prefetch says so");
+        cr_expect_str_eq(stats.reason, "load.prefetch sets it");
         uint64_t all = stats.asked_nbytes;
         cr_expect_geq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES);
         cr_expect_leq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES + 65536);
         /* The head was read by the open. */
         cr_expect_leq(stats.resident_nbytes, 300000);
-        cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, all);
+        cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, all);
         cr_expect_eq(stats.shared_nbytes, 0);
         for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
             (void)usleep(10000); /* advice does not wait */
@@ -48,7 +48,7 @@ Test(prefetch, populates_where_load_prefetch_says_nothing)
     begin_prefetch("");
     wait_for_all();
     cr_expect_str_eq(stats.method, "populate");
-    cr_expect_str_eq(stats.reason, "load.prefetch does not say");
+    cr_expect_str_eq(stats.reason, "load.prefetch sets none");
 }
 
 Test(prefetch, of_what_is_there_brings_nothing)
@@ -59,7 +59,7 @@ Test(prefetch, of_what_is_there_brings_nothing)
     berth_prefetch_free(prefetch);
     begin_prefetch("load.prefetch=read");
     wait_for_all();
-    cr_expect_eq(stats.brought_nbytes, 0);
+    cr_expect_eq(stats.loaded_nbytes, 0);
     cr_expect_eq(stats.resident_nbytes, stats.asked_nbytes);
     cr_expect_eq(stats.n_requests, 0);
 }
@@ -85,7 +85,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
         (void)usleep(10000);
     cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
     /* Tensors that are not in it are passed by. */
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), 0, -1, &error), 0);
 }
 
 Test(prefetch, brings_only_the_bytes_that_a_view_uses)
@@ -159,7 +159,7 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     berth_prefetch_get_stats(second, &others, NULL);
     berth_prefetch_free(second);
     cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
-    cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.brought_nbytes,
+    cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.loaded_nbytes,
                  others.asked_nbytes);
     cr_expect_leq(device_nbytes() - before_nbytes, stats.asked_nbytes);
 }
@@ -173,18 +173,18 @@ Test(prefetch, can_be_cancelled_in_the_middle)
     evict_file();
     open_file("");
     begin_prefetch("load.prefetch_passes=6");
-    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(3), &error), 0);
+    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(3), 0, -1, &error), 0);
     berth_prefetch_cancel(prefetch);
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), 0, -1, &error),
                  BERTH_E_CANCELLED);
     (void)snprintf(expected, sizeof expected, "%s: cancelled", path);
     cr_expect_str_eq(error.message, expected);
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_CANCELLED);
     /* What is there stays there. */
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), 0, -1, &error), 0);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, 6);
-    cr_expect_lt(stats.brought_nbytes, stats.asked_nbytes);
+    cr_expect_lt(stats.loaded_nbytes, stats.asked_nbytes);
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(23), &error));
 }
 
@@ -257,7 +257,7 @@ Test(prefetch, that_may_not_lock_is_refused_with_the_limit)
     cr_expect_eq(try_to_begin(NULL, BERTH_PREFETCH_LOCK, "load.prefetch=read", &prefetch),
                  BERTH_E_ARGUMENT);
     cr_expect(strstr(error.message,
-                     "only what is mapped and populated can be locked: load.prefetch says so"));
+                     "only what is mapped and populated can be locked: load.prefetch sets it"));
 }
 
 static _Atomic int n_sequential, n_normal;
@@ -277,7 +277,7 @@ Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
     wait_for_all();
     berth_prefetch_free(prefetch);
     cr_expect_eq(n_sequential + n_normal, 0);
-    cr_assert_eq(try_to_begin(NULL, BERTH_PREFETCH_SWEEP, "", &prefetch), 0);
+    cr_assert_eq(try_to_begin(NULL, BERTH_PREFETCH_SEQUENTIAL, "", &prefetch), 0);
     cr_expect_eq(n_sequential, 1);
     berth_prefetch_free(prefetch);
     prefetch = NULL;
@@ -373,7 +373,7 @@ Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
     cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
     expect_none("the source is memory");
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
-    expect_none("the source is no file");
+    expect_none("the source is a function");
     free(bytes);
 }
 
@@ -398,19 +398,21 @@ Test(prefetch, refuses_what_makes_no_sense)
     const berth_tensor *tensor = tensor_at(0);
     cr_expect_eq(berth_prefetch_begin(NULL, NULL, 0, NULL, &prefetch, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message,
-                     "berth_prefetch_begin needs a checkpoint and a place for the prefetch");
+                     "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
     cr_expect_eq(berth_prefetch_begin(checkpoint, NULL, 4, NULL, &prefetch, &error),
                  BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "unknown flags 0x4");
-    cr_expect_eq(berth_prefetch_advance(NULL, tensor, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_advance(NULL, tensor, 0, -1, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the prefetch is NULL");
     cr_expect_eq(berth_prefetch_get_stats(NULL, &stats, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "there is no prefetch, or no place for its statistics");
+    cr_expect_str_eq(error.message, "the prefetch is NULL");
+    cr_expect_eq(berth_prefetch_get_stats(NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "the pointer for the statistics is NULL");
     open_file("");
     begin_prefetch("");
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_prefetch_advance(prefetch, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 0, -1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), BERTH_E_ARGUMENT);
     berth_close(first);
 }
 

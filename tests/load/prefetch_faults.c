@@ -42,7 +42,7 @@ static void expect_way_back(const char *options, int advice, int with, const cha
     cr_expect_str_eq(stats.reason, "the system refused an advice");
     cr_expect_gt(n_refused, 0);
     cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
-    cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
 }
 
 Test(prefetch_faults, populate_that_the_kernel_does_not_know_is_read)
@@ -88,7 +88,7 @@ static void expect_error(const char *options, int code, const char *sentence)
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), code, "%s", error.message);
     cr_expect(strncmp(error.message, path, strlen(path)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, sentence), "%s", error.message);
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error), code);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), 0, -1, &error), code);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, stats.n_passes);
 }
@@ -98,7 +98,7 @@ Test(prefetch_faults, no_memory_is_an_error_w6)
     open_file("");
     refuse(POPULATE, ENOMEM);
     expect_error("load.prefetch=populate load.prefetch_window_nbytes=64KiB", BERTH_E_MEMORY,
-                 "65536 bytes cannot be brought into memory: Cannot allocate memory");
+                 "65536 bytes cannot be loaded into memory: Cannot allocate memory");
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(3), &error));
 }
 
@@ -107,7 +107,7 @@ Test(prefetch_faults, pages_that_cannot_be_read_are_an_error)
     open_file("");
     refuse(POPULATE, EFAULT);
     expect_error("load.prefetch=populate load.prefetch_window_nbytes=64KiB", BERTH_E_SYSTEM,
-                 "65536 bytes cannot be brought into memory: Input/output error");
+                 "65536 bytes cannot be loaded into memory: Input/output error");
 }
 
 /* ---- reads that fail ---- */
@@ -126,8 +126,8 @@ Test(prefetch_faults, what_cannot_be_read_is_an_error_from_there_on)
     open_file("");
     bth_system.pread = broken_pread;
     begin_prefetch("load.prefetch=read load.prefetch_passes=12");
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS / 2 - 4), &error), 0);
-    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), &error),
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS / 2 - 4), 0, -1, &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), 0, -1, &error),
                  BERTH_E_SYSTEM);
     cr_expect(strstr(error.message, "bytes not read: Input/output error"), "%s", error.message);
 }
@@ -166,7 +166,7 @@ static void expect_truncation(const char *options)
     cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
     size = info.nbytes;
     begin_prefetch(options);
-    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(1), &error), 0);
+    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(1), 0, -1, &error), 0);
     wait_until_idle();
     cr_assert_eq(truncate(path, nbytes), 0);
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "%s", error.message);
@@ -233,7 +233,7 @@ Test(prefetch_faults, what_is_in_memory_need_not_be_known)
     advance_through_all();
     wait_for_all();
     cr_expect_eq(stats.resident_nbytes, 0);
-    cr_expect_eq(stats.brought_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.loaded_nbytes, stats.asked_nbytes);
 }
 
 /* ---- begin ---- */
@@ -316,6 +316,6 @@ Test(prefetch_faults, an_error_that_nobody_is_told_goes_to_the_log)
     berth_prefetch_free(prefetch);
     prefetch = NULL;
     berth_set_log(NULL, NULL);
-    cr_expect(strstr(logged, "cannot be brought into memory"), "%s", logged);
+    cr_expect(strstr(logged, "cannot be loaded into memory"), "%s", logged);
     cr_expect(strncmp(logged, path, strlen(path)) == 0, "%s", logged);
 }

@@ -27,7 +27,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes - stats.window_nbytes);
         cr_expect_leq(stats.n_passes_begun, 1);
         for (size_t k = 0; k < N_TENSORS; k++) {
-            cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(k), &error), 0);
+            cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(k), 0, -1, &error), 0);
             if (k % 7 == 0)
                 wait_until_idle(); /* as far as they may go */
         }
@@ -36,7 +36,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         wait_for_all();
         cr_expect_eq(stats.n_passes_begun, n);
         cr_expect_eq(stats.n_passes_done, n);
-        cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
+        cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
         berth_prefetch_free(prefetch);
     }
     prefetch = NULL;
@@ -51,7 +51,7 @@ Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)
     wait_until_idle();
     (void)usleep(50000);
     cr_expect_leq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), begin_nbytes + stats.pass_nbytes);
-    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(5), &error), 0);
+    cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(5), 0, -1, &error), 0);
     wait_until_idle();
     (void)usleep(50000);
     uint64_t consumed = 6 * TENSOR_NBYTES + 65536;
@@ -65,7 +65,7 @@ Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
     begin_prefetch("load.prefetch_passes=12");
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
-        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0);
         cr_assert_eq(berth_tensor_at(checkpoint, i, &named, &error), 0);
         uint64_t page = named.offset - named.offset % 4096;
         cr_expect_eq(cached_nbytes(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %d", i);
@@ -81,16 +81,17 @@ Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
     berth_selection what = {.tensors = listed, .n_tensors = 1};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch_passes=4 load.prefetch=read", &prefetch), 0);
     for (int64_t i = 0; i < 16; i++)
-        cr_assert_eq(berth_prefetch_advance_part(prefetch, listed[0], i * TENSOR_NBYTES / 64,
-                                                 TENSOR_NBYTES / 64, &error),
+        cr_assert_eq(berth_prefetch_advance(prefetch, listed[0], i * TENSOR_NBYTES / 64,
+                                            TENSOR_NBYTES / 64, &error),
                      0);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);
     cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
-    cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 0, &error), 0);
-    cr_expect_eq(berth_prefetch_advance_part(prefetch, listed[0], 65536, 1, &error),
-                 BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, "1 elements from 65536 on are meant, the tensor has 65536"));
+    cr_expect_eq(berth_prefetch_advance(prefetch, listed[0], 65536, 0, &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, listed[0], 65536, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "1 elements from 65536 on do not fit: the tensor has 65536"));
+    cr_expect_eq(berth_prefetch_advance(prefetch, listed[0], 65536, -1, &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, listed[0], 65537, -1, &error), BERTH_E_ARGUMENT);
 }
 
 Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
@@ -160,7 +161,7 @@ static void bring_on_device(const char *readahead_kib, const char *options)
     open_file("");
     begin_prefetch(options);
     for (size_t i = 0; i < N_TENSORS; i++) {
-        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), &error), 0);
+        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0);
         if (i % 8 == 0)
             wait_until_idle();
     }
@@ -168,13 +169,13 @@ static void bring_on_device(const char *readahead_kib, const char *options)
     free(readahead_path);
     cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
     cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes / 2);
-    cr_expect_eq(stats.resident_nbytes + stats.brought_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
 }
 
 Test(prefetch_passes, announces_windows_to_a_device_that_reads_little_ahead)
 {
     bring_on_device("64", "load.prefetch_passes=3");
-    cr_expect_geq(n_announced, stats.brought_nbytes / 65536);
+    cr_expect_geq(n_announced, stats.loaded_nbytes / 65536);
 }
 
 Test(prefetch_passes, leaves_windows_to_a_device_that_reads_more_ahead)
@@ -190,7 +191,7 @@ Test(prefetch_passes, advises_a_device_of_no_more_than_it_reads_ahead)
                           "load.prefetch_window_nbytes=1MiB");
     cr_expect_str_eq(stats.method, "advise");
     cr_expect_eq(stats.window_nbytes, 65536);
-    cr_expect_geq(stats.n_requests, stats.brought_nbytes / 65536);
+    cr_expect_geq(stats.n_requests, stats.loaded_nbytes / 65536);
 }
 
 Test(prefetch_passes, announces_windows_where_a_pass_has_no_room_for_reading_ahead)

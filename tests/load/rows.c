@@ -56,7 +56,7 @@ Test(rows, of_any_length_lie_at_multiples_of_it_or_of_64)
         struct scene *scene = begin_rows_with(&limits, 10, columns[k], "", "io.threads=2");
         berth_ticket ticket = prefetch_rows(scene, ids, 4);
         expect_rows(scene, ticket, ids, 4);
-        cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, NULL), 0);
+        cr_assert_eq(berth_rows_wait(scene->rows, ticket, pointers, NULL), 0);
         for (size_t i = 0; i < 4; i++)
             cr_expect_eq((uintptr_t)pointers[i] % alignments[k], 0, "%d columns", (int)columns[k]);
         end_rows(scene);
@@ -83,8 +83,7 @@ Test(rows, an_empty_request_has_a_ticket_too)
     struct scene *scene = begin_rows(4, 1, "io.threads=1");
     berth_ticket ticket = prefetch_rows(scene, NULL, 0);
 
-    cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL), 0);
-    cr_expect_eq(berth_rows_lookup(scene->rows, ticket, NULL, NULL), 0);
+    cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, NULL), 0);
     release_rows(scene, ticket);
     end_rows(scene);
 }
@@ -138,7 +137,7 @@ Test(rows, of_a_storage_that_is_memory_come_from_there)
     data[3 * 16] = 77;
     scene->source.n_reads = 0;
     berth_ticket ticket = prefetch_rows(scene, &id, 1);
-    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, &pointer, NULL), 0);
+    cr_assert_eq(berth_rows_wait(scene->rows, ticket, &pointer, NULL), 0);
     cr_expect_eq(*(const float *)pointer, 77);
     cr_expect_eq(scene->source.n_reads, 0);
     end_rows(scene);
@@ -293,7 +292,7 @@ Test(rows, that_find_no_room_are_busy_and_nothing_changes)
     cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, others, 4, &ticket, &error),
                  BERTH_E_BUSY);
     cr_expect_str_eq(error.message,
-                     "counted: 1 of 4 rows of table find no place, 64 bytes are missing: live "
+                     "counted: 1 of 4 rows of table find no room, 64 bytes are missing: live "
                      "tickets hold the others");
     cr_expect_eq(ticket, 0);
     berth_rows_stats stats = rows_stats_of(scene);
@@ -320,7 +319,7 @@ Test(rows, more_than_ever_find_room_are_told_from_busy)
     cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 8, &ticket, &error),
                  BERTH_E_MEMORY);
     cr_expect_str_eq(error.message,
-                     "counted: 2 of 8 rows of table find no place, 128 bytes are missing: cache "
+                     "counted: 2 of 8 rows of table find no room, 128 bytes are missing: cache "
                      "and scratch are too small for one request of so many");
     use_rows(scene, ids, 6);
     end_rows(scene);

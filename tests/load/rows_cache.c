@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/rows_cache.h"
+#include "load/rows/rows_cache.h"
 
 #define MOST_ROWS 4096
 #define TABLE 1
@@ -15,15 +15,16 @@ static void *notes;
 /* What a request took, to be given back. */
 struct request {
     size_t n;
-    uint32_t places[MOST_ROWS];
+    uint32_t slots[MOST_ROWS];
     uint32_t missing[MOST_ROWS];
-    bth_row_taken taken;
+    bth_row_result result;
 };
 
-static void begin(uint32_t n_sets, uint32_t ways, uint32_t n_slots)
+static void begin(uint32_t n_sets, uint32_t ways, uint32_t n_scratch)
 {
-    notes = malloc((size_t)n_sets * ways * BTH_ROWS_LINE_NOTES + n_slots * BTH_ROWS_SLOT_NOTES);
-    bth_row_cache_begin(&cache, n_sets, ways, n_slots, notes);
+    notes =
+        malloc((size_t)n_sets * ways * BTH_ROWS_LINE_NOTES + n_scratch * BTH_ROWS_SCRATCH_NOTES);
+    bth_row_cache_begin(&cache, n_sets, ways, n_scratch, notes);
 }
 
 static void end(void)
@@ -36,7 +37,7 @@ TestSuite(rows_cache, .fini = end);
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
     request->n = n;
-    bth_row_cache_take(&cache, table, rows, n, request->places, request->missing, &request->taken);
+    bth_row_cache_take(&cache, table, rows, n, request->slots, request->missing, &request->result);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -46,13 +47,13 @@ static void take(struct request *request, const uint64_t *rows, size_t n)
 
 static void fill(const struct request *request)
 {
-    for (size_t k = 0; k < request->taken.n_missing; k++)
-        bth_row_cache_filled(&cache, request->places[request->missing[k]]);
+    for (size_t k = 0; k < request->result.n_missing; k++)
+        bth_row_cache_filled(&cache, request->slots[request->missing[k]]);
 }
 
 static void give(const struct request *request)
 {
-    bth_row_cache_give(&cache, request->places, request->n);
+    bth_row_cache_give(&cache, request->slots, request->n);
 }
 
 /* Takes, fills and gives back. */
@@ -78,7 +79,7 @@ static bool is_there(uint64_t row)
     memcpy(notes, kept, notes_nbytes); /* as if nobody had asked */
     free(kept);
     cache = before;
-    return request.taken.n_missing == 0;
+    return request.result.n_missing == 0;
 }
 
 static void range(uint64_t *rows, size_t n, uint64_t first)
@@ -94,13 +95,13 @@ Test(rows_cache, a_row_that_was_read_is_found_where_it_is)
 
     begin(4, 2, 4);
     take(&first, rows, 3);
-    cr_expect_eq(first.taken.n_missing, 3);
+    cr_expect_eq(first.result.n_missing, 3);
     cr_expect_eq(first.missing[2], 2);
     fill(&first);
     take(&second, rows, 3);
-    cr_expect_eq(second.taken.n_missing, 0);
-    cr_expect_eq(second.taken.n_awaited, 0);
-    cr_expect_arr_eq(second.places, first.places, 3 * sizeof *first.places);
+    cr_expect_eq(second.result.n_missing, 0);
+    cr_expect_eq(second.result.n_awaited, 0);
+    cr_expect_arr_eq(second.slots, first.slots, 3 * sizeof *first.slots);
 }
 
 Test(rows_cache, tables_do_not_share_rows)
@@ -112,8 +113,8 @@ Test(rows_cache, tables_do_not_share_rows)
     take_of(1, &one, &row, 1);
     fill(&one);
     take_of(2, &other, &row, 1);
-    cr_expect_eq(other.taken.n_missing, 1);
-    cr_expect_neq(other.places[0], one.places[0]);
+    cr_expect_eq(other.result.n_missing, 1);
+    cr_expect_neq(other.slots[0], one.slots[0]);
 }
 
 Test(rows_cache, what_was_touched_longest_ago_makes_room)
@@ -140,7 +141,7 @@ Test(rows_cache, an_empty_line_is_taken_before_any_row_makes_room)
     take(&request, rows, 2);
     fill(&request), give(&request);
     take(&request, rows + 2, 2);
-    cr_expect_eq(request.taken.n_evicted, 0);
+    cr_expect_eq(request.result.n_evicted, 0);
     fill(&request), give(&request);
     touch(4);
     cr_expect_eq(is_there(0) + is_there(1), 1);
@@ -157,13 +158,13 @@ Test(rows_cache, a_row_that_is_held_stays)
     for (uint64_t row = 10; row < 20; row++)
         touch(row);
     take(&other, more, 4);
-    cr_expect_eq(other.taken.n_evicted, 1, "19 is the only one that may go");
-    cr_expect_eq(other.taken.n_conflicts, 3);
+    cr_expect_eq(other.result.n_evicted, 1, "19 is the only one that may go");
+    cr_expect_eq(other.result.n_conflicts, 3);
     for (uint64_t row = 0; row < 3; row++)
         cr_expect(is_there(row));
     give(&holder);
     give(&other);
-    cr_expect_eq(cache.n_free_slots, 3, "slots come back");
+    cr_expect_eq(cache.n_free_scratch, 3, "slots come back");
     for (size_t i = 0; i < cache.n_lines; i++)
         cr_expect_eq(cache.holders[i] & INT32_MAX, 0);
 }
@@ -179,11 +180,11 @@ Test(rows_cache, held_twice_is_free_after_both_gave_it_back)
     take(&second, &row, 1);
     give(&first);
     take(&third, &other, 1);
-    cr_expect_eq(third.taken.n_conflicts, 1, "the second still holds it");
+    cr_expect_eq(third.result.n_conflicts, 1, "the second still holds it");
     give(&third), give(&second);
     take(&third, &other, 1);
-    cr_expect_eq(third.taken.n_conflicts, 0);
-    cr_expect_eq(third.taken.n_evicted, 1);
+    cr_expect_eq(third.result.n_conflicts, 0);
+    cr_expect_eq(third.result.n_evicted, 1);
 }
 
 Test(rows_cache, conflicts_go_to_slots_which_nobody_finds)
@@ -193,14 +194,14 @@ Test(rows_cache, conflicts_go_to_slots_which_nobody_finds)
 
     begin(1, 2, 8);
     take(&first, rows, 3);
-    cr_expect_eq(first.taken.n_conflicts, 1);
-    cr_expect_geq(first.places[2], cache.n_lines);
+    cr_expect_eq(first.result.n_conflicts, 1);
+    cr_expect_geq(first.slots[2], cache.n_lines);
     fill(&first);
     take(&second, rows, 3);
-    cr_expect_eq(second.taken.n_missing, 1, "a slot is its request's alone");
-    cr_expect_neq(second.places[2], first.places[2]);
-    cr_expect_not(bth_row_cache_is_filling(&cache, second.places[2]));
-    cr_expect_not(bth_row_cache_is_lost(&cache, second.places[2]));
+    cr_expect_eq(second.result.n_missing, 1, "a slot is its request's alone");
+    cr_expect_neq(second.slots[2], first.slots[2]);
+    cr_expect_not(bth_row_cache_is_filling(&cache, second.slots[2]));
+    cr_expect_not(bth_row_cache_is_lost(&cache, second.slots[2]));
 }
 
 /* A request evicts nothing that it asks for itself, though that is the oldest. */
@@ -213,10 +214,10 @@ Test(rows_cache, what_is_asked_for_makes_no_room_for_the_rest_of_its_request)
     touch(7);
     touch(9);
     take(&request, rows, 2);
-    cr_expect_eq(request.taken.n_missing, 1);
+    cr_expect_eq(request.result.n_missing, 1);
     cr_expect_eq(request.missing[0], 0);
-    cr_expect_eq(request.taken.n_evicted, 1, "9");
-    cr_expect_eq(request.taken.n_conflicts, 0);
+    cr_expect_eq(request.result.n_evicted, 1, "9");
+    cr_expect_eq(request.result.n_conflicts, 0);
 }
 
 Test(rows_cache, short_of_places_nothing_is_taken_evicted_or_touched)
@@ -229,16 +230,16 @@ Test(rows_cache, short_of_places_nothing_is_taken_evicted_or_touched)
     touch(2); /* in the cache, held by nobody */
     take(&holder, old, 2);
     fill(&holder);
-    nbytes = cache.n_lines * BTH_ROWS_LINE_NOTES + cache.n_slots * BTH_ROWS_SLOT_NOTES;
+    nbytes = cache.n_lines * BTH_ROWS_LINE_NOTES + cache.n_scratch * BTH_ROWS_SCRATCH_NOTES;
     void *before = malloc(nbytes);
     memcpy(before, notes, nbytes);
     uint64_t stamp = cache.stamp;
     take(&request, new, 7);
-    cr_expect_eq(request.taken.n_short, 2, "one line and two slots for five rows");
+    cr_expect_eq(request.result.n_short, 2, "one line and two slots for five rows");
     cr_expect_eq(memcmp(before, notes, nbytes), 0,
                  "lines, stamps, holders and slots are as before");
     cr_expect_eq(cache.stamp, stamp);
-    cr_expect_eq(cache.n_free_slots, 2);
+    cr_expect_eq(cache.n_free_scratch, 2);
     cr_expect(is_there(2));
     free(before);
 }
@@ -251,18 +252,18 @@ Test(rows_cache, a_row_that_is_being_read_is_awaited_and_not_read_again)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    cr_expect_eq(second.taken.n_missing, 0);
-    cr_expect_eq(second.taken.n_awaited, 1);
-    cr_expect_eq(second.places[0], first.places[0] | BTH_ROWS_AWAITED);
-    cr_expect(bth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect_eq(second.result.n_missing, 0);
+    cr_expect_eq(second.result.n_awaited, 1);
+    cr_expect_eq(second.slots[0], first.slots[0] | BTH_ROWS_AWAITED);
+    cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
     give(&second); /* also before it is there */
-    cr_expect(bth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
     fill(&first);
-    cr_expect_not(bth_row_cache_is_filling(&cache, first.places[0]));
+    cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
     give(&first);
     take(&third, &row, 1);
-    cr_expect_eq(third.taken.n_awaited + third.taken.n_missing, 0);
-    cr_expect_eq(cache.holders[third.places[0]], 1);
+    cr_expect_eq(third.result.n_awaited + third.result.n_missing, 0);
+    cr_expect_eq(cache.holders[third.slots[0]], 1);
 }
 
 Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
@@ -273,14 +274,14 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    bth_row_cache_lost(&cache, first.places[0]);
-    cr_expect(bth_row_cache_is_lost(&cache, first.places[0]));
-    cr_expect_not(bth_row_cache_is_filling(&cache, first.places[0]));
+    bth_row_cache_lost(&cache, first.slots[0]);
+    cr_expect(bth_row_cache_is_lost(&cache, first.slots[0]));
+    cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
     take(&third, others, 2);
-    cr_expect_eq(third.taken.n_conflicts, 1, "its line is held until both gave it back");
+    cr_expect_eq(third.result.n_conflicts, 1, "its line is held until both gave it back");
     give(&third), give(&first), give(&second);
     take(&third, &row, 1);
-    cr_expect_eq(third.taken.n_missing, 1, "it is read again");
+    cr_expect_eq(third.result.n_missing, 1, "it is read again");
 }
 
 /* Rows of any order spread: with half of all lines held, hardly one row finds its set full. */
@@ -295,8 +296,8 @@ Test(rows_cache, rows_spread_over_all_sets)
         for (size_t i = 0; i < MOST_ROWS; i++)
             rows[i] = i * strides[k];
         take(&request, rows, MOST_ROWS);
-        cr_expect_lt(request.taken.n_conflicts, MOST_ROWS / 50, "stride %llu: %zu conflicts",
-                     (unsigned long long)strides[k], request.taken.n_conflicts);
+        cr_expect_lt(request.result.n_conflicts, MOST_ROWS / 50, "stride %llu: %zu conflicts",
+                     (unsigned long long)strides[k], request.result.n_conflicts);
         fill(&request), give(&request);
     }
 }
@@ -317,7 +318,7 @@ Test(rows_cache, any_history_gives_what_a_list_in_order_of_use_gives)
             at++;
         struct request request;
         take(&request, &row, 1);
-        cr_assert_eq(request.taken.n_missing, at == n, "step %d", step);
+        cr_assert_eq(request.result.n_missing, at == n, "step %d", step);
         fill(&request), give(&request);
         if (at == n && n < WAYS)
             n++;
@@ -336,14 +337,14 @@ Test(rows_cache, all_lines_and_slots_can_be_held)
     begin(1, 64, 36);
     range(rows, 101, 0);
     take(&request, rows, 101);
-    cr_expect_eq(request.taken.n_short, 1);
+    cr_expect_eq(request.result.n_short, 1);
     take(&request, rows, 100);
-    cr_expect_eq(request.taken.n_short, 0);
-    cr_expect_eq(request.taken.n_conflicts, 36);
+    cr_expect_eq(request.result.n_short, 0);
+    cr_expect_eq(request.result.n_conflicts, 36);
     static bool used[100];
     for (size_t i = 0; i < 100; i++) {
-        cr_assert_lt(request.places[i], 100);
-        cr_assert_not(used[request.places[i]], "no place twice");
-        used[request.places[i]] = true;
+        cr_assert_lt(request.slots[i], 100);
+        cr_assert_not(used[request.slots[i]], "no slot twice");
+        used[request.slots[i]] = true;
     }
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/rows_plan.h"
+#include "load/rows/rows_plan.h"
 
 Test(rows_plan, the_first_id_that_is_no_row)
 {
@@ -107,12 +107,12 @@ Test(rows_plan, many_ids_of_tables_of_any_size)
 
 /* ---- reads ---- */
 
-static size_t merge(uint64_t row_nbytes, uint64_t gap_nbytes, uint64_t most_nbytes,
+static size_t merge(uint64_t row_nbytes, uint64_t gap_nbytes, uint64_t max_nbytes,
                     const uint64_t *rows, size_t n)
 {
     static const uint32_t which[] = {0, 1, 2, 3, 4, 5, 6, 7};
     const bth_rows_reads reads = {
-        .row_nbytes = row_nbytes, .gap_nbytes = gap_nbytes, .most_nbytes = most_nbytes};
+        .row_nbytes = row_nbytes, .gap_nbytes = gap_nbytes, .max_nbytes = max_nbytes};
 
     return bth_rows_merge(&reads, rows, which, n);
 }
@@ -145,7 +145,7 @@ Test(rows_plan, only_the_rows_that_are_missing)
 {
     static const uint64_t rows[] = {1, 2, 3, 9};
     static const uint32_t which[] = {0, 2, 3};
-    const bth_rows_reads reads = {.row_nbytes = 8, .gap_nbytes = 8, .most_nbytes = 1000};
+    const bth_rows_reads reads = {.row_nbytes = 8, .gap_nbytes = 8, .max_nbytes = 1000};
 
     cr_expect_eq(bth_rows_merge(&reads, rows, which, 3), 2);
     cr_expect_eq(bth_rows_merge(&reads, rows, which + 1, 2), 1);

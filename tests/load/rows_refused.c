@@ -47,16 +47,15 @@ Test(rows_refused, a_ticket_ends_once)
     char expected[100];
 
     release_rows(scene, old);
-    (void)snprintf(expected, sizeof expected,
-                   "ticket %llu is none of the live ones: unknown, or released",
+    (void)snprintf(expected, sizeof expected, "ticket %llu is not live: unknown, or released",
                    (unsigned long long)old);
     cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, expected);
     berth_ticket new = prefetch_rows(scene, ids, 2); /* in the place of the old one */
     cr_expect_neq(new, old);
     cr_expect_eq(berth_rows_release(scene->rows, old, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_rows_wait(scene->rows, old, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_rows_lookup(scene->rows, old, pointers, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_wait(scene->rows, old, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_rows_wait(scene->rows, old, pointers, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, expected);
     cr_expect_eq(berth_rows_release(scene->rows, 0, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_release(scene->rows, UINT64_MAX, NULL), BERTH_E_ARGUMENT);
@@ -92,7 +91,7 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
 
     scene->source.is_broken = true;
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
-    cr_expect_eq(berth_rows_wait(scene->rows, ticket, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, &error), BERTH_E_CALLBACK);
     char expected[200];
     uint64_t offset = berth_find_tensor(scene->checkpoint, "table")->storage->offset + 64;
     (void)snprintf(expected, sizeof expected,
@@ -102,7 +101,7 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     cr_expect_str_eq(error.message, expected);
     cr_expect_eq(error.offset, offset);
     cr_expect_str_eq(error.record, "data/0");
-    cr_expect_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_rows_wait(scene->rows, ticket, pointers, &error), BERTH_E_CALLBACK);
     cr_expect_str_eq(error.message, expected, "as often as it is asked");
     release_rows(scene, ticket);
     scene->source.is_broken = false;
@@ -121,9 +120,9 @@ Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
     scene->source.is_broken = true;
     berth_ticket one = prefetch_rows(scene, first, 2), two = prefetch_rows(scene, second, 2);
     berth_ticket three = prefetch_rows(scene, good, 1);
-    cr_expect_eq(berth_rows_wait(scene->rows, one, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_rows_wait(scene->rows, one, NULL, &error), BERTH_E_CALLBACK);
     scene->source.is_broken = false;
-    cr_expect_eq(berth_rows_wait(scene->rows, two, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_rows_wait(scene->rows, two, NULL, &error), BERTH_E_CALLBACK);
     expect_rows(scene, three, good, 1);
     use_rows(scene, third, 2);
     /* While the lost rows are still held. */
@@ -153,7 +152,7 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
     use_rows(&scene, kept, 1);
     cr_assert_eq(truncate(path, (off_t)last_at + 63), 0);
     berth_ticket ticket = prefetch_rows(&scene, lost, 2);
-    cr_expect_eq(berth_rows_wait(scene.rows, ticket, &error), BERTH_E_TRUNCATED);
+    cr_expect_eq(berth_rows_wait(scene.rows, ticket, NULL, &error), BERTH_E_TRUNCATED);
     (void)snprintf(expected, sizeof expected,
                    "%s: data/0 at byte %llu: the file ends here, 1 bytes too early", path,
                    (unsigned long long)last_at + 63);
@@ -197,11 +196,14 @@ Test(rows_refused, limits_that_cannot_be_are_refused_at_once)
     cr_expect_eq(new_rows(0, 1000, 0, "", &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "there are no limits, or a cache of 0 bytes");
     cr_expect_eq(new_rows(1000, 1000, 65, "", &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "a set has at most 64 ways, not 65");
+    cr_expect_str_eq(error.message, "a row can be in at most 64 lines, not 65");
     cr_expect_eq(new_rows(UINT64_MAX, 5, 0, "", &error), BERTH_E_MEMORY);
     cr_expect_eq(new_rows(UINT64_MAX / 2, 5, 0, "", &error), BERTH_E_MEMORY);
     cr_expect_eq(berth_rows_new(NULL, NULL, &rows, &error), BERTH_E_ARGUMENT);
     cr_expect_null(rows);
+    berth_rows_limits later = {.cache_nbytes = 4096, .reserved[4] = 1};
+    cr_expect_eq(berth_rows_new(&later, NULL, &rows, &error), BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "berth_rows_limits: reserved[4] is not 0"));
     cr_expect_eq(berth_rows_new(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     berth_rows_free(NULL);
 }
@@ -251,8 +253,8 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
                  BERTH_E_BUSY);
-    cr_expect_str_eq(error.message, "counted: 1 live tickets hold rows, and a table with longer "
-                                    "ones needs other lines");
+    cr_expect_str_eq(error.message, "counted: the table's rows are longer than the cache's "
+                                    "lines, and 1 live tickets hold rows");
     expect_rows(scene, ticket, ids, 2);
     release_rows(scene, ticket);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
@@ -276,9 +278,9 @@ Test(rows_refused, of_what_has_none_are_refused)
         int code;
         const char *message;
     } expected[] = {
-        {BERTH_E_ARGUMENT, "counted: rows are those of a tensor of 2 dimensions, this one has 1"},
-        {BERTH_E_UNSUPPORTED, "counted: the tensor is not contiguous: its rows do not lie one "
-                              "after the other"},
+        {BERTH_E_ARGUMENT, "counted: a table of rows has 2 dimensions, this tensor has 1"},
+        {BERTH_E_UNSUPPORTED, "counted: the tensor is not contiguous: its rows do not follow "
+                              "each other"},
         {BERTH_E_ARGUMENT, "counted: rows of no elements"},
         {BERTH_E_UNSUPPORTED, "counted: rows of quint4x2 elements"},
         {BERTH_E_ARGUMENT, "counted: a meta tensor has no data"},
@@ -319,26 +321,13 @@ Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
     part.storage_offset += 50 * 16; /* ten rows of 32 from row 50 of 16 on */
     cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, NULL), 0);
     cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 2, &ticket, NULL), 0);
-    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, NULL), 0);
+    cr_assert_eq(berth_rows_wait(scene->rows, ticket, pointers, NULL), 0);
     cr_expect_eq(((const float *)pointers[0])[0], table_element(50, 0));
     cr_expect_eq(((const float *)pointers[1])[31], table_element(69, 15));
     part.storage_offset += 50 * 16; /* T2: past the end */
     berth_error error;
     cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, &error),
                  BERTH_E_TENSOR);
-    end_rows(scene);
-}
-
-Test(rows_refused, pointers_need_a_place)
-{
-    static const int64_t ids[] = {3, 4};
-    struct scene *scene = begin_rows(10, 4, "io.threads=1");
-    berth_ticket ticket = prefetch_rows(scene, ids, 2);
-    berth_error error;
-
-    cr_expect_eq(berth_rows_lookup(scene->rows, ticket, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the place for the pointers is NULL");
-    release_rows(scene, ticket);
     end_rows(scene);
 }
 

@@ -300,7 +300,7 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
     cr_assert_eq(berth_open_source(&source, &(berth_params){.stats = &stats}, &checkpoint, NULL),
                  0);
     cr_expect_str_eq(stats.method, "read");
-    cr_expect_str_eq(stats.reason, "the source is no file");
+    cr_expect_str_eq(stats.reason, "the source is a function");
     uint64_t before = counted.moved_nbytes;
     cr_expect_eq(
         berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight"), 3, 3, row, NULL), 0);
@@ -531,7 +531,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     expect_sample_values(checkpoint);
     cr_expect_not_null(weight_of(checkpoint, NULL));
     (void)snprintf(expected, sizeof expected,
-                   "%s: storages are read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
+                   "%s: the file is read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
                    "such device",
                    file.path, file.nbytes);
     cr_expect_str_eq(logged, expected, "%s", logged);

@@ -64,12 +64,12 @@ Test(stream, storages_and_their_views_come_together)
                      0);
         cr_assert_eq(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error), 0,
                      "%s", error.message);
-        uint64_t before = atomic_load(&checkpoint->reader.n_requests);
+        uint64_t before = atomic_load(&checkpoint->source.reader.n_requests);
         expect_views(checkpoint);
-        cr_expect_eq(atomic_load(&checkpoint->reader.n_requests), before, "all is there");
-        for (size_t k = 0; k < checkpoint->n_storages; k++) {
+        cr_expect_eq(atomic_load(&checkpoint->source.reader.n_requests), before, "all is there");
+        for (size_t k = 0; k < checkpoint->storages.n; k++) {
             berth_storage_stats told;
-            const berth_storage *storage = bth_tree_storage(checkpoint->tree, k);
+            const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, k);
             cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &told, NULL), 0);
             cr_expect_str_neq(told.method, "none");
         }

@@ -323,7 +323,7 @@ Test(verify, what_is_in_the_page_cache_is_summed_where_it_lies)
     free(save_many(20, 300000, 1, "save.method=buffered", &nbytes));
     cr_assert_eq(verify_with("", NULL, NULL, NULL, &stats, &error), 0, "%s", error.message);
     cr_expect_str_eq(stats.method, "map");
-    cr_expect_str_eq(stats.reason, "the file is in the page cache");
+    cr_expect_str_eq(stats.reason, "the file is in memory");
     cr_assert_eq(verify_with("load.mmap=off", NULL, NULL, NULL, &stats, &error), 0);
     cr_expect_str_eq(stats.method, "read");
 }
@@ -348,7 +348,7 @@ Test(verify, a_file_that_strangers_may_cut_short_is_not_mapped)
     cr_expect_eq(verify_with("", NULL, NULL, NULL, &stats, &error), 0, "%s", error.message);
     bth_system_restore();
     cr_expect_str_eq(stats.method, "read");
-    cr_expect_str_eq(stats.reason, "the file is in the page cache");
+    cr_expect_str_eq(stats.reason, "the file system belongs to a network or a process");
 }
 
 Test(verify, records_without_sums_are_counted)

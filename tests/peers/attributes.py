@@ -14,7 +14,7 @@ from files import Bad, expect
 from readings import pickles, read_alike, without_debug
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLE = os.path.join(HERE, "../../format/tensor_attributes.c")
+TABLE = os.path.join(HERE, "../../format/values/tensor_attributes.c")
 STORAGES = [("0", struct.pack("<4f", 1, 2, 3, 4)), ("1", struct.pack("<4f", 5, 6, 7, 8))]
 
 HOOKS = b"ccollections\nOrderedDict\n)R"

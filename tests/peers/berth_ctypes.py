@@ -4,8 +4,6 @@
 import ctypes as c
 import os
 import re
-import subprocess
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../build/debug"))
@@ -20,27 +18,15 @@ def header():
 
 
 def load_library():
-    """The shared library of the build; a variant that has none: linked from its static one."""
-    for name in ("libberth.so.0", "libberth.so"):
+    """The library of the tests, which has simulated devices too; without it, the one to be installed."""
+    for name in ("tests/libberth.so", "libberth.so"):
         if os.path.exists(f"{BUILD}/{name}"):
             return c.CDLL(f"{BUILD}/{name}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/libberth.so"
-        archive = ["-Wl,--whole-archive", f"{BUILD}/libberth.a", "-Wl,--no-whole-archive"]
-        subprocess.run(
-            [os.environ.get("CC", "cc"), "-shared", "-o", path, *archive, "-ldeflate", "-lz", "-pthread"],
-            check=True)
-        return c.CDLL(path)
+    raise SystemExit(f"no libberth.so in {BUILD}")
 
 
 HEADER = header()
 LIBRARY = load_library()
-
-
-def x_macro(name):
-    """The first columns of an X-macro of the header, in order."""
-    body = re.search(rf"#define {name}\(X\)(.*?)\n\n", HEADER, re.DOTALL)[1]
-    return re.findall(r"X\((\w+),\s*(-?\w+|\"\w+\")", body)
 
 
 def enum(name, prefix):
@@ -55,7 +41,7 @@ def enum(name, prefix):
 
 
 # dtypes by PyTorch's name; kinds, quantization schemes and layouts by their C names.
-DTYPES = {text.strip('"'): i for i, (_, text) in enumerate(x_macro("BERTH_DTYPE_MAP"), 1)}
+DTYPES = {name.lower(): i for name, i in enum("berth_dtype", "").items() if not name.startswith("DTYPE_")}
 DTYPE_NAMES = {i: name for name, i in DTYPES.items()}
 KINDS = enum("berth_kind", "KIND_")
 KIND_NAMES = {i: name for name, i in KINDS.items()}
@@ -110,6 +96,9 @@ def structure(name):
             fields.append((words[-1], c.c_char_p if "char" in words else c.c_void_p))
         elif words and words[0] == "berth_progress_function":
             fields.append((words[1], c.c_void_p))
+        elif words and "[" in words[1]:
+            word, n = words[1].rstrip("]").split("[")
+            fields.append((word, numbers[words[0]] * int(n)))
         elif words:  # what is no number is an enum
             fields += [(word, numbers.get(words[0], c.c_int)) for word in words[1:]]
     return type(name, (c.Structure,), {"_fields_": fields})
@@ -190,7 +179,7 @@ DECLARATIONS = {
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
     "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_load": (INT, [P, P, P, ERROR]),
     "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
-    "berth_prefetch_advance_part": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
+    "berth_prefetch_advance": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
     "berth_prefetch_get_stats": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
     "berth_prefetch_free": (None, [P]),
     "berth_get_info": (INT, [P, c.POINTER(Info), ERROR]),

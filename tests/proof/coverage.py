@@ -18,7 +18,7 @@ import sys
 
 FOLDERS = ["format", "load", "hostile", "api", "save"]
 # format/, and what of load/ reads a file's structure: who opens it, and by what checks.
-FILES = re.compile(r"format/[\w/]+\.[ch]|load/(open|check|head|container|listing|stream|archive)\.c")
+FILES = re.compile(r"format/[\w/]+\.[ch]|load/(open/\w+|archive)\.c")
 LEAST_LINES = 100.0
 LEAST_BRANCHES = 95.0
 EXCEPTIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "coverage_exceptions.txt")

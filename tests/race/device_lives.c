@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/simulated.h"
 #include "io/staging.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/race.h"
 
 #define N_THREADS 4

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "io/simulated.h"
 #include "io/staging.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/race.h"
 
 #define N_TENSORS 16

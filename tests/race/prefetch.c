@@ -52,9 +52,9 @@ static void *consume(void *context)
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
         const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
-        int status = i % 2 ? berth_prefetch_advance(player->prefetch, tensor, &error)
-                           : berth_prefetch_advance_part(player->prefetch, tensor, 5000,
-                                                         N_ELEMENTS - 5000, &error);
+        int status = i % 2 ? berth_prefetch_advance(player->prefetch, tensor, 0, -1, &error)
+                           : berth_prefetch_advance(player->prefetch, tensor, 5000,
+                                                    N_ELEMENTS - 5000, &error);
         expect(may_be(player, status), error.message);
         const float *data = berth_tensor_data(checkpoint, tensor, &error);
         expect(data != NULL, error.message);
@@ -96,8 +96,8 @@ static void begin(struct player *player, const char *options, int round)
     berth_error error;
 
     expect(berth_config_patch(options, &error) == 0, error.message);
-    expect(berth_prefetch_begin(checkpoint, &what, round % 3 == 2 ? BERTH_PREFETCH_SWEEP : 0, NULL,
-                                &player->prefetch, &error) == 0,
+    expect(berth_prefetch_begin(checkpoint, &what, round % 3 == 2 ? BERTH_PREFETCH_SEQUENTIAL : 0,
+                                NULL, &player->prefetch, &error) == 0,
            error.message);
     expect(berth_config_unpatch(&error) == 0, error.message);
     for (int i = 0; i < N_CONSUMERS + 2; i++) {

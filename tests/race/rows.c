@@ -97,7 +97,7 @@ static void look(const struct request *request)
     const void *pointers[MOST_IDS];
     berth_error error;
 
-    int status = berth_rows_lookup(rows, request->ticket, pointers, &error);
+    int status = berth_rows_wait(rows, request->ticket, pointers, &error);
     expect(status == 0 || (fail_every && status == BERTH_E_CALLBACK), error.message);
     atomic_fetch_add(status < 0 ? &n_failed : &n_done, 1);
     for (size_t i = 0; status == 0 && i < request->n; i++)
@@ -135,7 +135,7 @@ static void *wait_for(void *context)
     const berth_ticket *ticket = context;
     berth_error error;
 
-    int status = berth_rows_wait(rows, *ticket, &error);
+    int status = berth_rows_wait(rows, *ticket, NULL, &error);
     expect(status == 0 || status == BERTH_E_ARGUMENT, error.message);
     return NULL;
 }

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/pool.h"
-#include "save/held.h"
+#include "io/workers.h"
+#include "save/deferred.h"
 #include "save/run.h"
 #include "tests/support/save/records.h"
 
@@ -117,10 +117,10 @@ static void check_written(const berth_plan *plan, const strict *memory, const ui
         cr_assert_eq(memory->n_writes[i], 1);
 }
 
-static bth_run_facts run(const berth_plan *plan, const uint8_t *expected,
+static bth_run_stats run(const berth_plan *plan, const uint8_t *expected,
                          const bth_run_settings *settings)
 {
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
     strict memory;
 
@@ -135,24 +135,24 @@ static bth_run_facts run(const berth_plan *plan, const uint8_t *expected,
 }
 
 /* Tiles of one block and more, also sizes that are cut down to blocks; lent ranges and none. */
-static bth_run_facts check_all_runs(const berth_plan *plan, const uint8_t *expected)
+static bth_run_stats check_all_runs(const berth_plan *plan, const uint8_t *expected)
 {
     static const uint64_t tiles[] = {1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 1u << 20};
     static const unsigned workers[] = {0, 1, 2, 4, 8};
-    bth_run_facts seen = {0};
+    bth_run_stats seen = {0};
 
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         for (size_t j = 0; j < sizeof workers / sizeof *workers; j++)
             for (size_t least = 1; least <= 1u << 20; least <<= 20) {
                 const bth_run_settings settings = {.n_workers = workers[j],
                                                    .tile_nbytes = tiles[i],
-                                                   .least_lent_nbytes = least,
+                                                   .min_zero_copy_nbytes = least,
                                                    .read_back = true};
-                bth_run_facts facts = run(plan, expected, &settings);
-                cr_assert(least == 1 || facts.lent_nbytes == 0);
-                cr_assert_leq(facts.n_kept_most, workers[j] * (size_t)BTH_HELD_SLOTS_PER_WORKER);
-                seen.lent_nbytes += facts.lent_nbytes;
-                seen.n_kept += facts.n_kept;
+                bth_run_stats facts = run(plan, expected, &settings);
+                cr_assert(least == 1 || facts.zero_copy_nbytes == 0);
+                cr_assert_leq(facts.n_deferred_max, workers[j] * (size_t)BTH_DEFERRED_PER_WORKER);
+                seen.zero_copy_nbytes += facts.zero_copy_nbytes;
+                seen.n_deferred += facts.n_deferred;
             }
     return seen;
 }
@@ -224,7 +224,7 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
         bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
         bth_output output = bth_output_of_memory(&memory);
         const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
-        bth_run_facts facts;
+        bth_run_stats facts;
         berth_error error;
         bth_error_clear(&error);
         cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0);
@@ -240,7 +240,7 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
 Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
 {
     _Alignas(BLOCK) static uint8_t bytes[40 * BLOCK + 1];
-    bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .least_lent_nbytes = BLOCK};
+    bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .min_zero_copy_nbytes = BLOCK};
 
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7 + i / 251);
@@ -253,8 +253,8 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
         compose(&file, records, 2, BLOCK, true);
         berth_plan *plan =
             plan_of(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
-        bth_run_facts facts = run(plan, file.bytes, &settings);
-        cr_assert_eq(facts.lent_nbytes, shift ? 0 : 40 * BLOCK);
+        bth_run_stats facts = run(plan, file.bytes, &settings);
+        cr_assert_eq(facts.zero_copy_nbytes, shift ? 0 : 40 * BLOCK);
         berth_plan_free(plan);
         free(file.bytes);
     }
@@ -290,7 +290,7 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
         {.name = "data.pkl", .nbytes = 10 * BLOCK + 30, .data = bytes},
         {.name = "data/0", .nbytes = 8 * BLOCK, .data = bytes + 1},
     };
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
     composed file;
     strict memory;
@@ -308,8 +308,8 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
         bth_error_clear(&error);
         cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
         check_written(plan, &memory, file.bytes, &settings);
-        cr_assert_eq(facts.n_kept, 1);
-        cr_assert_eq(facts.n_kept_most, 1);
+        cr_assert_eq(facts.n_deferred, 1);
+        cr_assert_eq(facts.n_deferred_max, 1);
         berth_plan_free(plan);
         strict_end(&memory);
     }
@@ -333,7 +333,7 @@ Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
             for (uint64_t tile = BLOCK; tile <= 1u << 20; tile *= 16) {
                 const bth_run_settings settings = {
                     .n_workers = n_workers, .tile_nbytes = tile, .memory_nbytes = bound};
-                bth_run_facts facts = run(plan, file.bytes, &settings);
+                bth_run_stats facts = run(plan, file.bytes, &settings);
                 cr_assert_leq(facts.memory_nbytes, bound, "%u workers, tiles of %llu", n_workers,
                               (unsigned long long)tile);
             }
@@ -388,7 +388,7 @@ Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
 
     cr_expect_eq(settings_of("", &small, BLOCK).n_workers, 8);
     cr_expect_eq(settings_of("io.threads=2", &small, BLOCK).n_workers, 2);
-    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_pool_measure());
+    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_processors_count());
     cr_expect_eq(settings_of("", &small, BLOCK).memory_nbytes, 56u << 20);
     cr_expect_eq(settings_of("", &some, BLOCK).memory_nbytes, 32u << 20);
     cr_expect_eq(settings_of("", &large, BLOCK).memory_nbytes, 20u << 20);

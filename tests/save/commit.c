@@ -334,7 +334,8 @@ Test(commit, what_certainly_is_dead_is_removed_and_only_that)
 {
     static const char *const names[] = {".berth-kept.tmp", ".berth-00000000000000bb.tmp",
                                         ".berth-00000000000000bb-0.tmp", "x.tmp"};
-    char *paths[4], *path = test_path(folder, "model.pt"), *slots[5], owner[BTH_OWNER_NBYTES];
+    char *paths[4], *path = test_path(folder, "model.pt"), *slots[5],
+                    owner[BTH_TEMPORARY_OWNER_NBYTES];
 
     for (size_t i = 0; i < 4; i++) {
         paths[i] = test_path(folder, names[i]);
@@ -344,7 +345,7 @@ Test(commit, what_certainly_is_dead_is_removed_and_only_that)
         slots[i] = temporary_path(folder, "model.pt", i);
     leave_temporary(slots[0]);
     leave_temporary(slots[1]); /* of this process, which is there */
-    cr_assert(bth_owner_of_this(owner));
+    cr_assert(bth_temporary_owner_self(owner));
     cr_assert_eq(setxattr(slots[1], BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
     leave_temporary(slots[2]); /* of another host: another boot id */
     owner[2] = owner[2] == 'a' ? 'b' : 'a';

@@ -263,7 +263,7 @@ DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
     check_refused(0, 4, "simulated:7", BERTH_E_DEVICE,
                   "simulated:7: there is no such device, the driver has 2");
     check_refused(0, 4, "cpu", BERTH_E_ARGUMENT,
-                  "cpu: names no device; such do: cuda:0, simulated:0");
+                  "cpu: not the name of a device; devices are cuda:0, cuda:1 and so on");
     check_refused(0, 4, NULL, BERTH_E_ARGUMENT, "a storage on a device without the device's name");
     snprintf(message, sizeof message,
              "simulated:0: 4 bytes at 0x%zx are not this device's memory, "
@@ -283,7 +283,7 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
 {
     static const char *const told[] = {
         "its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)",
-        "its context died and was opened anew: what was in it is gone"};
+        "its context died and was opened again: what was in it is lost"};
     char message[300];
     uint8_t bytes[4];
     bth_device_handle *again;

@@ -101,11 +101,11 @@ static void ignore(void *context, const berth_temporary *found)
 /* As a save that runs: of this process. */
 static void leave_mine(void)
 {
-    char owner[BTH_OWNER_NBYTES];
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
 
     (void)unlink(path), (void)unlink(leftover), (void)unlink(other);
     test_write_file(leftover, OLD, strlen(OLD));
-    cr_assert(bth_owner_of_this(owner));
+    cr_assert(bth_temporary_owner_self(owner));
     cr_assert_eq(setxattr(leftover, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
 }
 
@@ -272,7 +272,7 @@ Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
         cr_assert_eq(error.system_errno, write_errno);
         memcpy(message, error.message, sizeof message);
         if (i >= 4)
-            (void)berth_atomic_write(file, "half", 4, 4, NULL);
+            cr_assert_lt(berth_atomic_write(file, "half", 4, 4, NULL), 1);
         cr_assert_eq(berth_atomic_commit(file, &why), status, "%s: saved all the same", message);
         bth_system_restore();
         cr_assert_eq(why.system_errno, write_errno);

@@ -138,7 +138,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
         cr_assert_eq(after->zip64_nbytes, next[i]);
         cr_assert_eq(after->descriptor_nbytes, 24);
         cr_assert_eq(after->data_offset % 64, 0);
-        const bth_planned *last = &plan->records[7];
+        const bth_plan_record *last = &plan->records[7];
         cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->place) +
                                        BTH_ZIP_END_NBYTES);
         berth_plan_free(plan);

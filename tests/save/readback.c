@@ -56,7 +56,7 @@ static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, bert
                               .memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)}};
     const bth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
     const bth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
-    bth_run_facts facts;
+    bth_run_stats facts;
 
     bth_error_clear(error);
     bth_run(plan, &output, &settings, &facts, error);

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "config/error.h"
 #include "format/values/value.h"
@@ -34,7 +35,7 @@ static void check_run(const berth_plan *plan, const uint8_t *expected, unsigned 
     bth_output output = bth_output_of_memory(&memory);
     const bth_run_settings settings = {
         .n_workers = n_workers, .tile_nbytes = tile_nbytes, .read_back = true};
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
 
     memset(memory.bytes, 0xEE, plan->nbytes);
@@ -85,43 +86,66 @@ Test(tiles, any_size_and_any_number_of_workers_give_the_composed_file)
     check_samples(64, true);
 }
 
-/* Counts writes longer than the tiles: descriptors on their own. */
-struct long_writes {
+typedef struct slow_record {
+    const uint8_t *bytes;
     bth_output_memory memory;
-    uint64_t tile_nbytes;
-    _Atomic unsigned n;
-};
+    uint64_t until; /* its first bytes are given when this byte of the file is written */
+    _Atomic uint64_t reached;
+} slow_record;
 
-static int write_counted(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                         berth_error *error)
+static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    struct long_writes *writes = context;
+    slow_record *slow = context;
 
-    (void)error;
-    memcpy(writes->memory.bytes + offset, buffer, nbytes);
-    writes->n += nbytes > writes->tile_nbytes;
+    while (offset == 0 && atomic_load(&slow->reached) < slow->until)
+        usleep(100);
+    memcpy(buffer, slow->bytes + offset, nbytes);
     return 0;
 }
 
-Test(tiles, descriptors_are_written_alone_only_where_workers_run_side_by_side)
+static int write_reached(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                         berth_error *error)
 {
-    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
-    berth_new_record records[N_SAMPLES];
+    slow_record *slow = context;
 
-    sample_records(bytes, records);
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    (void)error;
+    memcpy(slow->memory.bytes + offset, buffer, nbytes);
+    if (offset + nbytes > atomic_load(&slow->reached))
+        atomic_store(&slow->reached, offset + nbytes);
+    return 0;
+}
+
+/* A descriptor is written by itself only where workers run side by side. */
+Test(tiles, a_descriptor_waits_for_a_tile_before_it, .timeout = 60)
+{
+    uint8_t *bytes = sample_bytes(2000);
+    berth_new_record records[] = {{.name = "data.pkl", .nbytes = 1000, .read = read_slowly},
+                                  {.name = "data/0", .nbytes = 1000, .data = bytes}};
+    composed file;
+
+    records[0].data = bytes;
+    compose(&file, records, 2, 64, true);
+    records[0].data = NULL;
     for (unsigned n_workers = 0; n_workers <= 4; n_workers++) {
-        struct long_writes writes = {.tile_nbytes = 7, .memory.bytes = malloc(plan->nbytes)};
-        const bth_output output = {.write = write_counted, .context = &writes};
-        const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 7};
-        bth_run_facts facts;
+        bool side_by_side = n_workers > 1;
+        slow_record slow = {.bytes = bytes, .memory.bytes = malloc(file.nbytes)};
+        if (side_by_side)
+            slow.until = file.places[1].data_offset;
+        records[0].context = &slow;
+        berth_plan *plan = plan_of(records, 2, BERTH_RECORDS_COMPLETE, "");
+        const bth_output output = {.write = write_reached, .context = &slow};
+        const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 70};
+        bth_run_stats stats;
         berth_error error;
         bth_error_clear(&error);
-        cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0);
-        cr_assert_eq(writes.n, n_workers > 1 ? N_SAMPLES - 2u : 0u, "two samples are empty");
-        free(writes.memory.bytes);
+        cr_assert_eq(bth_run(plan, &output, &settings, &stats, &error), 0, "%s", error.message);
+        cr_expect_arr_eq(slow.memory.bytes, file.bytes, file.nbytes);
+        cr_expect(side_by_side ? stats.n_deferred >= 1 : stats.n_deferred == 0);
+        cr_expect_eq(stats.moved_nbytes, file.nbytes);
+        free(slow.memory.bytes);
+        berth_plan_free(plan);
     }
-    berth_plan_free(plan);
+    free(file.bytes);
     free(bytes);
 }
 
@@ -148,7 +172,7 @@ Test(tiles, the_id_does_not_depend_on_how_it_was_run)
     bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
     bth_output output = bth_output_of_memory(&memory);
     const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
-    bth_run_facts facts;
+    bth_run_stats facts;
     bth_error_clear(&error);
     cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
     check_all_runs(plan, memory.bytes);
@@ -164,7 +188,7 @@ static void save_id(const uint8_t *bytes, const char *last_name, const char *ass
                     char id[BTH_ID_NBYTES])
 {
     berth_new_record records[N_SAMPLES];
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
 
     sample_records(bytes, records);
@@ -244,7 +268,7 @@ Test(tiles, a_callback_that_fails_is_told_with_record_and_byte)
     bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
     bth_output output = bth_output_of_memory(&memory);
     const bth_run_settings settings = {.n_workers = 2, .tile_nbytes = 64};
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
 
     bth_error_clear(&error);
@@ -284,7 +308,7 @@ static void check_sums_are_refused(const berth_plan *plan, uint64_t tile_nbytes,
     bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
     bth_output output = bth_output_of_memory(&memory);
     const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile_nbytes};
-    bth_run_facts facts;
+    bth_run_stats facts;
     berth_error error;
 
     bth_error_clear(&error);
@@ -358,7 +382,7 @@ Test(tiles, elements_are_swapped_whole_wherever_tiles_cut_them)
         storages[i].read = read_storage;
         storages[i].context = bytes;
         expected[i] = (berth_new_record){.name = names[i], .nbytes = NBYTES, .data = swapped[i]};
-        const bth_planned content = {.storage = &storages[i], .swap_nbytes = units[i]};
+        const bth_plan_record content = {.storage = &storages[i], .swap_nbytes = units[i]};
         cr_assert_eq(bth_plan_add(plan, names[i], NBYTES, &content, &error), 0);
     }
     cr_assert_eq(bth_plan_close(plan, &error), 0);
@@ -377,7 +401,7 @@ Test(tiles, a_view_of_a_storage_is_read_through_its_root)
     uint8_t *bytes = sample_bytes(100);
     const berth_storage root = {.nbytes = 100, .data = bytes};
     const berth_storage view = {.nbytes = 40, .root = &root, .root_offset = 7};
-    const bth_planned content = {.storage = &view, .swap_nbytes = 1};
+    const bth_plan_record content = {.storage = &view, .swap_nbytes = 1};
     const berth_new_record expected = {.name = "data/0", .nbytes = 40, .data = bytes + 7};
     struct berth_config config = config_of("");
     composed file;

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "tests/peers": ["tests/support", "tests/peers"],
 }
 # The other folders of tests look into every room, and at the whole test library.
-TESTS_MAY_INCLUDE = ROOMS + ["tests/support", "tests/support/*"]
+TESTS_MAY_INCLUDE = ROOMS + ["tests/support", "tests/support/*", "tests/simulated"]
 
 # System headers that belong to one place: pattern, the folders that may, why.
 KEPT = [
@@ -36,7 +36,7 @@ KEPT = [
      "only format/ computes and inflates"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SOURCE = (".c", ".h", ".def", ".inc")
+SOURCE = (".c", ".h", ".cpp", ".def", ".inc")
 
 
 def folder_of(path):
@@ -60,7 +60,7 @@ def allowed(folder):
 def broken_rule(root, path, quote, included):
     """The sentence of the rule that this include breaks, or None."""
     folder = folder_of(path)
-    if included == "berth.h":
+    if included in ("berth.h", "berth.hpp"):
         return None
     if quote == "<" and not os.path.exists(os.path.join(root, included)):
         for pattern, may, why in KEPT:
@@ -79,7 +79,7 @@ def broken_rule(root, path, quote, included):
 
 
 def source_files(root):
-    for top in ROOMS + ["tools", "tests"]:
+    for top in ROOMS + ["tools", "examples", "tests"]:
         for folder, folders, names in os.walk(os.path.join(root, top)):
             folders.sort()
             for name in sorted(names):

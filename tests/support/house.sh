@@ -4,7 +4,8 @@
 # in the repository's root, prints what is wrong and then fails. Needs BUILD with variant release.
 
 sources() {
-    find berth.h config format io save load tools tests -name '*.[ch]' 2>/dev/null | sort
+    find berth.h berth.hpp config format io save load tools examples tests \
+        \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 
 house_formatted() {
@@ -38,41 +39,84 @@ house_header() {
         printf '%s\nint unused;\n' "$include" | $compiler $strict -std=c99 -I. -xc - || return 1
         # shellcheck disable=SC2086
         printf '%s\n' "$include" | $compiler $strict -std=c++17 -I. -xc++ - || return 1
+        # shellcheck disable=SC2086
+        printf '%s\n' "#include <berth.hpp>" | $compiler $strict -std=c++17 -I. -xc++ - || return 1
     done
 }
 
-# The shared library shows only berth_ names, and every function that the header declares.
+# The shared library shows every function that the header declares, in its version's node, and the
+# static library's only global names are the same.
 house_exports() {
-    local shown declared
-    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    local declared node shown
     declared=$(gcc -E -P -x c berth.h | tr '\n' ' ' | tr ';' '\n' |
         grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
     [ -n "$declared" ] || { echo "no function found in berth.h"; return 1; }
-    diff <(printf '%s\n' "$declared") <(printf '%s\n' "$shown") ||
+    node=BERTH_$(sed -nE 's/.*BERTH_VERSION_STRING "([0-9]+\.[0-9]+).*/\1/p' berth.h)
+    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    diff <({ echo "$node"; sed "s/\$/@@$node/" <<<"$declared"; } | sort) <(echo "$shown") ||
         { echo "< declared in berth.h   > exported by libberth.so"; return 1; }
+    shown=$(nm -g --defined-only "$BUILD/release/libberth.a" | awk 'NF == 3 {print $3}' | sort)
+    diff <(echo "$declared") <(echo "$shown") ||
+        { echo "< declared in berth.h   > global in libberth.a"; return 1; }
 }
 
-# Installed somewhere else, a program finds it through pkg-config, static and shared, and runs.
+# Installed somewhere else, a program finds it through pkg-config, static and shared, and runs. It has
+# no simulated devices: those are of tests and the command.
 house_install() {
     local there program flags said
     there=$(mktemp -d) || return 1
     program='#include <berth.h>
 #include <stdio.h>
-int main(void) { return puts(berth_version()) < 0; }'
+int main(void)
+{
+    size_t address;
+    berth_error error;
+    if (berth_device_memory_new("simulated:0", 1, &address, &error) != BERTH_E_ARGUMENT)
+        return 1;
+    return printf("%s %s\n", berth_version(), error.message) < 0;
+}'
     build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
-    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
-    for flags in "" "--static"; do
-        # shellcheck disable=SC2046,SC2086
-        printf '%s\n' "$program" |
-            gcc ${flags:+-static} -xc - -o "$there/program" \
-                $(pkg-config $flags --cflags --libs berth) || return 1
-        said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
-        [ "$said" = "$(pkg-config --modversion berth)" ] || { echo "version: $said"; return 1; }
-    done
-    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h bin/berth; do
+    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h include/berth.hpp \
+        bin/berth; do
         [ -e "$there/opt/berth/$file" ] || { echo "not installed: $file"; return 1; }
     done
+    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
+    printf '%s\n' "$program" >"$there/program.c"
+    for flags in "" "--static"; do
+        # shellcheck disable=SC2046,SC2086
+        gcc ${flags:+-static} "$there/program.c" -o "$there/program" \
+            $(pkg-config $flags --cflags --libs berth) || return 1
+        said=$(LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program") || return 1
+        [ "$said" = "$(pkg-config --modversion berth) simulated:0: not the name of a device; \
+devices are cuda:0, cuda:1 and so on" ] || { echo "the program prints: $said"; return 1; }
+    done
     "$there/opt/berth/bin/berth" --version || return 1
+    rm -rf "$there"
+}
+
+# As before, through CMake's find_package; another minor version is not found.
+house_cmake() {
+    local there target
+    command -v cmake >/dev/null || { echo "no cmake: apt-get install cmake"; return 1; }
+    there=$(mktemp -d) || return 1
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    printf '%s\n' '#include <berth.h>
+int main(void) { return *berth_version() == 0; }' >"$there/program.c"
+    for target in berth static; do
+        cat >"$there/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.10)
+project(program C)
+find_package(berth 0.1 QUIET)
+if(berth_FOUND)
+  message(FATAL_ERROR "0.1 was found")
+endif()
+find_package(berth 0.2 REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program berth::$target)
+END
+        cmake -S "$there" -B "$there/$target" "-DCMAKE_PREFIX_PATH=$there/opt/berth" || return 1
+        cmake --build "$there/$target" && "$there/$target/program" || return 1
+    done
     rm -rf "$there"
 }
 
@@ -85,5 +129,35 @@ house_readme() {
     gcc -std=c11 -Wall -Wextra -Werror -I"$BUILD/release/staged" "$there/example.c" \
         "$BUILD/release/libberth.a" -ldeflate -lz -pthread -o "$there/example" || return 1
     (cd "$there" && ./example && "$BUILD/release/berth" verify model.pt) || return 1
+    rm -rf "$there"
+}
+
+# Each program of examples/, in the languages that it promises, against the installed headers. Each
+# run ends with 0 only if it got what it should.
+house_examples() {
+    local there root=$PWD strict="-g -Wall -Wextra -Wpedantic -Werror" library sanitize standard each
+    there=$(mktemp -d) || return 1
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    build asan "$BUILD" lib || return 1
+    for library in release/libberth.a asan/tests/libinside.a; do
+        sanitize=
+        [ $library = release/libberth.a ] ||
+            sanitize="-fsanitize=address,undefined -fno-sanitize-recover=all"
+        for standard in c99 c11 c17; do
+            for each in examples/*.c; do
+                # shellcheck disable=SC2086
+                gcc -std=$standard $strict $sanitize "-I$there/opt/berth/include" "$each" \
+                    "$BUILD/$library" -ldeflate -lz -ldl -pthread \
+                    -o "$there/$(basename "$each" .c)" || return 1
+            done
+        done
+        # shellcheck disable=SC2086
+        g++ -std=c++17 $strict $sanitize "-I$there/opt/berth/include" examples/cpp.cpp \
+            "$BUILD/$library" -ldeflate -lz -ldl -pthread -o "$there/cpp" || return 1
+        (cd "$there" && rm -f t.pt && ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
+            ./train t.pt 300 && ./edit t.pt e.pt && "$BUILD/release/berth" verify e.pt &&
+            ! "$BUILD/release/berth" ls e.pt | grep optimizer && ./stream && ./rows rows.pt &&
+            ./config --help && ./config --checkpoint-save.durability=file && ./cpp cpp.pt) || return 1
+    done
     rm -rf "$there"
 }

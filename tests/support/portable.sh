@@ -87,7 +87,7 @@ portable_s390x() {
     local tests
     tests=$(s390x_tests | tr '\n' ' ')
     may "s390x compiler, libraries, emulator" foreign_needs s390x "${s390x_packages[@]}" || return
-    one "build s390x" foreign_build s390x "config format io save load tools" \
+    one "build s390x" foreign_build s390x "config format io save load tests/simulated tools" \
         tests/support "$tests" s390x-linux-gnu-gcc || return
     foreign_tests s390x "$tests" qemu-s390x
     one "build debug for s390x" build debug "$BUILD" command || return

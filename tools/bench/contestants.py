@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who saves: each a function that saves the state to a path and tells {figure: seconds}."""
+"""Those who save: functions that save the state to a path and return {figure: seconds}."""
 
 import ctypes as c
 import os
@@ -43,7 +43,7 @@ def sync(path):
 
 
 def then_synced(name, save, path):
-    """A peer that does not sync: two figures, in the page cache and on the disk."""
+    """For a peer that does not sync: two figures, in the page cache and on the disk."""
     begin = time.perf_counter()
     save(path)
     cached = time.perf_counter()
@@ -78,7 +78,7 @@ def berth_save(name, tree, options):
 
 
 def memory_copy(nbytes):
-    """What memory itself allows: one thread, 1 GiB at most, told as if for nbytes."""
+    """What memory itself allows: one thread, 1 GiB at most, scaled to nbytes."""
     n = min(nbytes, 1 << 30)
     source, target = torch.ones(n, dtype=torch.uint8), torch.ones(n, dtype=torch.uint8)
 
@@ -90,12 +90,12 @@ def memory_copy(nbytes):
 
 
 def verify(path, state):
-    """The file is whole, every CRC matches, and PyTorch reads from it what was saved."""
+    """Checks every CRC, and that PyTorch reads what was saved."""
     b.check(b.berth_verify, path.encode(), None, None)
     loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if list(loaded) != list(state):
         raise b.BerthError(f"{path}: PyTorch finds other names than were saved")
     for name, tensor in state.items():
-        # By bytes: random floats hold NaNs, which equal nothing.
+        # By bytes: random floats contain NaNs, which are equal to nothing.
         if not torch.equal(loaded[name].view(torch.uint8), tensor.cpu().view(torch.uint8)):
             raise b.BerthError(f"{path}: PyTorch reads {name} differently")

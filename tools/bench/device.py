@@ -2,20 +2,20 @@
 """How fast Berth saves from and loads to a GPU, against PyTorch, safetensors and the hardware.
 
 One run, in one process, of the same tensors on the same device and file system. All take turns,
-each round in another order; before each turn nothing is under way on the device, nobody keeps its
-memory, and the file system is synced. A ratio is taken within each round, and its median is what
-counts. One round more goes first: it is not counted, and in it files are verified, and what comes
-to the device is compared with what PyTorch reads.
+each round in another order. Before each turn the device is idle, memory of earlier turns is free,
+and the file system is synced. A ratio is taken within each round; its median is printed. One more
+round goes first and is not counted: in it files are verified, and what is loaded to the device is
+compared with what PyTorch reads.
 
 Saving: torch.save by default, with pinned memory, with CRC off, with both; Berth with CRCs on and
 off, durable and into the page cache, and with pageable staging buffers. Loading, cold and warm:
-torch.load to the device, also with mmap, safetensors; Berth, also with CRCs verified. The limits:
-a plain loop of copies between pinned memory and the device, and bare direct writes with fsync or
-reads (fio's too, where installed), in their best settings; of these two the slower one counts.
+torch.load to the device, also with mmap; safetensors; Berth, also with CRCs verified. The limits: a
+plain loop of copies between pinned memory and the device; bare direct writes with fsync, or reads
+(fio's too, if installed). Both in their best settings; the slower one of them counts.
 
-Needs a build of Berth and a Python with PyTorch (safetensors takes part where it is installed).
-Without a GPU nothing is measured and this ends with 2; `--device simulated` runs everything but the
-peers on memory that only pretends, for no figures. Run it on a machine that does nothing else.
+Needs a build of Berth and a Python with PyTorch (safetensors takes part if it is installed). Without
+a GPU nothing is measured and the exit code is 2. `--device simulated` runs everything but the peers
+on a simulated device; its figures mean nothing. Run it on a machine that does nothing else.
 """
 
 import os
@@ -35,7 +35,7 @@ COPY, SLOWER = "copy loop", "the slower limit"
 CHECKED = "load.check=data load.mmap=off"  # or open would sum what it could map, before it is placed
 BEST_TORCH = "torch.save, pinned, CRC off"
 
-# label, ours, theirs, the least that is aimed at
+# label, ours, theirs, the aim
 SAVE_RATIOS = [
     ("durable, against the slower limit", "berth, durable", SLOWER, 0.9),
     ("page cache, against torch.save", "berth, page cache", "torch.save", 4),
@@ -82,7 +82,7 @@ def add_slower_limit(figures):
 
 
 class Save(save.Bench):
-    """Saves of one shape that lies on the device."""
+    """Saves of one shape whose tensors are on the device."""
 
     def __init__(self, options, shape, folder, device):
         self.device = device
@@ -95,10 +95,10 @@ class Save(save.Bench):
         return self.options.size or SIZE
 
     def room(self):
-        """The device holds it twice; memory has it in the page cache, and a peer's copy; the disk as
-        two files."""
+        """Bytes of tensors for which there is room: twice on the device; in memory in the page cache
+        and as a peer's copy; on disk as three files."""
         return min(self.device.room() / 2.2 - 512 * MIB, machine.available_nbytes() / 2.3 - 512 * MIB,
-                   machine.free_nbytes(self.folder) / 2.2 - 64 * MIB)
+                   machine.free_nbytes(self.folder) / 3.3 - 64 * MIB)
 
     def make(self):
         return self.device.make(self.shape, self.asked)
@@ -148,7 +148,7 @@ class Save(save.Bench):
         self.tree.free()
         self.state.clear()
         self.device.settle()
-        told = self.command(n_tensors)
+        told = self.command(kept[0], n_tensors)
         self.remark(f"method {told['method']} ({told['reason']}){self.what_limits(told)}")
         figures = {name: reports.figure([each[name] for each in rounds], self.nbytes)
                    for name in sorted(rounds[0])}
@@ -214,16 +214,16 @@ def run(options, folder):
     if not device.is_real:
         print("a simulated device: nothing here says how fast anything is")
 
-    def tell(section):
+    def show(section):
         whole["sections"].append(section)
         reports.print_section(section)
         sys.stdout.flush()
 
     for shape in options.shapes:
         saved, kept = Save(options, shape, folder, device).measure()
-        tell(saved)
+        show(saved)
         for section in Load(options, folder, device, saved, kept).measure():
-            tell(section)
+            show(section)
         for path in kept:
             if path:
                 os.unlink(path)

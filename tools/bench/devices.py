@@ -29,7 +29,7 @@ Rule = b.structure("berth_placement_rule")
 
 
 class Tree(contestants.Tree):
-    """A state_dict whose tensors lie on a device."""
+    """A state_dict whose tensors are on a device."""
 
     def __init__(self, state, place):
         self.place = place.encode()
@@ -45,7 +45,7 @@ class Tree(contestants.Tree):
 
 
 class CopiedTree(Tree):
-    """The same of tensors in main memory, copied to a device of Berth's."""
+    """The same for tensors in main memory that are copied to a device of Berth."""
 
     def __init__(self, state, place):
         self.memory = [memory_of(place, tensor) for tensor in state.values()]
@@ -93,7 +93,7 @@ class Placed(loaders.Checkpoint):
 
 
 def berth_load(path, options, place):
-    """All bytes are on the device. Opening the device is not counted: it is done once a process."""
+    """Until all bytes are on the device. Opening the device is not counted: a process does it once."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
@@ -104,7 +104,7 @@ def berth_load(path, options, place):
 
 
 def compare(path, options, place):
-    """What Berth brings to the device is what PyTorch reads, byte for byte."""
+    """Checks that Berth loads to the device what PyTorch reads, byte for byte."""
     with b.patched(options):
         checkpoint = Placed(path, place)
         checkpoint.fetch()
@@ -143,7 +143,7 @@ class Gpu:
         return torch.cuda.mem_get_info(self.place)[0]
 
     def settle(self):
-        """Nothing is under way, and nobody has memory left of his last turn."""
+        """Waits for all work, and frees what earlier turns left."""
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -2,25 +2,24 @@
 """How fast Berth loads, against PyTorch, safetensors and the disk itself, in one run.
 
 All load the same tensors, in this process, from the same file system. They take turns
-(A B A B ...), each round in another order; before each turn as much memory as it needs is touched
-and given back, so that no turn pays for what another left. A ratio is taken within each round, and
-its median is what counts. One round more goes first: it is not counted, and in it what Berth loads
-is compared with what PyTorch loads.
+(A B A B ...), each round in another order. Before each turn as much memory as it needs is touched
+and freed, so that no turn pays for the one before. A ratio is taken within each round; its median is
+printed. One more round goes first and is not counted: in it what Berth loads is compared with what
+PyTorch loads.
 
-Cold: before each turn the file is evicted from the page cache, and its pages are counted; where
-more than one of a hundred stayed, the turn is told and does not count. Warm: the file is read
-before, and its pages are counted too.
+Cold: before each turn the file is evicted from the page cache, and its pages are counted. If more
+than one of a hundred stayed, this is reported and the turn does not count. Warm: the file is read
+first, and its pages are counted too.
 
 Cases: open (until every tensor can be asked for), cold and warm (all bytes into fresh memory), map
 (mapped, every byte looked at by one thread), passes (the same with a prefetch in passes), rows
-(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a
-bare loop of reads into fresh memory, "fio" the same by fio, when installed, into a few buffers; the
-best settings of a first try take part. fastsafetensors and the Run:ai model streamer take part
-where BERTH_PYTHON has them. Debug mode is off. Run it on a machine that does nothing else.
+(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a bare loop of reads
+into fresh memory; "fio" is the same by fio, if installed, into a few buffers. The best settings of a
+first try take part. fastsafetensors and the Run:ai model streamer take part if BERTH_PYTHON has
+them. Debug mode is off. Run it on a machine that does nothing else.
 """
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ import zipfile
 
 import machine
 import report as reports
+import rows
 import shapes
 import tool
 from tool import MIB
@@ -44,7 +44,7 @@ def arguments():
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
                         help="of all tensors (2GiB; llama and small: their own)")
     parser.add_argument("--shape", default="uniform", choices=list(shapes.SHAPES),
-                        help="of what is loaded whole (%(default)s)")
+                        help="of the large file (%(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
     parser.add_argument("--cgroup", metavar="FOLDER",
                         help="a memory cgroup with a limit, to take rows in: the table is then twice as "
@@ -73,7 +73,7 @@ class Bench(Turns):
     # ---- files ----
 
     def make(self, shape, asked, name):
-        """name.pt and name.safetensors; the tensors are then forgotten. (bytes, how many)"""
+        """Makes name.pt and name.safetensors; returns the bytes and the number of tensors."""
         import contestants
         import safetensors.torch
 
@@ -86,7 +86,7 @@ class Bench(Turns):
         return shapes.nbytes_of(state), len(state)
 
     def need_large(self):
-        """What is loaded whole: halved until the file, its pages and what is loaded have room."""
+        """Makes the large file, halved until there is room for the file, its pages and what is loaded."""
         if self.large:
             return
         natural = {"uniform": 2048 * MIB, "one": 2048 * MIB}.get(
@@ -106,7 +106,7 @@ class Bench(Turns):
     # ---- who takes part ----
 
     def can(self, options):
-        """Whether this version takes these options."""
+        """Whether this build of Berth accepts these options."""
         try:
             with self.who.b.patched(f"{self.set} {options}"):
                 return True
@@ -121,7 +121,7 @@ class Bench(Turns):
         return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", bring), self.pt, cache)]
 
     def streamers(self, cache):
-        """Peers that few have installed."""
+        """Peers that are not installed everywhere."""
         for module, name, load in (
                 ("fastsafetensors", "fastsafetensors", self.who.fastsafetensors_load),
                 ("runai_model_streamer", "Run:ai streamer", self.who.runai_load)):
@@ -138,7 +138,7 @@ class Bench(Turns):
     # ---- open ----
 
     def requests(self, run):
-        """Read calls of this process meanwhile, as the kernel counts them."""
+        """Read calls of this process during run(), as the kernel counts them."""
         def count():
             return int(os.pread(io, 4096, 0).split(b"syscr: ")[1].split()[0])
 
@@ -152,7 +152,7 @@ class Bench(Turns):
             os.close(io)
 
     def count_requests(self, name, n):
-        """Costs: what opening takes, at most what is aimed at; where io is not counted: nothing."""
+        """Costs: the reads of an open, and their aim; nothing where the kernel does not count them."""
         def reads(run):
             run()  # Python reads its own modules, once
             return self.requests(run)
@@ -174,7 +174,7 @@ class Bench(Turns):
         path, other = self.path(f"{name}.pt"), self.path(f"{name}.safetensors")
         return [Turn("berth", self.who.berth_open(path, f"{self.set} load.check=directory"), path, None),
                 Turn("berth, in C, with all addresses",
-                     lambda: self.command("load", "--open", path, "--rounds", "1")["seconds"], path, None),
+                     lambda: self.command("load", "--open", path)["seconds"], path, None),
                 Turn("berth, check=none", self.who.berth_open(path, f"{self.set} load.check=none"),
                      path, None),
                 Turn("torch.load(mmap)", self.who.torch_load(path, mapped=True), path, None),
@@ -304,8 +304,8 @@ class Bench(Turns):
         yield made
 
     def count_ahead(self, options):
-        """Most bytes beyond a consumer of 512 MiB a second, for whom all of a pass comes, that are in
-        the page cache at any of its parts, as the system counts them; and what the prefetch says."""
+        """The maximum of bytes in the page cache ahead of a consumer of 512 MiB a second, as the kernel
+        counts them; and the statistics of the prefetch."""
         most, told, begin = 0, [], time.perf_counter()
 
         def ahead(offset):
@@ -323,14 +323,17 @@ class Bench(Turns):
         quick, limit = self.options.quick, self.cgroup_nbytes()
         table = limit * 2 if limit else self.options.size or 1024 * MIB
         self.make_table(table)
-        size = {"nbytes": 65536 * 512 if not quick else 2048 * 512, "tensors": 1}
+        batch, batches = (512, 4) if quick else (4096, 16)
+        size = {"nbytes": batch * batches * rows.ROW_NBYTES, "tensors": 1}
         cache = limit * 3 // 4 or table // 2
-        for ids in ("uniform", "zipf"):
+        for kind, draw in (("uniform", rows.uniform), ("zipf", rows.zipf)):
             self.sums, self.peak = set(), 0
-            turns = [Turn(name, self.rows_by(way, ids, cache), None, None)
-                     for way, name in (("cache", "berth_rows"), ("pread", "one pread a row"),
-                                       ("map", "faulting a map"), ("random", "faulting, MADV_RANDOM"))]
-            what = (f"{size['nbytes'] // 512:,} rows of 512 bytes, {ids} ids, of {table / MIB:.0f} MiB, "
+            ids = rows.write_ids(self.path("ids"), draw(table // rows.ROW_NBYTES, batch * batches))
+            turns = [Turn("berth_rows", lambda: self.rows_by_berth(cache, batch, batches), None, None)]
+            turns += [Turn(name, lambda way=way: self.rows_by_peer(way, ids), None, None)
+                      for name, way in (("one pread a row", "pread"), ("faulting a map", "map"),
+                                        ("faulting, MADV_RANDOM", "random"))]
+            what = (f"{batch * batches:,} rows of 512 bytes, {kind} ids, of {table / MIB:.0f} MiB, "
                     f"cold, cache of {cache / MIB:.0f} MiB")
             made = self.section("rows", what, lambda: turns, [
                 ("against one pread a row", "berth_rows", "one pread a row", 3),
@@ -355,20 +358,31 @@ class Bench(Turns):
         contestants.berth_save("", tree, "save.durability=full")(self.path("table.pt"))
         tree.free()
 
-    def rows_by(self, way, ids, cache_nbytes):
-        words = ["--batch", "512", "--batches", "4"] if self.options.quick else []
+    def rows_by_berth(self, cache_nbytes, batch, batches):
+        told = self.command("rows", self.path("table.pt"), "--ids", self.path("ids"), "--batch", str(batch),
+                            "--batches", str(batches), "--cache", str(cache_nbytes), enter=self.enter_cgroup)
+        self.peak = max(self.peak, told["peak_nbytes"])
+        return self.counted_if_cold("berth_rows", told)
 
-        def run():
-            told = self.command("rows", self.path("table.pt"), "--rounds", "1", "--way", way, "--ids", ids,
-                                "--cache", str(cache_nbytes), *words, cgroup=self.options.cgroup)
-            self.sums.add(told["sum"])
-            if way == "cache":
-                self.peak = max(self.peak, told["peak_nbytes"])
-            if told["cold"]:
-                return told["seconds"]
-            self.remark(f"a turn of {way} was not cold; it is not counted")
-            return None
-        return run
+    def rows_by_peer(self, way, ids):
+        path = self.path("table.pt")
+        self.raw.evict(path)
+        cold = self.raw.residency(path) <= 0.01
+        told = rows.take(way, path, self.who.Checkpoint(path).first_offset(), ids, self.enter_cgroup)
+        return self.counted_if_cold(way, dict(told, cold=cold))
+
+    def counted_if_cold(self, name, told):
+        self.sums.add(told["sum"])
+        if told["cold"]:
+            return told["seconds"]
+        self.remark(f"a turn of {name} was not cold; it is not counted")
+        return None
+
+    def enter_cgroup(self):
+        """Moves this process, a child of ours, into the cgroup; without --cgroup: nothing."""
+        if self.options.cgroup:
+            with open(os.path.join(self.options.cgroup, "cgroup.procs"), "w", encoding="utf-8") as file:
+                file.write("0")
 
     def cgroup_nbytes(self):
         """The limit of the memory cgroup that rows are taken in; 0: none."""
@@ -411,20 +425,10 @@ class Bench(Turns):
 
     # ---- what only the command tells ----
 
-    def command(self, benchmark, *words, cgroup=None):
-        """`berth bench ...` in a process of its own, maybe in a cgroup: its report."""
-        def join():
-            with open(os.path.join(cgroup, "cgroup.procs"), "w", encoding="utf-8") as file:
-                file.write("0")
-
-        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", benchmark, "--json", "--quiet", *words]
-        for each in self.set.split():
-            command += ["--set", each]
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE,
-                              preexec_fn=join if cgroup else None)
-        if done.returncode:
-            raise OSError(f"{' '.join(command)} ended with {done.returncode}")
-        return json.loads(done.stdout)
+    def command(self, *words, enter=None):
+        """`berth bench ...` in a process of its own: its report."""
+        options = [word for each in self.set.split() for word in ("--set", each)]
+        return tool.berth_bench(self.folder, *words, *options, enter=enter)
 
     def parse(self):
         self.remarks = []
@@ -432,17 +436,18 @@ class Bench(Turns):
         path = self.path(f"small{n}.pt")
         if not os.path.exists(path):
             self.make("small", n * 2560, f"small{n}")
-        told = self.command("load", "--open", path, "--rounds", str(self.options.rounds))
-        rates = sorted(told["parse"]["nbytes"] / each["seconds"] / 1e6
-                       for each in told["parse"]["rounds"])
-        middle = told["parse"]["nbytes"] / told["parse"]["seconds"] / 1e6
-        phases = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in told["phases"].items())
-        self.remark(f"data.pkl has {told['parse']['nbytes'] / 1e6:.1f} MB; all of the opening: {phases}")
+        told = [self.command("load", "--open", path) for _ in range(self.options.rounds)]
+        seconds = [each["parse"]["seconds"] for each in told]
+        nbytes = told[0]["parse"]["nbytes"]
+        row = reports.figure(seconds)
+        rates = sorted(nbytes / each / 1e6 for each in seconds)
+        phases = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in told[0]["phases"].items())
+        self.remark(f"data.pkl has {nbytes / 1e6:.1f} MB; all of the opening: {phases}")
         yield {"case": "parse", "letter": "parse", "what": f"data.pkl of {n:,} tensors, in C, from memory",
-               "figures": {"parsing": reports.figure([e["seconds"] for e in told["parse"]["rounds"]])},
-               "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates, "median": middle,
-                           "min": rates[0], "max": rates[-1]}],
-               "costs": [], "command": told, "remarks": self.remarks}
+               "figures": {"parsing": row},
+               "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates,
+                           "median": nbytes / row["median"] / 1e6, "min": rates[0], "max": rates[-1]}],
+               "costs": [], "command": told[0], "remarks": self.remarks}
 
 
 def run(options, folder):

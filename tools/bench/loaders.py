@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who loads: each a function that gives the seconds until what is asked for is there.
+"""Those who load: functions that return the seconds until all is there.
 
 What it loaded is freed after the clock was read.
 """
@@ -19,7 +19,7 @@ import torch.utils.serialization
 
 
 def touch(address, nbytes):
-    """Every byte is looked at, as fast as one thread can; the same for all who map."""
+    """Looks at every byte, as fast as one thread can. All who map use it."""
     if nbytes < 8:
         return
     words = numpy.frombuffer((c.c_char * (nbytes // 8 * 8)).from_address(address), numpy.uint64)
@@ -46,7 +46,7 @@ def timed(load, then=None):
 # ---- Berth ----
 
 class Checkpoint:
-    """An open checkpoint; closed by the end of its life."""
+    """An open checkpoint; closed when it is deleted."""
 
     def __init__(self, path):
         self.pointer, self.stats = c.c_void_p(), b.Stats()
@@ -57,12 +57,16 @@ class Checkpoint:
         b.berth_close(self.pointer)
 
     def named(self):
-        """Each tensor's place in the list; the struct is the same one again and again."""
+        """Each tensor of the list, in the same struct again and again."""
         named = b.NamedTensor()
         for i in range(b.berth_tensor_count(self.pointer)):
             b.check(b.berth_tensor_at, self.pointer, i, c.byref(named))
             if named.tensor and named.tensor.contents.storage:
                 yield named
+
+    def first_offset(self):
+        """Where the first tensor's bytes begin in the file."""
+        return next(self.named()).offset
 
     def storages(self):
         """Each storage's (address, bytes), in the file's order; asked for one by one."""
@@ -75,7 +79,7 @@ class Checkpoint:
         b.check(b.berth_load, self.pointer, None, None)
 
     def touch(self):
-        """One after the other is asked for, and every byte looked at."""
+        """Asks for one storage after the other, and looks at every byte."""
         for address, nbytes in self.storages():
             touch(address, nbytes)
 
@@ -102,7 +106,7 @@ DTYPE_NBYTES = {i: getattr(torch, name).itemsize for i, name in b.DTYPE_NAMES.it
 
 
 def berth(path, options, bring=Checkpoint.fetch):
-    """Until bring(checkpoint) is done: all bytes in memory, if nothing else is said."""
+    """Until bring(checkpoint) is done; by default until all bytes are in memory."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
@@ -113,8 +117,8 @@ def berth(path, options, bring=Checkpoint.fetch):
 
 
 def sweep(path, options, told, ahead=None):
-    """Opens it, prefetches everything, and looks at every byte in the file's order, in parts of 16
-    MiB. told: what the prefetch says of itself; ahead(offset) is called at each part."""
+    """Opens the file, prefetches everything, and looks at every byte in order, in parts of 16 MiB.
+    Appends the statistics of the prefetch to `told`; calls ahead(offset) after each part."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
@@ -134,7 +138,7 @@ def consume(checkpoint, ahead):
             address, part = b.check(b.berth_tensor_data, checkpoint.pointer, tensor), (16 << 20) // item
             for first in range(0, numel, part):
                 n = min(part, numel - first)
-                b.check(b.berth_prefetch_advance_part, prefetch, tensor, first, n)
+                b.check(b.berth_prefetch_advance, prefetch, tensor, first, n)
                 if ahead:
                     ahead(offset + (first + n) * item)  # behind what is in use
                 touch(address + first * item, n * item)
@@ -145,7 +149,7 @@ def consume(checkpoint, ahead):
 
 
 def berth_open(path, options):
-    """Every tensor has its name, and can be asked for."""
+    """Until every tensor has its name and can be asked for."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
@@ -165,7 +169,7 @@ def berth_verify(path, options):
 
 
 def compare(path, options):
-    """What Berth loads is what PyTorch loads, byte for byte."""
+    """Checks that Berth loads what PyTorch loads, byte for byte."""
     with b.patched(options):
         checkpoint = Checkpoint(path)
         ours, theirs = checkpoint.tensors(), torch.load(path, mmap=True)
@@ -179,7 +183,7 @@ def compare(path, options):
 # ---- peers ----
 
 def map_file(path, advice):
-    """A map of the whole file, one advice for all of it (0: none), and every byte looked at."""
+    """Maps the file, gives one advice for all of it (0: none), and looks at every byte."""
     def run():
         begin = time.perf_counter()
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE,
@@ -239,6 +243,6 @@ def runai_load(path):
     def load():
         with SafetensorsStreamer() as streamer:
             streamer.stream_file(path)
-            # What is yielded lies in buffers that are used again.
+            # The streamer uses its buffers again: copy.
             return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
     return timed(load)

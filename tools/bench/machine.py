@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What figures depend on: the machine, the file system, who else is at work."""
+"""What figures depend on: the machine, the file system, its load."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ def mount_of(folder):
 
 
 def available_nbytes():
-    """Memory that can still be had, by the machine and by this process's cgroup."""
+    """Memory that is still available, on the machine and in this process's cgroup."""
     found = re.search(r"^MemAvailable:\s+(\d+)", text_of("/proc/meminfo"), re.MULTILINE)
     amounts = [int(found[1]) * 1024] if found else []
     limit = text_of("/sys/fs/cgroup/memory.max").strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The limit: what the disk takes or gives when nothing else is done. Our own bare loop, and fio."""
+"""The limit: how fast the disk is when nothing else is done. A bare loop of ours, and fio."""
 
 import ctypes
 import errno
@@ -17,7 +17,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def fallocate(fd, nbytes):
-    """fallocate(2) itself: posix_fallocate would write where a file system has none."""
+    """Calls fallocate(2): posix_fallocate would write zeros if the file system has none."""
     if LIBC.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(nbytes)) != 0:
         if ctypes.get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -55,7 +55,7 @@ def warm_large_pages(nbytes):
 
 
 def fresh_memory(nbytes, touched=False):
-    """Memory that nobody has touched yet, in large pages where the system gives them."""
+    """Memory that was never touched, in large pages if the system has them."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -96,8 +96,7 @@ LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 def resident_nbytes(path, offset=0):
-    """Bytes of a file, one of our own, that are in the page cache from an offset on; every page is
-    asked."""
+    """Bytes of a file of ours, from an offset on, that are in the page cache."""
     offset -= offset % mmap.PAGESIZE
     size = os.path.getsize(path) - offset
     if size <= 0:
@@ -118,7 +117,7 @@ def resident_nbytes(path, offset=0):
 
 
 def residency(path):
-    """Which part of it, 0 to 1."""
+    """The part of a file that is in the page cache, 0 to 1."""
     return min(1, resident_nbytes(path) / max(1, os.path.getsize(path)))
 
 
@@ -140,7 +139,7 @@ class RawReads:
             failures.append(error)
 
     def read(self, block, n_threads, direct):
-        """Seconds until all is in memory, whose pages are made on the way."""
+        """Seconds until all is in memory, page faults included."""
         begin = time.perf_counter()
         memory = fresh_memory(-(-self.nbytes // block) * block)
         fd = os.open(self.path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
@@ -188,7 +187,7 @@ class RawWrites:
             failures.append(error)
 
     def write(self, path, block, n_threads):
-        """Seconds until all is written, and until it is synced."""
+        """Seconds until all is written, and seconds until it is synced."""
         begin = time.perf_counter()
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
         try:
@@ -218,19 +217,19 @@ def fio_version():
 
 
 def run_fio(what, path, nbytes, block, *words):
-    """Seconds that nbytes take at the speed that fio tells."""
+    """Seconds that nbytes take at the speed that fio reports."""
     done = subprocess.run(
         ["fio", "--name=limit", f"--filename={path}", f"--rw={what}", f"--bs={block}", *words,
          "--output-format=json"], capture_output=True, text=True)
     if done.returncode:
         raise OSError(errno.EIO, "fio: " + (done.stderr or done.stdout).strip().splitlines()[0])
-    # Lines before the object are fio's remarks.
+    # fio may print remarks before the object.
     report = json.loads(done.stdout[done.stdout.index("{"):])
     return nbytes / report["jobs"][0][what]["bw_bytes"]
 
 
 def fio_write(path, nbytes, block, depth):
-    """Direct writes as fio counts them: without creating and without syncing."""
+    """Direct writes as fio times them: without creating and syncing the file."""
     return run_fio("write", path, nbytes, block, "--direct=1", f"--iodepth={depth}",
                    "--ioengine=libaio", f"--size={-(-nbytes // block) * block}",
                    "--fallocate=native", "--end_fsync=1")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures and ratios of a run: medians, spread, what is aimed at, tables."""
+"""Figures and ratios of a run: medians, spread, aims, tables."""
 
 import statistics
 
 GIB = 1 << 30
 LARGE = ("uniform", "llama", "one")
 
-# label, shapes, ours, theirs (the ratio is theirs / ours in seconds), the least that is aimed at.
-# A figure "disk: x" was taken in the folder, "tmpfs: x" in memory. Where names end in "*", the best
-# figure of each round that begins so is meant.
+# label, shapes, ours, theirs (the ratio is theirs / ours in seconds), the aim.
+# A figure "disk: x" was taken in the folder, "tmpfs: x" in memory. A name that ends in "*" stands for
+# the best figure of the round whose name begins like this.
 RAW = ("disk: raw*", "disk: fio*")
 SAVE_RATIOS = [
     ("durable, against the best raw direct write", LARGE, "disk: berth, durable", RAW, 0.95),
@@ -46,7 +46,7 @@ def figure(seconds, nbytes=None):
 
 
 def seconds_of(figures, who):
-    """One figure of a round, or the best of several: None if there is none."""
+    """One figure of a round, or the best of several; None: there is none."""
     names = [who] if isinstance(who, str) else who
     found = [seconds for name, seconds in figures.items() for wanted in names
              if (name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted)]
@@ -54,9 +54,9 @@ def seconds_of(figures, who):
 
 
 def ratios(rows, rounds):
-    """Each ratio of each round first, then their median: both sides met the same minute.
+    """The ratio of each round, then their median: both sides had the same conditions.
 
-    A row: label, ours, theirs, aim. Rounds in which one side is missing do not count."""
+    A row: label, ours, theirs, aim. A round in which one side is missing does not count."""
     made = []
     for label, ours, theirs, aim in rows:
         sides = [(seconds_of(each, ours), seconds_of(each, theirs)) for each in rounds]
@@ -73,7 +73,7 @@ def save_ratios(shape, rounds):
 
 
 def costs(bench):
-    """What `berth bench save --json` told of memory and of the device."""
+    """Memory and disk traffic from the report of `berth bench save --json`."""
     above = bench["written_nbytes"] - bench["file_nbytes"]
     return [{"case": "memory above the tensors, MiB", "value": bench["peak_nbytes"] / (1 << 20),
              "at_most": MOST_PEAK_NBYTES / (1 << 20)},
@@ -86,7 +86,7 @@ def verdict(good):
 
 
 def print_section(report):
-    """One table: figures, ratios, what may not be above a limit, remarks."""
+    """Prints one table: figures, ratios, costs with their limits, remarks."""
     size = f": {report['nbytes'] / GIB:.3f} GiB, {report['tensors']} in number" \
         if report.get("nbytes") else ""
     print(f"\n({report['letter']}) {report['what']}{size}")

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How fast Berth saves, against PyTorch, safetensors and the disk itself, in one run.
 
-All save the same tensors, in this process, from the same memory, to the same file system. They
-take turns (A B A B ...), each round in another order; before each turn the last file is removed,
-the file system synced, and free memory touched, so that no turn pays for what another left. A ratio is taken within each round, and its median is what counts.
-One round more goes first: it is not counted, and in it every file of ours is verified and read
-back with PyTorch.
+All save the same tensors, in this process, from the same memory, to the same file system. They take
+turns (A B A B ...), each round in another order. Before each turn the last file is removed, the file
+system is synced, and free memory is touched, so that no turn pays for the one before. A ratio is
+taken within each round; its median is printed. One more round goes first and is not counted: in it
+every file of Berth is verified, and read back with PyTorch.
 
 Shapes: uniform (a: 64 MiB tensors), llama (b: those of a 1.1B model in bfloat16), small
-(c: 100,000 of 1 to 4 KiB), one (d). "raw" is a bare loop of direct writes with fsync, "fio" the
-same by fio, when installed, without its sync; of both, the best settings of a first try take part.
-Run it on a machine that does nothing else.
+(c: 100,000 of 1 to 4 KiB), one (d: a single tensor). "raw" is a bare loop of direct writes with
+fsync; "fio" is the same by fio, if installed, without its sync. The best settings of a first try
+take part. Run it on a machine that does nothing else.
 """
 
 import contextlib
-import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 
@@ -25,18 +23,18 @@ import machine
 import report as reports
 import shapes
 import tool
-from tool import MIB, tell
+from tool import MIB, note
 
 
 def arguments():
     parser = tool.parser("save", __doc__)
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
-                        help="of shapes a and d (4GiB); b and c keep theirs unless it is smaller")
+                        help="of shapes a and d (4GiB); b and c have their own size, unless this is smaller")
     parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
     parser.add_argument("--tmpfs", default="/dev/shm", metavar="FOLDER",
-                        help="a folder in memory (%(default)s); '' for none")
+                        help="a folder in memory (%(default)s); '': none")
     parser.add_argument("--also", action="append", default=[], metavar="'NAME=VALUE ...'",
-                        help="one durable save more, with these options; may be repeated")
+                        help="add a durable save with these options; may be repeated")
     parsed = tool.parse(parser)
     parsed.shapes = parsed.shapes.split(",")
     for shape in parsed.shapes:
@@ -46,7 +44,7 @@ def arguments():
 
 
 class Bench:
-    """One shape: its tensors, those who save them, what was measured."""
+    """One shape: its tensors, those who save them, the figures."""
 
     command_words = ()
 
@@ -68,16 +66,17 @@ class Bench:
         return size if size and (self.shape in ("uniform", "one") or size < natural) else natural
 
     def room(self):
-        """For the tensors, so that their copy in the page cache and the file have some, too."""
+        """Bytes of tensors for which there is room: in memory beside their copy in the page cache,
+        and on disk as two files."""
         return min(machine.available_nbytes() / 2.3 - 512 * MIB,
-                   machine.free_nbytes(self.folder) / 1.1 - 64 * MIB)
+                   machine.free_nbytes(self.folder) / 2.2 - 64 * MIB)
 
     def make(self):
         state = shapes.make(self.shape, self.asked)
         return state, self.who.Tree(state)
 
     def fitting(self, wanted):
-        """The size, halved until there is room."""
+        """The size, halved until there is room for it."""
         room, asked = self.room(), wanted
         while asked > room and asked > MIB:
             asked //= 2
@@ -87,7 +86,7 @@ class Bench:
         return asked
 
     def remark(self, text):
-        tell(f"({self.letter}) {text}")
+        note(f"({self.letter}) {text}")
         self.remarks.append(text)
 
     # ---- who takes part ----
@@ -115,7 +114,7 @@ class Bench:
                 self.who.torch_save(self.state, False, synced=False)]
 
     def raw_writes(self):
-        """The two best settings of our bare loop and the best of fio, by one try of each."""
+        """The two best settings of our bare loop and the best one of fio, after one try of each."""
         quick, loop = self.options.quick, self.raw.RawWrites(self.nbytes)
         blocks = [4] if quick else [1, 4, 16]
 
@@ -150,7 +149,7 @@ class Bench:
     # ---- taking turns ----
 
     def turn(self, contestant, folder, then=None):
-        """One save into a fresh file, with nothing of the last one left to be written."""
+        """One save into a new file, after all earlier writes are done."""
         path = os.path.join(folder, "bench.pt")
         self.raw.warm_memory(folder, self.nbytes)
         self.raw.sync_file_system(folder)
@@ -171,7 +170,7 @@ class Bench:
         """[{figure: seconds}], one a round; the first round is only for verifying."""
         made = []
         for number in range(self.options.rounds + 1):
-            tell(f"({self.letter}) {where}: " +
+            note(f"({self.letter}) {where}: " +
                  (f"round {number} of {self.options.rounds}" if number else "warming up, verifying"))
             figures = {}
             for contestant in random.Random(number).sample(contestants, len(contestants)):
@@ -181,19 +180,14 @@ class Bench:
                              for name, seconds in figures.items()})
         return made
 
-    def command(self, n_tensors):
-        """What only a process of its own can tell: `berth bench save` with the same tensors."""
-        command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", "save", "--json", "--quiet",
-                   "--shape", self.shape, "--size", str(self.asked), "--rounds", "2",
-                   *self.command_words]
+    def command(self, path, n_tensors):
+        """Runs `berth bench save` with the same tensors: memory and traffic of a process of its own."""
+        words = ["save", path, *self.command_words]
         for each in self.options.set:
-            command += ["--set", each]
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE)
-        if done.returncode:
-            raise OSError(f"{' '.join(command)} ended with {done.returncode}")
-        told = json.loads(done.stdout)
+            words += ["--set", each]
+        told = tool.berth_bench(self.folder, *words)
         if (told["tensors"], told["nbytes"]) != (n_tensors, self.nbytes):
-            raise AssertionError(f"{self.shape}: bench_shapes.c and shapes.py differ: {told}")
+            raise AssertionError(f"`berth bench save` saved other tensors: {told}")
         return told
 
     def measure(self):
@@ -205,9 +199,12 @@ class Bench:
                 extra = self.rounds(self.in_memory(), self.tmpfs, "tmpfs")
                 rounds = [{**a, **b} for a, b in zip(rounds, extra)]
         n_tensors = len(self.state)
+        path = os.path.join(self.folder, "kept.pt")
+        self.who.berth_save("", self.tree, "save.durability=none")(path)
         self.tree.free()
         self.state.clear()  # room for the command's own
-        told = self.command(n_tensors)
+        told = self.command(path, n_tensors)
+        os.unlink(path)
         self.remark(f"method {told['method']} ({told['reason']}); making the tree of values, in C: "
                     f"{told['build_seconds']:.4f} s, not counted")
         for each in rounds if self.shape == "small" else []:

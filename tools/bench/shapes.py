@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state_dicts that are saved: the same tensors as `berth bench save --shape` makes."""
+"""The shapes of checkpoints that are measured, and how they are made."""
 
 import collections
 
@@ -17,7 +17,7 @@ LLAMA = [("model.embed_tokens.weight", 32000, 2048),
            for i in range(22) for name, rows, columns in LAYER),
          ("model.norm.weight", 2048, 0), ("lm_head.weight", 32000, 2048)]
 
-# Of each shape: the letter that it goes by, what it is, its size when nobody says another.
+# Of each shape: its letter, what it is, its default size.
 SHAPES = {"uniform": ("a", "64 MiB tensors", 4 * GIB),
           "llama": ("b", "Llama-like 1.1B, bfloat16", LLAMA_NBYTES),
           "small": ("c", "100,000 tensors of 1 to 4 KiB", 100000 * 2560),
@@ -43,8 +43,8 @@ def sizes(shape, nbytes):
 def make(shape, nbytes, device="cpu"):
     """An OrderedDict of tensors, each where PyTorch's allocator puts it.
 
-    Their bytes are random, the same 8 MiB again and again: to make 4 GiB would take longer than
-    to save them, and no device looks back that far.
+    Their bytes are random, but the same 8 MiB repeated: to make 4 GiB would take longer than to
+    save them, and no device compresses over such a distance.
     """
     import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the benchmarks have in common: words of the command line, the report's head, how they end."""
+"""What the benchmarks share: options, the head of the report, the end of a run."""
 
 import argparse
 import datetime
@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -20,7 +21,7 @@ def nbytes(text):
     number = text.rstrip("BKMGTi")
     unit = text[len(number):].removesuffix("iB")
     if not number.isdigit() or unit not in units or not int(number):
-        raise argparse.ArgumentTypeError(f"bytes such as 4GiB are wanted, not '{text}'")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of bytes such as 4GiB")
     return int(number) * units[unit]
 
 
@@ -30,33 +31,33 @@ def parser(name, description):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="BERTH_BUILD names the folder of a built variant (default: build/release, built if "
                "need be), BERTH_PYTHON a Python with PyTorch and safetensors.")
-    made.add_argument("--rounds", type=int, default=5, help="how many are counted (5)")
+    made.add_argument("--rounds", type=int, default=5, help="the number of rounds (5)")
     made.add_argument("--folder", default=".", help="where files are written (here)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                      help="an option of Berth, wherever it takes part; may be repeated")
-    made.add_argument("--json", metavar="FILE", help="write everything there")
+                      help="set an option of Berth; may be repeated")
+    made.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     made.add_argument("--quick", action="store_true",
-                      help="does it still work: 32 MiB each, 2 rounds; no figures to quote")
+                      help="only check that it works: 32 MiB each, 2 rounds")
     return made
 
 
 def parse(made):
-    """What the command line says; with --quick, in short."""
+    """The parsed command line."""
     parsed = made.parse_args()
     if parsed.quick:
         parsed.rounds = 2
         parsed.size = min(parsed.size or 32 * MIB, 32 * MIB)
     if parsed.rounds < 1:
-        made.error("--rounds wants at least 1")
+        made.error("--rounds must be at least 1")
     return parsed
 
 
-def tell(text):
+def note(text):
     print(text, file=sys.stderr, flush=True)
 
 
 def version_of(package):
-    """None where it is not installed."""
+    """None: it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +65,7 @@ def version_of(package):
 
 
 def head(options, folder):
-    """The report's first facts, printed too."""
+    """The head of the report; printed too."""
     import raw
     import torch
 
@@ -79,14 +80,23 @@ def head(options, folder):
           f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
           f"{whole['safetensors'] or 'none'}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
     if whole["build"] != "release":
-        tell("this is no release build: the figures say nothing")
+        note("this is not a release build: the figures mean nothing")
     if whole["load_before"][0] > 0.5 * facts["processors"]:
-        tell(f"others are at work here (load {whole['load_before'][0]:.1f}): the figures are noisy")
+        note(f"this machine is busy (load {whole['load_before'][0]:.1f}): the figures are noisy")
     return whole
 
 
+def berth_bench(folder, *words, enter=None):
+    """The report of one `berth bench` in a process of its own, which calls enter() first."""
+    command = [f"{os.environ['BERTH_BUILD']}/berth", "bench", *words, "--json", "--quiet"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, preexec_fn=enter)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
 def run(options, measure):
-    """measure(folder) in a folder of its own, which goes afterwards; its report is kept."""
+    """Calls measure(folder) with a temporary folder, and keeps the report."""
     os.environ.setdefault("BERTH_BUILD", os.path.join(os.path.dirname(__file__), "../../build/release"))
     os.environ["BERTH_BUILD"] = os.path.realpath(os.environ["BERTH_BUILD"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders are removed
@@ -106,8 +116,8 @@ def start(name, main):
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        # What the machine or Berth refuse is told in a line; anything else is a fault of this tool.
+        # What the machine or Berth refuses is one line; anything else is a bug of this tool.
         if not isinstance(error, OSError) and type(error).__name__ != "BerthError":
             raise
-        tell(f"tools/bench/{name}: {error}")
+        note(f"tools/bench/{name}: {error}")
         sys.exit(2)

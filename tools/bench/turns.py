@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Taking turns: who is cold or warm is made so and counted, and the disk's limit takes part."""
+"""Taking turns: files are made cold or warm, and the disk's limit takes part."""
 
 import gc
 import os
 import random
 
 import report as reports
-from tool import MIB, tell
+from tool import MIB, note
 
 COLD, WARM = "cold", "warm"
 
@@ -18,14 +18,14 @@ FIO_BUFFERED = [(1, 1), (1, 2), (4, 2)]
 
 
 class Turn:
-    """One who takes part: seconds from run(), of a file that is cold, warm, or as it is."""
+    """One who takes part: run() returns seconds; the file is made cold, warm, or left as it is."""
 
     def __init__(self, name, run, path, cache):
         self.name, self.run, self.path, self.cache = name, run, path, cache
 
 
 class Turns:
-    """The rounds of one case after the other, in a folder; remarks are kept for its report."""
+    """Runs the rounds of one case after the other, and keeps remarks for the report."""
 
     def __init__(self, options, folder):
         import raw
@@ -35,11 +35,11 @@ class Turns:
 
     def remark(self, text):
         if text not in self.remarks:
-            tell(text)
+            note(text)
             self.remarks.append(text)
 
     def limit(self, path):
-        """The best settings of our bare loop and of fio for reading a file, by one try of each."""
+        """The best settings of our bare loop and of fio for reading a file, after one try of each."""
         if self.chosen is None:
             self.chosen = self.best(self.raw_turns(path), 2, "no raw reads")
             if self.raw.fio_version() is None:
@@ -79,7 +79,7 @@ class Turns:
     # ---- taking turns ----
 
     def take(self, turn):
-        """Seconds; None where the file was not cold, or warm, as it should be."""
+        """Seconds; None: the file was not cold, or not warm, as it should be."""
         gc.collect()
         if turn.cache:
             nbytes = os.path.getsize(turn.path)
@@ -97,7 +97,7 @@ class Turns:
         """[{figure: seconds}], one a round; the first round is only for checking."""
         made = []
         for number in range(self.options.rounds + 1):
-            tell(f"({case}) " + (f"round {number} of {self.options.rounds}" if number
+            note(f"({case}) " + (f"round {number} of {self.options.rounds}" if number
                                  else "warming up, checking"))
             figures = {}
             if not number and check:
@@ -111,7 +111,7 @@ class Turns:
         return made
 
     def section(self, case, what, turns, rows, check=None, size=None, derive=None):
-        """Takes the rounds of a case; rows: its ratios; derive: adds to a round's figures."""
+        """Runs a case. rows: its ratios; derive: adds figures to those of a round."""
         self.remarks = []
         turns = turns()
         rounds = self.rounds(case, turns, check)

@@ -203,7 +203,7 @@ void check_outcome(const scene *tried, int status, const berth_error *error, con
     if (status < 0)
         cr_assert(names_path(error, to), "%s: %s", about, error->message);
     if (status == BERTH_E_NOT_DURABLE)
-        cr_assert(strstr(error->message, "in place, but not known to be durable"), "%s",
+        cr_assert(strstr(error->message, "in place, but may be lost in a power cut"), "%s",
                   error->message);
 }
 

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/simulated.h"
 #include "io/staging.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/opened.h"
 
 /* Tensors "part0" ... of so many words, as elements of several widths. */

@@ -44,7 +44,7 @@ void end_fetch(void)
 
 bool is_memory(size_t i)
 {
-    return atomic_load(&checkpoint->stored[tensor_at(i)->storage->index].memory) != NULL;
+    return atomic_load(&checkpoint->storages.stored[tensor_at(i)->storage->index].memory) != NULL;
 }
 
 void expect_elements(void)

@@ -11,7 +11,7 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/spans.h"
+#include "load/transfer/requests.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/opened.h"
 

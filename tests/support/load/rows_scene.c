@@ -79,7 +79,7 @@ berth_checkpoint *open_source(struct source *source)
 static berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
 {
     return (berth_rows_limits){.cache_nbytes = ways * (64 + BTH_ROWS_LINE_NOTES),
-                               .scratch_nbytes = n_slots * (64 + BTH_ROWS_SLOT_NOTES),
+                               .scratch_nbytes = n_slots * (64 + BTH_ROWS_SCRATCH_NOTES),
                                .ways = ways};
 }
 
@@ -138,7 +138,7 @@ void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids, s
     const void **pointers = malloc((n + 1) * sizeof *pointers);
     berth_error error;
 
-    cr_assert_eq(berth_rows_lookup(scene->rows, ticket, pointers, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_rows_wait(scene->rows, ticket, pointers, &error), 0, "%s", error.message);
     for (size_t i = 0; i < n; i++) {
         const float *row = pointers[i];
         cr_assert_eq((uintptr_t)row % 4, 0);

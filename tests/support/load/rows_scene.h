@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "config/options.h"
-#include "load/rows.h"
+#include "load/rows/rows.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "io/simulated.h"
+#include "tests/simulated/simulated.h"
 #include "tests/support/support.h"
 
 enum { SCENE_N = 7 };

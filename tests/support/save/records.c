@@ -26,10 +26,10 @@ char *temporary_path(const char *folder, const char *target, int slot)
 
 void leave_temporary(const char *path)
 {
-    char owner[BTH_OWNER_NBYTES];
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
 
     test_write_file(path, "half a checkpoint", 17);
-    cr_assert(bth_owner_of_this(owner));
+    cr_assert(bth_temporary_owner_self(owner));
     strcpy(strrchr(owner, ' '), " 1");
     cr_assert_eq(setxattr(path, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0, "%s",
                  strerror(errno));

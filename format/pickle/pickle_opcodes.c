@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The table of opcodes, and the arguments that are not read in line. */
+#include <string.h>
+
+#include "format/pickle/pickle_machine.h"
+
+const bth_opcode bth_opcodes[256] = {
+#define BTH_OPCODE(opcode, byte, argument) [byte] = {#opcode, true, BTH_FORM_##argument},
+#define BTH_OPCODE_REFUSED(opcode, byte) [byte] = {#opcode, false, BTH_FORM_NOTHING},
+#include "format/pickle/pickle_opcodes.def"
+};
+
+size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    uint64_t bits = 0;
+    if (nbytes < 8)
+        return SIZE_MAX;
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | bytes[i];
+    memcpy(&argument->real, &bits, sizeof bits);
+    return 8;
+}
+
+size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    const uint8_t *first = memchr(bytes, '\n', nbytes);
+    if (!first)
+        return SIZE_MAX;
+    const uint8_t *name = first + 1;
+    const uint8_t *second = memchr(name, '\n', nbytes - (size_t)(name - bytes));
+    if (!second)
+        return SIZE_MAX;
+    argument->text = (const char *)bytes;
+    argument->text_nbytes = (size_t)(first - bytes);
+    argument->name = (const char *)name;
+    argument->name_nbytes = (size_t)(second - name);
+    return (size_t)(second + 1 - bytes);
+}
+
+int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error)
+{
+    const char *name = bth_opcodes[byte].name;
+    uint64_t offset = rules->base_offset + at;
+    if (name)
+        return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
+                        "opcode %s (0x%02x) is not allowed in a checkpoint", name, byte);
+    return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset, "0x%02x is no pickle opcode",
+                    byte);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What containers and objects hold. */
+#include "format/values/node.h"
+
+size_t berth_value_count(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE: {
+        size_t n;
+        bth_node_items(value, &n);
+        return n;
+    }
+    case BERTH_KIND_DICT:
+    case BERTH_KIND_ORDERED_DICT:
+    case BERTH_KIND_COUNTER:
+    case BERTH_KIND_SET: {
+        const struct table *table = ((const struct dict_node *)value)->table;
+        return table ? table->count : 0;
+    }
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->n_parts;
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->key.count;
+    default:
+        return 0;
+    }
+}
+
+berth_value *berth_value_item(const berth_value *value, size_t i)
+{
+    if (i >= berth_value_count(value))
+        return NULL;
+    size_t n;
+    switch (value->kind) {
+    case BERTH_KIND_LIST:
+    case BERTH_KIND_TUPLE:
+    case BERTH_KIND_SIZE:
+        return bth_node_items(value, &n)[i];
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        return ((const struct parts_node *)value)->parts[i];
+    case BERTH_KIND_CALL:
+        return ((const struct call_node *)value)->arguments->items[i];
+    default:
+        return ((const struct dict_node *)value)->table->entries[i].value;
+    }
+}
+
+berth_value *berth_value_key(const berth_value *value, size_t i)
+{
+    const struct table *table =
+        bth_is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
+    return table && i < table->count ? table->entries[i].key : NULL;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Objects of unknown globals, and the attributes of objects. */
+#include <assert.h>
+
+#include "format/values/node.h"
+
+/* CALL keeps its arguments as the tuple that they came in. */
+berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
+                            bool new_object)
+{
+    assert(bth_value_tree(callable) == tree && bth_node_kind(arguments) == BERTH_KIND_TUPLE);
+    struct call_node *node = bth_node_new(tree, BERTH_KIND_CALL, sizeof(*node));
+    if (!node)
+        return NULL;
+    node->callable = callable;
+    node->arguments = (struct tuple_node *)arguments;
+    if (new_object)
+        node->head.flags |= BTH_NODE_TRUE;
+    return &node->head;
+}
+
+int bth_call_extend(berth_value *call, berth_value *const *items, size_t n)
+{
+    struct call_node *node = (struct call_node *)call;
+    assert(bth_node_is(call, BERTH_KIND_CALL));
+    if (n == 0)
+        return 0;
+    if (!node->list_items)
+        node->list_items = berth_make_list(bth_value_tree(call));
+    return node->list_items ? bth_list_extend(node->list_items, items, n) : BERTH_E_MEMORY;
+}
+
+int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
+{
+    struct call_node *node = (struct call_node *)call;
+    assert(bth_node_is(call, BERTH_KIND_CALL));
+    if (n == 0)
+        return 0;
+    if (!node->dict_items)
+        node->dict_items = berth_make_dict(bth_value_tree(call));
+    return node->dict_items ? bth_dict_extend(node->dict_items, items, n) : BERTH_E_MEMORY;
+}
+
+berth_value *bth_value_arguments(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_CALL)
+               ? &((const struct call_node *)value)->arguments->key.head
+               : NULL;
+}
+
+bool bth_value_is_new_object(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_CALL) && value->flags & BTH_NODE_TRUE;
+}
+
+berth_value *berth_value_list_items(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->list_items
+                                               : NULL;
+}
+
+berth_value *berth_value_dict_items(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->dict_items
+                                               : NULL;
+}
+
+berth_value *berth_value_inner(const berth_value *value)
+{
+    if (bth_node_is(value, BERTH_KIND_PARAMETER) || bth_node_is(value, BERTH_KIND_SUBCLASS))
+        return ((const struct wrap_node *)value)->inner;
+    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->callable : NULL;
+}
+
+/* Where a value keeps its attributes; NULL if it can have none (yet). */
+static berth_value **state_place(const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_ORDERED_DICT: {
+        struct table *table = ((const struct dict_node *)value)->table;
+        return table ? &table->state : NULL;
+    }
+    case BERTH_KIND_TENSOR:
+        return &((struct tensor_node *)(uintptr_t)value)->state;
+    case BERTH_KIND_PARAMETER:
+    case BERTH_KIND_SUBCLASS:
+        return &((struct wrap_node *)(uintptr_t)value)->state;
+    case BERTH_KIND_CALL:
+        return &((struct call_node *)(uintptr_t)value)->state;
+    default:
+        return NULL;
+    }
+}
+
+berth_value *berth_value_state(const berth_value *value)
+{
+    berth_value **place = state_place(value);
+    return place ? *place : NULL;
+}
+
+int berth_value_set_state(berth_value *value, berth_value *state)
+{
+    berth_tree *tree = bth_value_tree(value);
+    if (!tree)
+        return BERTH_E_ARGUMENT;
+    if (!bth_tree_owns(tree, state, "the state"))
+        return tree->error.code;
+    if (value->kind == BERTH_KIND_ORDERED_DICT &&
+        !bth_table_reserve(tree, (struct dict_node *)value, 0))
+        return tree->error.code;
+    berth_value **place = state_place(value);
+    if (!place)
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s has no attributes",
+                             bth_kind_phrase((berth_kind)value->kind));
+    *place = state;
+    return 0;
+}

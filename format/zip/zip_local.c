@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Parses local headers (FORMAT.md section 2); zip_record.c compares them with the directory. */
+#include "format/zip/zip_read.h"
+
+#include <inttypes.h>
+
+#include "config/error.h"
+#include "format/bytes.h"
+#include "format/layout.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_inner.h"
+
+static int fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
+                    "a local header does not end within %zu bytes", nbytes);
+}
+
+/* Up to three values of 8 bytes; PyTorch's holds the header offset alone when only that is large.
+ */
+static int read_zip64(const bth_zip_extra *extra, uint64_t header_offset, bth_zip_local *local,
+                      berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_over(extra->bytes, extra->nbytes);
+
+    if (local->has_zip64)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "a second ZIP64 extra field in the local header");
+    if (extra->nbytes % 8 != 0 || extra->nbytes > sizeof local->zip64)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or 24",
+                        extra->nbytes);
+    local->has_zip64 = true;
+    local->n_zip64 = extra->nbytes / 8u;
+    for (size_t i = 0; i < local->n_zip64; i++)
+        local->zip64[i] = bth_cursor_u64(&cursor);
+    return BERTH_OK;
+}
+
+/* The size that the header tells: its field, or the zip64 field's where that one is no number. */
+static uint64_t told_size(const bth_zip_local *local, uint32_t field, size_t i)
+{
+    bool absent =
+        field == BTH_ZIP_SATURATED32 || (field == 0 && bth_zip_has_descriptor(local->flags));
+    if (!absent)
+        return field;
+    return local->n_zip64 >= 2 ? local->zip64[i] : 0;
+}
+
+static int read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
+                      berth_error *error)
+{
+    bth_zip_extra extra;
+    int more;
+
+    while ((more = bth_zip_next_extra(&extras, &extra, NULL, header_offset, error)) > 0)
+        if (extra.id == BTH_ZIP_EXTRA_ZIP64 && read_zip64(&extra, header_offset, local, error) < 0)
+            return error->code;
+    if (more < 0)
+        return more;
+    bool saturated = local->field_nbytes == BTH_ZIP_SATURATED32 ||
+                     local->field_compressed_nbytes == BTH_ZIP_SATURATED32;
+    if (saturated && local->n_zip64 < 2 && !bth_zip_has_descriptor(local->flags))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "the local header's sizes are in no ZIP64 extra field");
+    local->nbytes = told_size(local, local->field_nbytes, 0);
+    local->compressed_nbytes = told_size(local, local->field_compressed_nbytes, 1);
+    return BERTH_OK;
+}
+
+size_t bth_zip_local_nbytes(const uint8_t *bytes)
+{
+    bth_cursor cursor = bth_cursor_over(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
+    size_t name_nbytes = bth_cursor_u16(&cursor);
+
+    return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
+}
+
+int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                       bth_zip_local *local, berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_over(bytes, nbytes);
+    bth_zip_local read = {0};
+    uint32_t signature = bth_cursor_u32(&cursor);
+
+    if (cursor.good && signature != BTH_ZIP_LOCAL_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "a local header begins with 0x%08" PRIx32 ", not 0x%08x", signature,
+                        BTH_ZIP_LOCAL_SIGNATURE);
+    bth_cursor_u16(&cursor); /* version */
+    read.flags = bth_cursor_u16(&cursor);
+    read.method = bth_cursor_u16(&cursor);
+    bth_cursor_u32(&cursor); /* time and date */
+    read.crc32 = bth_cursor_u32(&cursor);
+    read.field_compressed_nbytes = bth_cursor_u32(&cursor);
+    read.field_nbytes = bth_cursor_u32(&cursor);
+    read.name_nbytes = bth_cursor_u16(&cursor);
+    uint16_t extra_nbytes = bth_cursor_u16(&cursor);
+    read.name = (const char *)bth_cursor_take(&cursor, read.name_nbytes);
+    const uint8_t *extras = bth_cursor_take(&cursor, extra_nbytes);
+    if (!cursor.good)
+        return fail_truncated(header_offset, nbytes, error);
+    if (read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)
+        return error->code;
+    read.data_offset = header_offset + cursor.at;
+    *local = read;
+    return BERTH_OK;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* One record's local header and descriptor against its directory entry (Z5, Z6, Z7, Z10). */
+#include <inttypes.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "format/bytes.h"
+#include "format/layout.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_inner.h"
+#include "format/zip/zip_read.h"
+
+/* ---- the local header against the directory ---- */
+
+static int check_fact(uint64_t local, uint64_t directory, const char *what,
+                      const bth_zip_entry *entry, berth_error *error)
+{
+    if (local == directory)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                    "the local header's %s is %" PRIu64 ", the directory's %" PRIu64, what, local,
+                    directory);
+}
+
+/* Z5: a fact that may be left to the descriptor: with bit 3 it is 0. */
+static int check_late_fact(uint64_t local, uint64_t directory, const char *what,
+                           const bth_zip_entry *entry, berth_error *error)
+{
+    if (local == 0 && bth_zip_has_descriptor(entry->flags))
+        return BERTH_OK;
+    return check_fact(local, directory, what, entry, error);
+}
+
+static int check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
+                           berth_error *error)
+{
+    if (local->crc32 == entry->crc32 || (local->crc32 == 0 && bth_zip_has_descriptor(entry->flags)))
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                    "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
+                    local->crc32, entry->crc32);
+}
+
+/* Z5: saturated is no number: then the zip64 field has it, or with bit 3 the descriptor. */
+static int check_size_field(uint32_t field, uint64_t directory, const char *what,
+                            const bth_zip_entry *entry, berth_error *error)
+{
+    if (field == BTH_ZIP_SATURATED32)
+        return BERTH_OK;
+    return check_late_fact(field, directory, what, entry, error);
+}
+
+/*
+ * Z5: whatever the zip64 field says is true. A lone value is the header's offset (PyTorch, also
+ * of small records past 4 GiB) or the size.
+ */
+static int check_zip64(const bth_zip_local *local, const bth_zip_entry *entry, berth_error *error)
+{
+    if (local->n_zip64 == 1) {
+        if (local->zip64[0] == entry->header_offset)
+            return BERTH_OK;
+        return check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
+    }
+    if (local->n_zip64 >= 2 &&
+        (check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
+         check_late_fact(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size", entry,
+                         error) < 0))
+        return error->code;
+    if (local->n_zip64 == 3)
+        return check_fact(local->zip64[2], entry->header_offset, "ZIP64 offset", entry, error);
+    return BERTH_OK;
+}
+
+static int check_name(const bth_zip_local *local, const bth_zip_entry *entry, berth_error *error)
+{
+    if (!entry->name || (local->name_nbytes == entry->name_nbytes &&
+                         memcmp(local->name, entry->name, entry->name_nbytes) == 0))
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                    "the local header's name is '%.*s', the directory's '%s'",
+                    (int)local->name_nbytes, local->name, entry->name);
+}
+
+/* Z5; sets entry->data_offset. */
+static int check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
+{
+    if (check_name(local, entry, error) < 0 ||
+        check_fact(local->method, entry->method, "method", entry, error) < 0 ||
+        check_fact(local->flags, entry->flags, "flags", entry, error) < 0 ||
+        check_crc_field(local, entry, error) < 0 ||
+        check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
+        check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
+                         "compressed size", entry, error) < 0 ||
+        check_zip64(local, entry, error) < 0)
+        return error->code;
+    entry->data_offset = local->data_offset;
+    return BERTH_OK;
+}
+
+/* Z7: whatever else is believed, no record reaches into the next. */
+static int check_reach(const bth_zip_entry *entry, berth_error *error)
+{
+    if (entry->data_offset <= entry->next_offset &&
+        entry->compressed_nbytes <= entry->next_offset - entry->data_offset)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
+                    "its %" PRIu64 " bytes reach into what begins at byte %" PRIu64,
+                    entry->compressed_nbytes, entry->next_offset);
+}
+
+int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
+                        bth_zip_local *local, berth_error *error)
+{
+    const uint8_t *bytes;
+
+    if (input->get(input->context, header_offset, BTH_ZIP_LOCAL_NBYTES, ahead, &bytes, error) < 0)
+        return error->code;
+    size_t nbytes = bth_zip_local_nbytes(bytes);
+    if (input->get(input->context, header_offset, nbytes, nbytes, &bytes, error) < 0)
+        return error->code;
+    return bth_zip_read_local(bytes, nbytes, header_offset, local, error);
+}
+
+int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                                berth_error *error)
+{
+    bth_zip_local local;
+
+    if (bth_zip_read_header(input, entry->header_offset, ahead, &local, error) < 0 ||
+        check_local(&local, entry, error) < 0)
+        return error->code;
+    return check_reach(entry, error);
+}
+
+/* ---- the descriptor ---- */
+
+static uint64_t data_end(const bth_zip_entry *entry)
+{
+    return entry->data_offset + entry->compressed_nbytes;
+}
+
+/* Z6: 16 or 24 bytes with a signature, 12 or 20 without: all that lies before the next entry. */
+static int check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
+{
+    uint64_t between = entry->next_offset - data_end(entry);
+
+    if (check_reach(entry, error) < 0)
+        return error->code;
+    if (between == 12 || between == 16 || between == 20 || between == 24)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+                    "%" PRIu64 " bytes lie between the data and the next entry, where a "
+                    "descriptor has 12, 16, 20 or 24",
+                    between);
+}
+
+int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
+{
+    *end_offset = data_end(entry);
+    if (!bth_zip_has_descriptor(entry->flags))
+        return BERTH_OK;
+    *end_offset = entry->next_offset;
+    return check_descriptor_size(entry, error);
+}
+
+bool bth_zip_is_unsigned(const bth_zip_entry *entry)
+{
+    uint64_t between = entry->next_offset - data_end(entry);
+
+    return bth_zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
+}
+
+static int check_descriptor_fields(const uint8_t *bytes, size_t nbytes, const bth_zip_entry *entry,
+                                   berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_over(bytes, nbytes);
+    size_t width = nbytes >= 20 ? 8 : 4;
+
+    if (nbytes % 8 == 0) {
+        uint32_t signature = bth_cursor_u32(&cursor);
+        if (signature != BTH_ZIP_DESCRIPTOR_SIGNATURE)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+                            "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", signature,
+                            BTH_ZIP_DESCRIPTOR_SIGNATURE);
+    }
+    uint32_t crc32 = bth_cursor_u32(&cursor);
+    uint64_t compressed = bth_cursor_integer(&cursor, width);
+    uint64_t whole = bth_cursor_integer(&cursor, width);
+    if (crc32 == entry->crc32 && compressed == entry->compressed_nbytes && whole == entry->nbytes)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+                    "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
+                    ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
+                    crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
+                    entry->nbytes);
+}
+
+/*
+ * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+ * moves the data by 4 bytes; they then end with the descriptor's signature.
+ */
+static int check_before(const uint8_t *before, const bth_zip_entry *entry, berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_over(before, 4);
+
+    if (bth_cursor_u32(&cursor) != BTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+                    "a descriptor without a signature, but the bytes before it are one");
+}
+
+int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
+                                    bth_zip_entry *entry, berth_error *error)
+{
+    uint64_t end, before = bth_zip_is_unsigned(entry) ? 4 : 0;
+    const uint8_t *bytes;
+
+    if (bth_zip_find_entry_end(entry, &end, error) < 0)
+        return error->code;
+    if (bth_zip_has_descriptor(entry->flags)) {
+        uint64_t begin = data_end(entry) - before;
+        if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
+            (before > 0 && check_before(bytes, entry, error) < 0) ||
+            check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry, error) <
+                0)
+            return error->code;
+    }
+    entry->end_offset = end;
+    return BERTH_OK;
+}
+
+int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                         berth_error *error)
+{
+    if (bth_zip_check_record_header(input, ahead, entry, error) < 0)
+        return error->code;
+    return bth_zip_check_record_descriptor(input, 0, entry, error);
+}
+
+/* ---- bytes in memory ---- */
+
+static int zip_part_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                        const uint8_t **bytes, berth_error *error)
+{
+    const bth_zip_part *part = context;
+
+    (void)ahead;
+    if (offset < part->offset || offset - part->offset > part->nbytes ||
+        nbytes > part->nbytes - (offset - part->offset))
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                        "%" PRIu64 " bytes needed, but only bytes %" PRIu64 " to %" PRIu64
+                        " are here",
+                        nbytes, part->offset, part->offset + part->nbytes);
+    *bytes = part->bytes + (offset - part->offset);
+    return BERTH_OK;
+}
+
+bth_zip_input bth_zip_input_over(bth_zip_part *part)
+{
+    return (bth_zip_input){.get = zip_part_get, .context = part};
+}
+
+/* ---- the old form: for load/, until it uses the record check ---- */
+
+int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
+{
+    return check_local(local, entry, error);
+}
+
+int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
+                             bth_zip_entry *entry, berth_error *error)
+{
+    bth_zip_entry copy = *entry;
+    bth_zip_part part = {.bytes = bytes, .offset = data_end(entry), .nbytes = room};
+    bth_zip_input input = bth_zip_input_over(&part);
+    uint64_t end;
+
+    copy.next_offset = next_offset;
+    if (bth_zip_find_entry_end(&copy, &end, error) < 0)
+        return error->code;
+    if (bth_zip_has_descriptor(entry->flags) &&
+        (input.get(&part, part.offset, end - part.offset, 0, &bytes, error) < 0 ||
+         check_descriptor_fields(bytes, (size_t)(end - part.offset), &copy, error) < 0))
+        return error->code;
+    entry->end_offset = end;
+    return BERTH_OK;
+}
+
+size_t bth_zip_before_descriptor(const bth_zip_entry *entry)
+{
+    return bth_zip_is_unsigned(entry) ? 4 : 0;
+}
+
+int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
+                                    berth_error *error)
+{
+    return check_before(before, entry, error);
+}
+
+/* ---- the CRC ---- */
+
+int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
+                      berth_error *error)
+{
+    /* Z10: PyTorch leaves 0 where it was told not to compute. The CRC of nothing is 0, too. */
+    *present = entry->crc32 != 0 || entry->nbytes == 0;
+    if (computed == entry->crc32 || !*present)
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_CHECKSUM, entry->record, entry->data_offset,
+                    "its bytes have CRC 0x%08" PRIx32 ", the directory says 0x%08" PRIx32, computed,
+                    entry->crc32);
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Opening: from a source to values whose storages have offsets. Where the file follows the layout,
+ * that is one read of the head, and arithmetic. The directory is read where the file does not, or
+ * where load.check asks for it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/layout.h"
+#include "format/pickle/stream_read.h"
+#include "io/pages.h"
+#include "load/open/open_steps.h"
+
+/* Room for entries that are not storages, in the guess of the directory's size. */
+#define OTHER_ENTRIES_NBYTES 4096
+/* So much more than the guess is read with it: another request would cost more. */
+#define REST_MAX_NBYTES (1 << 20)
+
+/* ---- what kind of file it is ---- */
+
+static bool is_tar(const uint8_t *head, uint64_t nbytes)
+{
+    return nbytes >= 262 && memcmp(head + 257, "ustar", 5) == 0;
+}
+
+/* A safetensors file: the length of a JSON object, and the object. */
+static bool is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes)
+{
+    uint64_t length = 0;
+
+    for (size_t i = 8; nbytes > 8 && i > 0; i--)
+        length = length << 8 | head[i - 1];
+    return length >= 2 && length <= file_nbytes - 8 && head[8] == '{';
+}
+
+int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
+{
+    const uint8_t *head = cache->head;
+    uint64_t nbytes = cache->head_nbytes;
+    char begin[24] = "";
+    const char *text = NULL;
+
+    if (nbytes == 0)
+        text = "the file is empty";
+    else if (nbytes >= 4 && memcmp(head, "PK\5\6", 4) == 0)
+        text = "a zip archive without any record";
+    else if (is_tar(head, nbytes))
+        text = "a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
+               "(weights_only=False) and save it again";
+    else if (is_safetensors(head, nbytes, cache->reader->nbytes))
+        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it";
+    else if (nbytes >= 2 && head[0] == 0x1f && head[1] == 0x8b)
+        text = "compressed by gzip: unpack it first";
+    else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
+        text = "a bare pickle, not a PyTorch checkpoint";
+    if (text)
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+    for (size_t i = 0; i < 4 && i < nbytes; i++)
+        (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", head[i]);
+    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+                    "neither a zip archive nor a PyTorch stream: it begins with%s", begin);
+}
+
+/* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
+static int archive_refuse(const bth_container *container, berth_error *error)
+{
+    bool has_code = false;
+    const char *text = NULL;
+
+    for (size_t i = 0; i < container->directory.n_entries && !has_code; i++)
+        has_code = strncmp(container->directory.entries[i].record, "code/", 5) == 0;
+    if (has_code && bth_container_find(container, "constants.pkl"))
+        text = "a TorchScript archive (code/, constants.pkl): a program, which is never run; its "
+               "records can be listed, but it has no values to read";
+    else if (bth_container_find(container, "data.pkl"))
+        return 0;
+    else if (bth_container_find(container, ".data/extern_modules"))
+        text = "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
+               "never run; its records can be listed, but it has no values to read";
+    else
+        text = "a zip archive without data.pkl: not a PyTorch checkpoint";
+    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+}
+
+/* ---- the steps ---- */
+
+/*
+ * Values take about five times the bytes of their pickle, and each page of memory costs more than
+ * what is written to it. Many values get large pages. Without this memory all works as well.
+ */
+static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
+{
+    uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BTH_LARGE_PAGE_NBYTES;
+    uint64_t nbytes = n_pages * BTH_LARGE_PAGE_NBYTES;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (n_pages > 0 && bth_region_new(nbytes, 4096, false, &contents->values, &ignored) == 0)
+        bth_tree_give(contents->tree, contents->values.bytes, (size_t)nbytes);
+}
+
+static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                       const bth_pickle_survey *survey, berth_error *error)
+{
+    bth_pickle_rules rules = {.survey = survey,
+                              .inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .record = bth_small_names[BTH_DATA_PKL],
+                              .base_offset = offset};
+
+    values_reserve(opening->contents, nbytes);
+    return bth_pickle_read(bytes, nbytes, &rules, opening->contents->tree, &opening->contents->root,
+                           error);
+}
+
+/* Local headers and descriptors against the directory, as far as load.check goes (Z5 to Z7). */
+static int headers_check(bth_opening *opening, berth_error *error)
+{
+    bth_container *container = &opening->contents->container;
+    bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
+
+    if (bth_container_check_headers(container, &opening->cache, 0, all, error) < 0 ||
+        opening->config->load_check < BTH_CHECK_DIRECTORY)
+        return error->code;
+    return bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error);
+}
+
+static void fallback_log(const bth_opening *opening, const char *reason)
+{
+    bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
+            opening->cache.reader->name, reason);
+}
+
+/* ---- by arithmetic ---- */
+
+/*
+ * So much of the file's end is read at once: directory and end records, if they list only what they
+ * must. All that lies behind the storages where that is little more: those headers are checked too.
+ */
+static uint64_t tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
+{
+    uint64_t guess = contents->central_nbytes + OTHER_ENTRIES_NBYTES + BTH_ZIP_END_NBYTES;
+    uint64_t rest = file_nbytes - contents->layout_end;
+
+    return rest > guess && rest - guess <= REST_MAX_NBYTES ? rest : guess;
+}
+
+/* Checks what lies behind everything that the layout knows. */
+static int rest_check(bth_opening *opening, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    size_t n_known = bth_tree_n_storages(contents->tree);
+
+    for (int which = 0; which < BTH_N_SMALL; which++)
+        n_known += contents->small[which].present;
+    return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
+}
+
+/* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
+static int longer_record_read(bth_opening *opening, berth_error *error)
+{
+    if (headers_check(opening, error) < 0 ||
+        bth_layout_check_small_listed(opening->contents, error) < 0 ||
+        bth_storages_take_offsets(opening->contents, error) < 0)
+        return error->code;
+    opening->contents->calculated_offsets = false;
+    fallback_log(opening, "a record is longer than its elements");
+    return 0;
+}
+
+/*
+ * Compares the layout with the directory alone, for the clearest message. If they differ and local
+ * headers are to be checked, compares again with these: they may show an earlier difference.
+ */
+static int layout_compare(bth_opening *opening, berth_error *error)
+{
+    berth_error ignored;
+
+    if (bth_layout_check(opening->contents, error) != BERTH_E_OFFSETS ||
+        opening->config->load_check < BTH_CHECK_HEADERS)
+        return error->code;
+    bth_error_clear(&ignored);
+    (void)bth_container_check_headers(&opening->contents->container, &opening->cache, 0, false,
+                                      &ignored);
+    bth_error_clear(error);
+    return bth_layout_check(opening->contents, error);
+}
+
+/* load.check from directory upwards: compares what was computed with what the directory says. */
+static int computed_compare(bth_opening *opening, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
+    const uint8_t *directory;
+
+    if (bth_container_fetch(&contents->container, &opening->cache,
+                            tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
+                            error) < 0 ||
+        (!checks_headers && !contents->keeps_directory &&
+         bth_directory_check_rendered(opening, directory, error) < 0) ||
+        contents->counts.known)
+        return error->code;
+    if (bth_container_parse(&contents->container, directory, error) < 0 ||
+        archive_refuse(&contents->container, error) < 0 ||
+        bth_storages_check_entries(contents, error) < 0)
+        return error->code;
+    if (contents->has_longer_record)
+        return longer_record_read(opening, error);
+    if (layout_compare(opening, error) < 0)
+        return error->code;
+    if (!checks_headers)
+        return rest_check(opening, error);
+    if (headers_check(opening, error) < 0)
+        return error->code;
+    return bth_layout_check(contents, error);
+}
+
+static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    const bth_small_record *pickle = &contents->small[BTH_DATA_PKL];
+
+    if (bth_layout_check_small(contents, cursor, error) < 0 ||
+        values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
+                    pickle->data_offset, &contents->survey, error) < 0 ||
+        bth_layout_compute(opening, cursor, error) < 0)
+        return error->code;
+    contents->calculated_offsets = true;
+    /* The directory first: it can name both offsets. */
+    if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
+         computed_compare(opening, error) < 0) ||
+        !contents->calculated_offsets)
+        return error->code;
+    return bth_layout_check_first(opening, cursor, error);
+}
+
+/* ---- through the directory ---- */
+
+static int small_read(bth_opening *opening, int which, berth_error *error)
+{
+    const bth_zip_entry *entry =
+        bth_container_find(&opening->contents->container, bth_small_names[which]);
+    const uint8_t *bytes;
+    uint8_t *owned;
+
+    if (!entry)
+        return 0;
+    if (bth_container_bytes(entry, &opening->cache, &bytes, &owned, error) < 0)
+        return error->code;
+    opening->contents->small[which] = (bth_small_record){.present = true,
+                                                         .header_offset = entry->header_offset,
+                                                         .data_offset = entry->data_offset,
+                                                         .nbytes = entry->nbytes,
+                                                         .crc32 = entry->crc32,
+                                                         .flags = entry->flags};
+    if (which == BTH_DATA_PKL)
+        (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
+    else
+        (void)bth_small_record_read(opening->contents, which, bytes, entry->nbytes,
+                                    entry->data_offset, error);
+    bth_release(owned);
+    return error->code;
+}
+
+/*
+ * PyTorch reads a file with .format_version by calculated offsets, so it must follow the layout,
+ * unless load.calculate_storage_offsets=off: then only the directory counts. Debug mode logs the
+ * difference even so.
+ */
+static int listed_compare(const bth_opening *opening, berth_error *error)
+{
+    const bth_contents *contents = opening->contents;
+    bool is_off = !opening->config->load_calculate_storage_offsets;
+
+    if (contents->format_version < 1 || contents->has_longer_record ||
+        opening->config->load_check < BTH_CHECK_DIRECTORY || (is_off && !opening->config->debug))
+        return 0;
+    if (bth_layout_check(contents, error) == 0 || !is_off || error->code == BERTH_E_MEMORY)
+        return error->code;
+    bth_log("%s: %s", opening->cache.reader->name, error->message);
+    bth_error_clear(error);
+    return 0;
+}
+
+static int listed_read(bth_opening *opening, const char *reason, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    bth_container *container = &contents->container;
+
+    if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
+        archive_refuse(container, error) < 0 || headers_check(opening, error) < 0)
+        return error->code;
+    bth_release(contents->archive);
+    contents->archive =
+        bth_duplicate(container->directory.archive, container->directory.archive_nbytes);
+    if (!contents->archive)
+        return bth_fail_memory(error, container->directory.archive_nbytes);
+    for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
+        if (small_read(opening, which, error) < 0)
+            return error->code;
+    if (bth_storages_check_entries(contents, error) < 0 || listed_compare(opening, error) < 0)
+        return error->code;
+    fallback_log(opening, reason);
+    return bth_storages_take_offsets(contents, error);
+}
+
+static int zip_read(bth_opening *opening, berth_error *error)
+{
+    const char *reason = "load.calculate_storage_offsets=off";
+    uint64_t cursor = 0;
+
+    if (opening->config->load_calculate_storage_offsets &&
+        bth_head_read(opening, &cursor, &reason, error) < 0)
+        return error->code;
+    if (!reason)
+        return computed_read(opening, cursor, error);
+    /* Nothing that was found on the way counts. */
+    memset(opening->contents->small, 0, sizeof opening->contents->small);
+    opening->contents->format_version = opening->contents->storage_alignment = 0;
+    return listed_read(opening, reason, error);
+}
+
+/* ---- all of it ---- */
+
+/* What is assumed until a byteorder record says it (FORMAT.md 7). */
+static bool assumes_big(const struct berth_config *config)
+{
+    if (config->load_endianness == BTH_BYTEORDER_NATIVE)
+        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return config->load_endianness == BTH_BYTEORDER_BIG;
+}
+
+static int any_read(bth_opening *opening, berth_error *error)
+{
+    bth_head_cache *cache = &opening->cache;
+    uint64_t head_nbytes = (uint64_t)opening->config->load_head_nbytes;
+
+    if (head_nbytes < BTH_HEAD_MIN_NBYTES)
+        head_nbytes = BTH_HEAD_MIN_NBYTES;
+    if (bth_head_cache_grow(cache, head_nbytes, error) < 0)
+        return error->code;
+    if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
+        return zip_read(opening, error);
+    if (bth_stream_is(cache->head, cache->head_nbytes))
+        return bth_legacy_read(opening, error);
+    return bth_refuse_kind(cache, error);
+}
+
+int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct berth_config *config,
+                      berth_error *error)
+{
+    bth_opening opening = {.contents = contents, .config = config};
+
+    contents->is_big = assumes_big(config);
+    contents->tree = berth_tree_new(error);
+    if (!contents->tree)
+        return error->code;
+    bth_head_cache_begin(&opening.cache, reader);
+    (void)any_read(&opening, error);
+    bth_head_cache_free(&opening.cache);
+    return error->code;
+}
+
+/* ---- afterwards ---- */
+
+int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error)
+{
+    bth_head_cache cache;
+
+    if (contents->is_stream || contents->container.known)
+        return 0;
+    bth_head_cache_begin(&cache, reader);
+    (void)bth_container_read(&contents->container, &cache, tail_nbytes(contents, reader->nbytes),
+                             error);
+    bth_head_cache_free(&cache);
+    return error->code;
+}
+
+int bth_contents_need_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
+{
+    if (!contents->counts.known && bth_contents_need_directory(contents, reader, error) == 0)
+        contents->counts = bth_directory_count(contents);
+    return error->code;
+}
+
+void bth_contents_free(bth_contents *contents)
+{
+    bth_names_free(contents->names);
+    berth_tree_free(contents->tree);
+    bth_region_free(&contents->values);
+    bth_container_free(&contents->container);
+    bth_release(contents->archive);
+}

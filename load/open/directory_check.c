@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The directory as a whole. The layout renders a directory for the records that were found without
+ * it. Where the file's own is the same, byte for byte, nothing in it is left to be read: it is not
+ * parsed, and only its counts are kept. A difference is no verdict: the same entries can be written
+ * in other ways.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "format/bytes.h"
+#include "format/layout.h"
+#include "format/zip/zip_fields.h"
+#include "format/zip/zip_write.h"
+#include "load/open/open_steps.h"
+
+/* A directory with longer full names, which PyTorch does not write, is parsed. */
+#define NAME_MAX_NBYTES 240
+/* The same for a storage's key: digits. */
+#define KEY_MAX_NBYTES 20
+/* Name and zip64 field: FORMAT.md 3. */
+#define ENTRY_MAX_NBYTES (BTH_ZIP_CENTRAL_NBYTES + NAME_MAX_NBYTES + 28)
+#define CRC32_AT 16
+
+/* ---- records that are known by name ---- */
+
+/* What PyTorch writes behind the storages. */
+static bool record_is_last(const char *record)
+{
+    return strcmp(record, "version") == 0 || strcmp(record, ".data/serialization_id") == 0;
+}
+
+static bool record_is_known(const bth_contents *contents, const char *record)
+{
+    if (strncmp(record, "data/", 5) == 0)
+        return bth_tree_find_storage(contents->tree, record + 5, strlen(record + 5)) != NULL;
+    for (size_t i = 0; i < BTH_N_SMALL; i++)
+        if (strcmp(record, bth_small_names[i]) == 0)
+            return true;
+    return record_is_last(record);
+}
+
+/* Z11: records that Berth does not know are counted. */
+bth_record_counts bth_directory_count(const bth_contents *contents)
+{
+    const bth_zip_directory *directory = &contents->container.directory;
+    bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
+
+    for (size_t i = 0; i < directory->n_entries; i++) {
+        counts.n_unknown_records += !record_is_known(contents, directory->entries[i].record);
+        counts.n_crc32 += directory->entries[i].crc32 != 0;
+    }
+    return counts;
+}
+
+/* ---- the directory as the layout renders it ---- */
+
+typedef struct render_check {
+    const bth_contents *contents;
+    bth_head_cache *cache;
+    const uint8_t *bytes; /* the directory's */
+    size_t at;            /* in them */
+    uint32_t alignment;
+    bth_place place;          /* of the last record */
+    bth_record_counts counts; /* so far */
+    size_t prefix_nbytes;     /* "<archive>/" */
+    char name[NAME_MAX_NBYTES];
+} render_check;
+
+/* Compares the next entry, of a record of this name without the top folder. crc32 NULL: any. */
+static bool entry_is_rendered(render_check *check, const char *record, size_t record_nbytes,
+                              uint64_t nbytes, const uint32_t *crc32)
+{
+    const bth_zip_end *end = &check->contents->container.end;
+    size_t name_nbytes = check->prefix_nbytes + record_nbytes;
+    size_t left = (size_t)end->directory_nbytes - check->at;
+    const uint8_t *bytes = check->bytes + check->at;
+    uint8_t rendered[ENTRY_MAX_NBYTES];
+    bth_place *place = &check->place;
+
+    if (name_nbytes > NAME_MAX_NBYTES)
+        return false;
+    int result = bth_layout_place(place->next_offset, name_nbytes, nbytes, check->alignment, place);
+    assert(result == 0); /* it has been placed there before */
+    (void)result;
+    if (bth_layout_central_nbytes(place) > left)
+        return false;
+    size_t entry_nbytes = (size_t)bth_layout_central_nbytes(place);
+    bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, 4);
+    uint32_t recorded = bth_cursor_u32(&cursor);
+    memcpy(check->name + check->prefix_nbytes, record, record_nbytes);
+    bth_zip_write_central(place, check->name, crc32 ? *crc32 : recorded, rendered);
+    if (memcmp(rendered, bytes, entry_nbytes) != 0)
+        return false;
+    check->at += entry_nbytes;
+    check->counts.n_records++;
+    check->counts.n_crc32 += recorded != 0;
+    return true;
+}
+
+/* Z8: the top folder's name is good; then "<archive>/" begins all names. */
+static bool prefix_begin(render_check *check)
+{
+    const char *archive = check->contents->archive;
+    size_t nbytes = strlen(archive);
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (nbytes >= NAME_MAX_NBYTES ||
+        bth_zip_check_name((const uint8_t *)archive, nbytes, true, 0, &ignored) < 0)
+        return false;
+    memcpy(check->name, archive, nbytes);
+    check->name[nbytes] = '/';
+    check->prefix_nbytes = nbytes + 1;
+    return true;
+}
+
+/* Z5, Z11: data.pkl and its neighbours, as their own headers and descriptors have them. */
+static bool small_are_rendered(render_check *check)
+{
+    for (int which = 0; which < BTH_N_SMALL; which++) {
+        const bth_small_record *small = &check->contents->small[which];
+        const char *record = bth_small_names[which];
+        if (small->present &&
+            (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
+             !entry_is_rendered(check, record, strlen(record), small->nbytes, &small->crc32)))
+            return false;
+    }
+    return true;
+}
+
+/* T1, Z8: one entry for each storage, of its size. Keys that are no numbers are not compared: their
+ * names must be checked. */
+static bool storages_are_rendered(render_check *check)
+{
+    const berth_tree *tree = check->contents->tree;
+    char record[sizeof "data/" + KEY_MAX_NBYTES] = "data/";
+
+    for (size_t i = 0, n_storages = bth_tree_n_storages(tree); i < n_storages; i++) {
+        const berth_storage *storage = bth_tree_storage(tree, i);
+        size_t n = 0;
+        for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < KEY_MAX_NBYTES; n++)
+            record[5 + n] = storage->key[n];
+        if (storage->key[n] || !entry_is_rendered(check, record, 5 + n, storage->nbytes, NULL))
+            return false;
+    }
+    return true;
+}
+
+/* Whether these are known records in the same folder, the first one right behind the storages. */
+static bool are_last(const render_check *check, const bth_zip_directory *rest)
+{
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
+    bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
+
+    for (size_t i = 0; good && i < rest->n_entries; i++)
+        good = record_is_last(rest->entries[i].record);
+    return good && rest->entries[rest->by_offset[0]].header_offset == check->place.next_offset;
+}
+
+/* Entries that the layout does not know are parsed strictly. False without an error: no verdict. */
+static bool rest_is_good(render_check *check, berth_error *error)
+{
+    bth_container rest = {.end = check->contents->container.end};
+
+    if (rest.end.n_entries <= check->counts.n_records)
+        return rest.end.n_entries == check->counts.n_records &&
+               rest.end.directory_nbytes == check->at &&
+               rest.end.directory_offset == check->place.next_offset;
+    rest.end.n_entries -= check->counts.n_records;
+    rest.end.directory_nbytes -= check->at;
+    if (bth_zip_read_directory(check->bytes + check->at, &rest.end, &rest.directory, error) < 0) {
+        if (error->code != BERTH_E_MEMORY)
+            bth_error_clear(error);
+        return false;
+    }
+    bool good = are_last(check, &rest.directory) &&
+                bth_container_check_rest(&rest, check->cache, 0, error) == 0;
+    for (size_t i = 0; i < rest.directory.n_entries; i++)
+        check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
+    check->counts.n_records += rest.directory.n_entries;
+    bth_container_free(&rest);
+    return good;
+}
+
+int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory, berth_error *error)
+{
+    render_check check = {.contents = opening->contents,
+                          .cache = &opening->cache,
+                          .bytes = directory,
+                          .alignment = bth_layout_alignment(opening->contents),
+                          .counts.known = true};
+
+    if (prefix_begin(&check) && small_are_rendered(&check) && storages_are_rendered(&check) &&
+        rest_is_good(&check, error))
+        opening->contents->counts = check.counts;
+    return error->code;
+}

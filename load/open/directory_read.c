@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/open/directory_read.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/checksum.h"
+#include "format/layout.h"
+#include "format/zip/inflate.h"
+
+/* Headers that lie this near to each other are fetched by one read. */
+#define RUN_NBYTES (UINT64_C(256) << 10)
+/* What a header's extra fields mostly stay below: alignment 64, zip64. More is fetched if there. */
+#define EXTRA_NBYTES 128
+
+typedef unsigned long long ull;
+
+void bth_container_free(bth_container *container)
+{
+    bth_zip_free_directory(&container->directory);
+    memset(container, 0, sizeof *container);
+}
+
+/*
+ * Z7: what is read here begins with a local header. One that the directory does not list is the
+ * first record for who reads from the front.
+ */
+static int begin_check(const bth_zip_directory *directory, berth_error *error)
+{
+    const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
+
+    if (first->header_offset == 0)
+        return 0;
+    return bth_fail(error, BERTH_E_ARCHIVE, first->record, first->header_offset,
+                    "the first entry, but the archive begins at byte 0");
+}
+
+int bth_container_fetch(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
+                        const uint8_t **directory, berth_error *error)
+{
+    uint64_t file_nbytes = cache->reader->nbytes;
+    const uint8_t *bytes;
+
+    memset(container, 0, sizeof *container);
+    if (tail_nbytes < BTH_ZIP_TAIL_NBYTES)
+        tail_nbytes = BTH_ZIP_TAIL_NBYTES;
+    if (tail_nbytes > file_nbytes)
+        tail_nbytes = file_nbytes;
+    if (file_nbytes - tail_nbytes < cache->head_nbytes &&
+        bth_head_cache_grow(cache, file_nbytes, error) < 0)
+        return error->code;
+    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
+        bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
+        bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
+                           0, directory, error) < 0)
+        return error->code;
+    return 0;
+}
+
+int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error)
+{
+    if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
+        begin_check(&container->directory, error) < 0)
+        return error->code;
+    container->known = true;
+    return 0;
+}
+
+int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
+                       berth_error *error)
+{
+    const uint8_t *directory = NULL;
+
+    if (bth_container_fetch(container, cache, tail_nbytes, &directory, error) < 0)
+        return error->code;
+    return bth_container_parse(container, directory, error);
+}
+
+bth_zip_entry *bth_container_find(const bth_container *container, const char *record)
+{
+    return bth_zip_find(&container->directory, record, strlen(record));
+}
+
+bth_zip_entry *bth_container_find_next(const bth_container *container, const char *record,
+                                       size_t record_nbytes, size_t *next)
+{
+    const bth_zip_directory *directory = &container->directory;
+    bth_zip_entry *entry = *next < directory->n_entries ? &directory->entries[*next] : NULL;
+
+    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
+        memcmp(entry->record, record, record_nbytes) != 0)
+        entry = bth_zip_find(directory, record, record_nbytes);
+    if (entry)
+        *next = (size_t)(entry - directory->entries) + 1;
+    return entry;
+}
+
+bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
+{
+    size_t archive_nbytes = strlen(archive), record_nbytes = strlen(record);
+
+    return local->name_nbytes == archive_nbytes + 1 + record_nbytes &&
+           memcmp(local->name, archive, archive_nbytes) == 0 &&
+           local->name[archive_nbytes] == '/' &&
+           memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
+}
+
+/* All entries, folders too. */
+static size_t entries_count(const bth_container *container)
+{
+    return container->directory.n_entries + container->directory.n_folders;
+}
+
+/* Entry i in the file's order; there must be that many. */
+static bth_zip_entry *entry_by_offset(const bth_container *container, size_t i)
+{
+    return &container->directory.entries[container->directory.by_offset[i]];
+}
+
+/* What a local header takes, mostly. */
+static uint64_t header_nbytes(const bth_zip_entry *entry)
+{
+    return BTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
+}
+
+/* Whether one read shall fetch the headers of both, and of all between them. */
+static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
+{
+    return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
+}
+
+/*
+ * The end of the headers that one read shall fetch, from that of entry i on; behind the last, that
+ * of what lies before the directory. *last is the last of them, and where the search goes on for
+ * the next i, which is no smaller.
+ */
+static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
+{
+    size_t n = entries_count(container);
+
+    if (i == n)
+        return container->end.directory_offset;
+    if (*last < i)
+        *last = i;
+    while (*last + 1 < n &&
+           is_same_run(entry_by_offset(container, i), entry_by_offset(container, *last + 1)))
+        ++*last;
+    return entry_by_offset(container, *last)->header_offset +
+           header_nbytes(entry_by_offset(container, *last));
+}
+
+/* Z5, Z7 of one record. Reads as far as `end`. */
+static int header_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                        berth_error *error)
+{
+    return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
+}
+
+/* Z6, after its header. Reads as far as `end`. */
+static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                            berth_error *error)
+{
+    uint64_t at = entry->data_offset + entry->compressed_nbytes;
+
+    return bth_zip_check_record_descriptor(input, end > at ? end - at : 0, entry, error);
+}
+
+int bth_container_check_headers(bth_container *container, bth_head_cache *cache, size_t first,
+                                bool all_descriptors, berth_error *error)
+{
+    const bth_zip_input input = bth_head_cache_input(cache);
+    size_t last = 0;
+
+    for (size_t i = first; i < entries_count(container); i++) {
+        bth_zip_entry *entry = entry_by_offset(container, i);
+        if (header_check(&input, entry, run_end(container, i, &last), error) < 0)
+            return error->code;
+        /* One without a signature, which is rare, may be what a wrong header leaves of one. */
+        if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
+            !bth_zip_is_unsigned(entry))
+            continue;
+        /* Read together with the headers behind it. */
+        if (descriptor_check(&input, entry, run_end(container, i + 1, &last), error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+int bth_container_check_rest(bth_container *container, bth_head_cache *cache, size_t first,
+                             berth_error *error)
+{
+    if (first == entries_count(container))
+        return 0;
+    if (bth_container_check_headers(container, cache, first, true, error) < 0)
+        return error->code;
+    return bth_zip_check_ranges(&container->directory, &container->end, first,
+                                entry_by_offset(container, first)->header_offset, error);
+}
+
+int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
+                              berth_error *error)
+{
+    const bth_zip_input input = bth_head_cache_input(cache);
+    bth_zip_entry *entry = entry_by_offset(container, i);
+
+    return bth_zip_check_record(&input, header_nbytes(entry), entry, error);
+}
+
+static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint8_t **owned,
+                         berth_error *error)
+{
+    const uint8_t *in;
+
+    /* Z9: only then is memory of the size that the entry claims asked for. */
+    if (bth_inflate_check(entry, error) < 0 ||
+        bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
+        return error->code;
+    *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
+    if (!*owned)
+        return bth_fail_memory(error, entry->nbytes);
+    return bth_inflate(entry, in, *owned, error);
+}
+
+int bth_container_bytes(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
+                        uint8_t **owned, berth_error *error)
+{
+    bool present;
+
+    *owned = NULL;
+    if (entry->method == 0)
+        (void)bth_head_cache_get(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
+    else if (entry_inflate(entry, cache, owned, error) == 0)
+        *bytes = *owned;
+    if (error->code == 0)
+        (void)bth_zip_check_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);
+    if (error->code < 0) {
+        bth_release(*owned);
+        *owned = NULL;
+    }
+    return error->code;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/open/head_cache.h"
+
+#include <string.h>
+
+#include "config/error.h"
+
+/* Memory for so many times the head, so that it need not move while it grows twice. */
+#define HEADROOM 16
+#define ALIGNMENT 64
+
+void bth_head_cache_begin(bth_head_cache *cache, bth_reader *reader)
+{
+    memset(cache, 0, sizeof *cache);
+    cache->reader = reader;
+    if (reader->memory) {
+        cache->head = reader->memory;
+        cache->head_nbytes = reader->nbytes;
+    }
+}
+
+void bth_head_cache_free(bth_head_cache *cache)
+{
+    bth_region_free(&cache->head_region);
+    bth_region_free(&cache->buffer);
+    memset(cache, 0, sizeof *cache);
+}
+
+/* Makes memory for a head of nbytes, and keeps what is there. */
+static int head_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
+{
+    uint64_t file_nbytes = cache->reader->nbytes;
+    uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
+    bth_region region;
+
+    if (nbytes <= cache->head_capacity)
+        return 0;
+    if (cache->head_capacity > 0 || capacity < nbytes)
+        capacity = nbytes;
+    if (bth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
+        return error->code;
+    if (cache->head_nbytes > 0)
+        memcpy(region.bytes, cache->head, cache->head_nbytes);
+    bth_region_free(&cache->head_region);
+    cache->head_region = region;
+    cache->head_capacity = capacity;
+    cache->head = region.bytes;
+    return 0;
+}
+
+int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
+{
+    if (nbytes > cache->reader->nbytes)
+        nbytes = cache->reader->nbytes;
+    if (nbytes <= cache->head_nbytes)
+        return 0;
+    if (head_reserve(cache, nbytes, error) < 0 ||
+        bth_reader_read(cache->reader, cache->head_region.bytes + cache->head_nbytes,
+                        nbytes - cache->head_nbytes, cache->head_nbytes, error) < 0)
+        return error->code;
+    cache->head_nbytes = nbytes;
+    return 0;
+}
+
+/* The range, if [at, at + have) holds it. */
+static const uint8_t *range_in(const uint8_t *bytes, uint64_t at, uint64_t have, uint64_t offset,
+                               uint64_t nbytes)
+{
+    if (!bytes || offset < at || offset - at > have || nbytes > have - (offset - at))
+        return NULL;
+    return bytes + (offset - at);
+}
+
+static int range_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, berth_error *error)
+{
+    cache->nbytes = 0;
+    if (nbytes > cache->capacity) {
+        bth_region_free(&cache->buffer);
+        cache->capacity = 0;
+        if (bth_region_new(nbytes, ALIGNMENT, false, &cache->buffer, error) < 0)
+            return error->code;
+        cache->capacity = nbytes;
+    }
+    if (bth_reader_read(cache->reader, cache->buffer.bytes, nbytes, offset, error) < 0)
+        return error->code;
+    cache->at = offset;
+    cache->nbytes = nbytes;
+    return 0;
+}
+
+int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                       const uint8_t **bytes, berth_error *error)
+{
+    uint64_t left = offset <= cache->reader->nbytes ? cache->reader->nbytes - offset : 0;
+
+    *bytes = range_in(cache->head, 0, cache->head_nbytes, offset, nbytes);
+    if (!*bytes)
+        *bytes = range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
+    if (*bytes)
+        return 0;
+    /* Before anything is allocated: the range is really there. */
+    if (nbytes > left)
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                        "%llu bytes needed, but there are only %llu bytes in all",
+                        (unsigned long long)nbytes, (unsigned long long)cache->reader->nbytes);
+    if (ahead < nbytes)
+        ahead = nbytes;
+    if (ahead > left)
+        ahead = left;
+    if (range_read(cache, offset, ahead, error) < 0)
+        return error->code;
+    *bytes = cache->buffer.bytes;
+    return 0;
+}
+
+static int head_cache_input_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                                const uint8_t **bytes, berth_error *error)
+{
+    return bth_head_cache_get(context, offset, nbytes, ahead, bytes, error);
+}
+
+bth_zip_input bth_head_cache_input(bth_head_cache *cache)
+{
+    return (bth_zip_input){.get = head_cache_input_get, .context = cache};
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * data.pkl comes first and shows its own end; the small records follow it. So the head of the file
+ * is enough to find them (FORMAT.md 5). They are read here without the directory, each against its
+ * own local header and descriptor. If anything is not as expected, that is no verdict yet: the
+ * caller then reads the directory, which is checked strictly and gives the exact message.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/bytes.h"
+#include "format/checksum.h"
+#include "format/layout.h"
+#include "format/zip/zip_fields.h"
+#include "load/open/open_steps.h"
+
+/* Enough for the small records and the first storage's header, where the head ends among them. */
+#define AHEAD_NBYTES 4096
+#define TEXT_MAX_NBYTES 24
+/* In a descriptor with a signature. */
+#define CRC32_AT 4
+
+/* A record in the head, as its own local header describes it. */
+typedef struct head_record {
+    bth_zip_local local;
+    uint64_t header_offset;
+    bool
+        is_good; /* there is a local header, and all that was read so far is as PyTorch writes it */
+} head_record;
+
+static int head_get(bth_opening *opening, uint64_t offset, uint64_t nbytes, const uint8_t **bytes,
+                    berth_error *error)
+{
+    return bth_head_cache_get(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
+}
+
+static int head_record_begin(bth_opening *opening, uint64_t at, head_record *record,
+                             berth_error *error)
+{
+    const bth_zip_input input = bth_head_cache_input(&opening->cache);
+    uint64_t left = opening->cache.reader->nbytes - at; /* what ends there lies in the file */
+    bth_zip_local *local = &record->local;
+    const uint8_t *bytes;
+
+    *record = (head_record){.header_offset = at};
+    if (left < BTH_ZIP_LOCAL_NBYTES)
+        return 0;
+    if (head_get(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
+        return error->code;
+    if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
+        return 0;
+    if (bth_zip_read_header(&input, at, AHEAD_NBYTES, local, error) == 0)
+        record->is_good = local->method == BTH_ZIP_STORED &&
+                          !(local->flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8));
+    else if (error->code == BERTH_E_ARCHIVE)
+        bth_error_clear(error); /* the directory gives the message */
+    return error->code;
+}
+
+/* The bytes of its descriptor, as PyTorch writes it. */
+static uint64_t descriptor_nbytes(const bth_zip_local *local)
+{
+    if (!(local->flags & BTH_ZIP_FLAG_DESCRIPTOR))
+        return 0;
+    return local->has_zip64 ? 24 : 16;
+}
+
+/*
+ * Compares header and descriptor with the record's data, nbytes of them (Z5, Z6). If they agree,
+ * the record is kept, and *next is the offset behind it; else it is not good. The recorded CRC is
+ * that of the data, or 0: not computed (Z10).
+ */
+static int head_record_finish(bth_opening *opening, head_record *record, int which, uint64_t nbytes,
+                              uint32_t crc32, uint64_t *next, berth_error *error)
+{
+    const bth_zip_local *local = &record->local;
+    const bth_zip_input input = bth_head_cache_input(&opening->cache);
+    uint64_t end = local->data_offset + nbytes;
+    bth_zip_entry entry = {.flags = local->flags,
+                           .crc32 = local->crc32,
+                           .compressed_nbytes = nbytes,
+                           .nbytes = nbytes,
+                           .header_offset = record->header_offset,
+                           .next_offset = end + descriptor_nbytes(local)};
+    const uint8_t *bytes;
+
+    record->is_good = false;
+    if (entry.next_offset > opening->cache.reader->nbytes)
+        return 0;
+    if (entry.next_offset > end) {
+        if (head_get(opening, end, entry.next_offset - end, &bytes, error) < 0)
+            return error->code;
+        bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, sizeof entry.crc32);
+        entry.crc32 = bth_cursor_u32(&cursor);
+    }
+    if (entry.crc32 != crc32 && entry.crc32 != 0)
+        return 0;
+    if (bth_zip_check_record(&input, AHEAD_NBYTES, &entry, error) == BERTH_E_ARCHIVE) {
+        bth_error_clear(error);
+        return 0;
+    }
+    record->is_good = true;
+    *next = entry.next_offset;
+    opening->contents->small[which] = (bth_small_record){.present = true,
+                                                         .header_offset = entry.header_offset,
+                                                         .data_offset = entry.data_offset,
+                                                         .nbytes = nbytes,
+                                                         .crc32 = entry.crc32,
+                                                         .flags = entry.flags};
+    return error->code;
+}
+
+/* ---- the small texts ---- */
+
+/* The bytes of a small text by its own grammar: digits, or little, or big. */
+static size_t text_nbytes(int which, const uint8_t *bytes, size_t nbytes)
+{
+    size_t n = 0;
+
+    if (which == BTH_BYTEORDER && nbytes >= 6 && memcmp(bytes, "little", 6) == 0)
+        return 6;
+    if (which == BTH_BYTEORDER)
+        return nbytes >= 3 && memcmp(bytes, "big", 3) == 0 ? 3 : 0;
+    while (n < nbytes && bytes[n] >= '0' && bytes[n] <= '9')
+        n++;
+    return n;
+}
+
+/*
+ * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
+ * not as PyTorch writes it, it must not count as absent: then there is a reason.
+ */
+static int head_text_read(bth_opening *opening, int which, uint64_t *cursor, const char **reason,
+                          berth_error *error)
+{
+    head_record record;
+    const uint8_t *bytes;
+    uint8_t text[TEXT_MAX_NBYTES];
+
+    if (head_record_begin(opening, *cursor, &record, error) < 0 || !record.is_good ||
+        !bth_local_has_name(&record.local, opening->contents->archive, bth_small_names[which]))
+        return error->code;
+    uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
+    size_t n = left < sizeof text ? (size_t)left : sizeof text;
+    if (head_get(opening, at, n, &bytes, error) < 0)
+        return error->code;
+    n = text_nbytes(which, bytes, n);
+    memcpy(text, bytes, n);
+    if (head_record_finish(opening, &record, which, n, bth_crc32(0, text, n), cursor, error) < 0)
+        return error->code;
+    if (record.is_good)
+        return bth_small_record_read(opening->contents, which, text, n, at, error);
+    *reason = "a small record after data.pkl is not as PyTorch writes it";
+    return 0;
+}
+
+/* Z11 */
+int bth_small_record_read(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
+                          uint64_t offset, berth_error *error)
+{
+    uint32_t number = 0;
+    bool little = false;
+
+    if (which == BTH_BYTEORDER) {
+        if (bth_record_byteorder(bytes, nbytes, offset, &little, error) < 0)
+            return error->code;
+        contents->byteorder_recorded = true;
+        contents->is_big = !little;
+    } else if (which == BTH_STORAGE_ALIGNMENT) {
+        (void)bth_record_alignment(bytes, nbytes, offset, &number, error);
+        contents->storage_alignment = number;
+    } else {
+        (void)bth_record_format_version(bytes, nbytes, offset, &number, error);
+        contents->format_version = number;
+    }
+    return error->code;
+}
+
+/* ---- data.pkl ---- */
+
+/* The first record names the archive, which stays NULL if it is not "<archive>/data.pkl". */
+static int head_take_archive(bth_opening *opening, const bth_zip_local *local, berth_error *error)
+{
+    static const char suffix[] = "/data.pkl";
+    size_t n = local->name_nbytes, tail = sizeof suffix - 1;
+
+    if (n <= tail || memcmp(local->name + n - tail, suffix, tail) != 0 ||
+        memchr(local->name, '/', n - tail) || memchr(local->name, 0, n))
+        return 0;
+    opening->contents->archive = bth_duplicate(local->name, n - tail);
+    return opening->contents->archive ? 0 : bth_fail_memory(error, n);
+}
+
+/* The pickle's own end, with as much of the head as that takes. 0 bytes: it has none here. */
+static int head_find_extent(bth_opening *opening, uint64_t at, size_t *extent, berth_error *error)
+{
+    bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .record = bth_small_names[BTH_DATA_PKL],
+                              .base_offset = at};
+    bth_pickle_survey *survey = &opening->contents->survey;
+    bth_head_cache *cache = &opening->cache;
+
+    *extent = 0;
+    *survey = (bth_pickle_survey){0};
+    for (;;) {
+        int result = BERTH_E_TRUNCATED;
+        if (cache->head_nbytes > at)
+            result =
+                bth_pickle_look(cache->head + at, cache->head_nbytes - at, &rules, survey, error);
+        if (result == 0)
+            *extent = survey->extent;
+        bth_error_clear(error);
+        if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
+            return 0;
+        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+            return error->code;
+    }
+}
+
+static int head_pickle_read(bth_opening *opening, uint64_t *next, const char **reason,
+                            berth_error *error)
+{
+    head_record record;
+    size_t extent;
+
+    if (head_record_begin(opening, 0, &record, error) < 0 ||
+        (record.is_good && head_take_archive(opening, &record.local, error) < 0))
+        return error->code;
+    if (!opening->contents->archive) {
+        *reason = "the first record is not a stored data.pkl";
+        return 0;
+    }
+    uint64_t at = record.local.data_offset;
+    *reason = "data.pkl does not tell its own end";
+    if (head_find_extent(opening, at, &extent, error) < 0 || extent == 0)
+        return error->code;
+    uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
+    if (head_record_finish(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) == 0 &&
+        record.is_good)
+        *reason = NULL;
+    return error->code;
+}
+
+int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reason,
+                  berth_error *error)
+{
+    const bth_contents *contents = opening->contents;
+
+    *reason = NULL;
+    if (head_pickle_read(opening, next_offset, reason, error) < 0 || *reason)
+        return error->code;
+    for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
+        if (head_text_read(opening, which, next_offset, reason, error) < 0 || *reason)
+            return error->code;
+        bool found = contents->small[which].present;
+        if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {
+            *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
+            return 0;
+        }
+        /* It may be behind the storages (FORMAT.md 1), or nowhere: the directory knows. */
+        if (which == BTH_BYTEORDER && !found)
+            *reason = "no byteorder lies before the storages";
+    }
+    return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The public side of prefetches, and load.prefetch. */
+#include <unistd.h>
+
+#include "config/error.h"
+#include "io/clock.h"
+#include "load/prefetch/prefetch_state.h"
+
+/* X11: a child has no threads of its parent's prefetches. */
+static bool prefetch_is_ours(const berth_prefetch *prefetch)
+{
+    return prefetch->process == bth_process();
+}
+
+/* ---- begin and end ---- */
+
+int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
+                         const berth_params *call, berth_prefetch **prefetch, berth_error *error)
+{
+    const uint32_t known = BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SEQUENTIAL;
+    struct berth_config config;
+
+    BTH_ERROR_BEGIN(error);
+    if (prefetch)
+        *prefetch = NULL;
+    if (!checkpoint || !prefetch)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
+    if (flags & ~known)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
+                        flags & ~known);
+    if (bth_config_resolve(call, &config, error) < 0)
+        return error->code;
+    *prefetch = bth_prefetch_new(checkpoint, what, flags, &config, error);
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
+}
+
+void berth_prefetch_free(berth_prefetch *prefetch)
+{
+    BTH_HOLD_CANCEL(true);
+    if (prefetch && prefetch_is_ours(prefetch))
+        bth_prefetch_end(prefetch);
+    else /* X11: pages that the parent has locked are not locked here */
+        bth_prefetch_release(prefetch);
+}
+
+void berth_prefetch_cancel(berth_prefetch *prefetch)
+{
+    BTH_HOLD_CANCEL(true);
+    if (!prefetch || !prefetch_is_ours(prefetch))
+        return;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches_lock(all);
+    bth_prefetch_cancel(prefetch);
+    bth_lock_give(&all->lock);
+}
+
+/* ---- the consumer's progress ---- */
+
+/* The position behind the page that holds the last byte before `end`. */
+static uint64_t prefetch_position(const berth_prefetch *prefetch, uint64_t end)
+{
+    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t more = (page_nbytes - end % page_nbytes) % page_nbytes;
+
+    return bth_prefetch_position(&prefetch->plan, more > UINT64_MAX - end ? end : end + more);
+}
+
+/* Under the lock: the consumer is done with, or waits for, all before this position. */
+static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
+{
+    if (position <= prefetch->consumed)
+        return;
+    prefetch->consumed = position;
+    (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
+}
+
+/* Under the lock: waits until all before this position is loaded. */
+static int prefetch_wait_for(berth_prefetch *prefetch, uint64_t position, berth_error *error)
+{
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    double begin_seconds = bth_seconds();
+
+    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
+    prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
+    if (bth_prefetch_frontier(prefetch) >= position)
+        return 0;
+    prefetch->is_reported = true;
+    if (prefetch->error.code == BERTH_OK) {
+        (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+        return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+    }
+    *error = prefetch->error;
+    return error->code;
+}
+
+/* The consumer wants bytes of the file that end there. */
+static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
+{
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    uint64_t position = prefetch_position(prefetch, end);
+
+    bth_prefetches_lock(all);
+    prefetch_consume(prefetch, position);
+    (void)prefetch_wait_for(prefetch, position, error);
+    bth_lock_give(&all->lock);
+    return error->code;
+}
+
+static int prefetch_check(const berth_prefetch *prefetch, berth_error *error)
+{
+    if (!prefetch)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the prefetch is NULL");
+    return prefetch_is_ours(prefetch) ? 0 : bth_fail_forked(error, "prefetch");
+}
+
+int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor, int64_t first,
+                           int64_t n, berth_error *error)
+{
+    uint64_t offset, end;
+
+    BTH_ERROR_BEGIN(error);
+    if (prefetch_check(prefetch, error) < 0)
+        return error->code;
+    if (bth_checkpoint_check_tensor(prefetch->checkpoint, tensor, error) == 0) {
+        int64_t numel = berth_tensor_numel(tensor);
+        if (n < 0 && first >= 0 && first <= numel)
+            n = numel - first;
+        if (first < 0 || n < 0 || first > numel || n > numel - first)
+            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                           "%lld elements from %lld on do not fit: the tensor has %lld",
+                           (long long)n, (long long)first, (long long)numel);
+    }
+    if (error->code < 0)
+        return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+    if (!bth_prefetch_extent_part(tensor, first, n, &offset, &end))
+        return 0;
+    return prefetch_advance(prefetch, end, error);
+}
+
+int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (prefetch_check(prefetch, error) < 0)
+        return error->code;
+    return prefetch_advance(prefetch, UINT64_MAX, error);
+}
+
+/* ---- statistics ---- */
+
+static const char *prefetch_method(const berth_prefetch *prefetch)
+{
+    static const char *const names[][2] = {
+        [BTH_PREFETCH_OFF] = {"none", "none"},
+        [BTH_PREFETCH_ADVISE] = {"advise", "advise, then read"},
+        [BTH_PREFETCH_POPULATE] = {"populate", "populate, then read"},
+        [BTH_PREFETCH_READ] = {"read", "read"},
+    };
+
+    return names[prefetch->kind][prefetch->has_fallen_back];
+}
+
+int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                             berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (!stats)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the pointer for the statistics is NULL");
+    if (prefetch_check(prefetch, error) < 0)
+        return error->code;
+    const bth_prefetch_plan *plan = &prefetch->plan;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_prefetches_lock(all);
+    uint64_t begun = prefetch->begun, done = bth_prefetch_frontier(prefetch);
+    *stats = prefetch->stats;
+    uint64_t others = stats->resident_nbytes + stats->shared_nbytes; /* counted before it is done */
+    stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
+    stats->method = prefetch_method(prefetch);
+    stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
+    bth_lock_give(&all->lock);
+    stats->n_passes = plan->n_passes;
+    stats->pass_nbytes = plan->pass_nbytes;
+    stats->window_nbytes = plan->window_nbytes;
+    stats->asked_nbytes = plan->nbytes;
+    stats->n_threads = prefetch->n_helpers;
+    if (plan->pass_nbytes == 0)
+        return 0;
+    stats->n_passes_begun = (begun + plan->pass_nbytes - 1) / plan->pass_nbytes;
+    stats->n_passes_done = done == plan->nbytes ? plan->n_passes : done / plan->pass_nbytes;
+    return 0;
+}
+
+/* ---- load.prefetch ---- */
+
+void bth_prefetches_begin(bth_prefetches *prefetches)
+{
+    bth_lock_begin(&prefetches->lock);
+    (void)pthread_cond_init(&prefetches->changed, NULL);
+    prefetches->is_ready = true;
+}
+
+void bth_prefetches_end(bth_prefetches *prefetches)
+{
+    if (!prefetches->is_ready)
+        return;
+    berth_prefetch_free(prefetches->own);
+    if (bth_lock_is_ours(&prefetches->lock)) {
+        (void)pthread_cond_destroy(&prefetches->changed);
+        bth_lock_end(&prefetches->lock);
+    }
+    prefetches->is_ready = false;
+}
+
+int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
+{
+    if (checkpoint->config.load_prefetch != BTH_PREFETCH_OFF)
+        checkpoint->prefetches.own =
+            bth_prefetch_new(checkpoint, NULL, 0, &checkpoint->config, error);
+    return error->code;
+}
+
+static void prefetch_pass(berth_prefetch *own, uint64_t end)
+{
+    bth_prefetches *all = &own->checkpoint->prefetches;
+
+    if (!prefetch_is_ours(own))
+        return;
+    bth_prefetches_lock(all);
+    prefetch_consume(own, prefetch_position(own, end));
+    bth_lock_give(&all->lock);
+}
+
+void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                              int64_t first, int64_t n)
+{
+    berth_prefetch *own = checkpoint->prefetches.own;
+    uint64_t offset, end;
+
+    if (own && bth_prefetch_extent_part(tensor, first, n, &offset, &end))
+        prefetch_pass(own, end);
+}
+
+void bth_prefetch_pass_storage(berth_checkpoint *checkpoint, const berth_storage *storage)
+{
+    berth_prefetch *own = checkpoint->prefetches.own;
+
+    if (own)
+        prefetch_pass(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
+}

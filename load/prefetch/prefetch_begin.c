@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How a prefetch begins and ends: which bytes, by which method, in which passes. */
+#include <errno.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/tensor.h"
+#include "io/free_memory.h"
+#include "io/readahead.h"
+#include "io/syscalls.h"
+#include "io/workers.h"
+#include "load/prefetch/prefetch_state.h"
+#include "load/selection.h"
+#include "load/storages_load.h"
+
+/* A pass of fewer read-aheads is too short for the system's own reading ahead. */
+#define PASS_MIN_READAHEADS 4
+
+typedef unsigned long long ull;
+
+/* ---- which bytes ---- */
+
+uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
+{
+    return storage->root ? storage->root->offset + storage->root_offset : storage->offset;
+}
+
+bool bth_prefetch_extent(const berth_tensor *tensor, uint64_t *offset, uint64_t *end)
+{
+    uint64_t nbytes, elements = (uint64_t)bth_dtype_elements(tensor->dtype);
+
+    if (!bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
+        return false;
+    *offset = bth_prefetch_storage_offset(tensor->storage);
+    *end = *offset + nbytes;
+    *offset += (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+    return true;
+}
+
+bool bth_prefetch_extent_part(const berth_tensor *tensor, int64_t first, int64_t n,
+                              uint64_t *offset, uint64_t *end)
+{
+    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+
+    if (n == 0 || !bth_prefetch_extent(tensor, offset, end))
+        return false;
+    if (!berth_tensor_is_contiguous(tensor) || bth_dtype_elements(tensor->dtype) > 1)
+        return true;
+    *offset += (uint64_t)first * item_nbytes;
+    *end = *offset + (uint64_t)n * item_nbytes;
+    return true;
+}
+
+/* The ranges of a selection. */
+typedef struct prefetch_ranges {
+    berth_checkpoint *checkpoint;
+    bth_prefetch_range *items;
+    size_t n, capacity;
+    bool any_mapped;
+    const char *reason; /* why the last storage that is not mapped is not */
+} prefetch_ranges;
+
+static int ranges_add(prefetch_ranges *ranges, uint64_t offset, uint64_t nbytes, berth_error *error)
+{
+    if (ranges->n == ranges->capacity) {
+        size_t capacity = ranges->capacity ? 2 * ranges->capacity : 16;
+        void *more = bth_reallocate(ranges->items, capacity * sizeof *ranges->items);
+        if (!more)
+            return bth_fail_memory(error, capacity * sizeof *ranges->items);
+        ranges->items = more;
+        ranges->capacity = capacity;
+    }
+    ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
+    return 0;
+}
+
+/*
+ * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
+ * will not be read directly. What was done with it counts before what would be done.
+ */
+static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *root)
+{
+    berth_checkpoint *checkpoint = ranges->checkpoint;
+    bth_conditions conditions = {0};
+
+    bth_checkpoint_lock(checkpoint);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
+    const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
+    bool is_on_device =
+        checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there;
+    bool is_mapped = memory
+                         ? bth_map_holds(&checkpoint->source.access.map, memory)
+                         : conditions.is_file && choice.method == BERTH_LOAD_MAP && !is_on_device;
+    bth_checkpoint_unlock(checkpoint);
+    ranges->any_mapped = ranges->any_mapped || is_mapped;
+    if (is_mapped)
+        return true;
+    ranges->reason = is_on_device                   ? "it is on a device"
+                     : memory && conditions.is_file ? "it is memory of its own already"
+                                                    : choice.reason;
+    return conditions.is_file && !memory && !is_on_device && choice.method != BERTH_LOAD_DIRECT;
+}
+
+/* Of a view of a few rows, only those. */
+static int tensor_add(void *context, const berth_tensor *tensor, berth_error *error)
+{
+    const berth_storage *storage = tensor->storage;
+    uint64_t offset, end;
+
+    if (!bth_prefetch_extent(tensor, &offset, &end) ||
+        !storage_is_worth_it(context, storage->root ? storage->root : storage))
+        return 0;
+    return ranges_add(context, offset, end - offset, error);
+}
+
+static int storages_add(prefetch_ranges *ranges, berth_error *error)
+{
+    for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
+        const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
+        if (!storage->root && storage_is_worth_it(ranges, storage))
+            (void)ranges_add(ranges, storage->offset, storage->nbytes, error);
+    }
+    return error->code;
+}
+
+static int ranges_collect(prefetch_ranges *ranges, const berth_selection *selection,
+                          berth_error *error)
+{
+    if (!selection || (!selection->pattern && selection->n_tensors == 0))
+        return storages_add(ranges, error);
+    return bth_selection_visit(ranges->checkpoint, selection, tensor_add, ranges, error);
+}
+
+/* ---- method and plan ---- */
+
+/* The method that the options name, if the storages allow it. */
+static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                           const struct berth_config *config, berth_error *error)
+{
+    berth_checkpoint *checkpoint = prefetch->checkpoint;
+    bool is_off = config->load_prefetch == BTH_PREFETCH_OFF;
+    const uint8_t *address = NULL;
+
+    prefetch->kind = is_off ? BTH_PREFETCH_POPULATE : (int)config->load_prefetch;
+    prefetch->reason = is_off ? "load.prefetch sets none" : "load.prefetch sets it";
+    if (ranges->n == 0) {
+        prefetch->kind = BTH_PREFETCH_OFF;
+        prefetch->reason = ranges->reason ? ranges->reason : "there are no bytes";
+        return 0;
+    }
+    prefetch->readahead_nbytes = bth_readahead_nbytes(checkpoint->source.reader.fd, "");
+    bth_checkpoint_lock(checkpoint);
+    if (ranges->any_mapped)
+        (void)bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
+                             ranges->items[0].offset, &address, error);
+    bth_checkpoint_unlock(checkpoint);
+    if (address)
+        prefetch->map = &checkpoint->source.access.map;
+    else if (prefetch->kind != BTH_PREFETCH_READ) {
+        prefetch->kind = BTH_PREFETCH_READ;
+        prefetch->reason = ranges->any_mapped ? "the file cannot be mapped" : ranges->reason;
+    }
+    return error->code;
+}
+
+/* The first tensor with bytes from this offset on. NULL: none, or no memory. */
+static char *tensor_name_at(berth_checkpoint *checkpoint, uint64_t offset)
+{
+    uint64_t min_offset = UINT64_MAX, begin, end;
+    size_t found = SIZE_MAX;
+    char *name = NULL, *path = NULL;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
+    for (size_t i = 0; names && i < bth_names_count(names); i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
+        if (tensor && tensor->storage && bth_prefetch_extent(tensor, &begin, &end) &&
+            end > offset && begin < min_offset) {
+            min_offset = begin;
+            found = i;
+        }
+    }
+    if (found != SIZE_MAX && bth_names_text(names, found, &name, &path, &ignored) == 0)
+        bth_release(path);
+    return name;
+}
+
+static int fail_budget(const berth_prefetch *prefetch, const struct berth_config *config,
+                       uint64_t offset, uint64_t missing_nbytes, berth_error *error)
+{
+    char *name = tensor_name_at(prefetch->checkpoint, offset);
+
+    (void)bth_fail(error, BERTH_E_MEMORY, NULL, offset,
+                   "the first window of a prefetch, of tensor %s, does not fit into "
+                   "io.memory_nbytes=%llu (%llu bytes missing)",
+                   name ? name : "?", (ull)config->io_memory_nbytes, (ull)missing_nbytes);
+    bth_release(name);
+    return error->code;
+}
+
+/*
+ * A page that is waited for comes with as much around it as the device reads ahead. If that is a
+ * window or more, it is the fastest method: in large pages. But it goes beyond the window, and
+ * short passes have no room for that. If it is less, a window would need many waits.
+ */
+static void prefetch_choose_requests(berth_prefetch *prefetch)
+{
+    const bth_prefetch_plan *plan = &prefetch->plan;
+
+    prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
+    prefetch->is_announced =
+        prefetch->kind != BTH_PREFETCH_ADVISE &&
+        (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
+}
+
+/* Divides the ranges into passes. The plan owns them. */
+static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                           const struct berth_config *config, berth_error *error)
+{
+    bool is_advice = prefetch->kind == BTH_PREFETCH_ADVISE;
+    uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
+    uint64_t natural_nbytes =
+        is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config);
+    uint64_t first_offset = UINT64_MAX, missing_nbytes;
+
+    /* The device reads no more ahead than that for one advice. */
+    if (is_advice && window_nbytes > prefetch->readahead_nbytes)
+        window_nbytes = prefetch->readahead_nbytes;
+    const bth_prefetch_limits limits = {.page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
+                                        .n_passes = (uint64_t)config->load_prefetch_passes,
+                                        .min_pass_nbytes =
+                                            (uint64_t)config->load_prefetch_min_pass_nbytes,
+                                        .window_nbytes = window_nbytes,
+                                        .natural_window_nbytes = natural_nbytes,
+                                        .memory_nbytes = (uint64_t)config->io_memory_nbytes,
+                                        .available_nbytes = bth_free_memory("")};
+    for (size_t i = 0; i < ranges->n; i++)
+        if (ranges->items[i].nbytes > 0 && ranges->items[i].offset < first_offset)
+            first_offset = ranges->items[i].offset;
+    bth_prefetch_line_up(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
+                         prefetch->checkpoint->source.reader.nbytes);
+    if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
+        return fail_budget(prefetch, config, first_offset, missing_nbytes, error);
+    prefetch_choose_requests(prefetch);
+    return 0;
+}
+
+static unsigned helpers_count(const bth_prefetch_plan *plan, const struct berth_config *config)
+{
+    if (plan->nbytes == 0)
+        return 0;
+    return bth_workers_count(config, BTH_WORKERS_PREFETCH,
+                             (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
+}
+
+/* ---- what holds for all pages ---- */
+
+static void pages_advise(const berth_prefetch *prefetch, int advice)
+{
+    const bth_prefetch_plan *plan = &prefetch->plan;
+
+    for (size_t i = 0; prefetch->map && i < plan->n_ranges; i++)
+        (void)bth_map_advise(prefetch->map, plan->ranges[i].offset, plan->ranges[i].nbytes, advice);
+}
+
+static void pages_unlock(const berth_prefetch *prefetch, size_t n_ranges)
+{
+    for (size_t i = 0; i < n_ranges; i++)
+        (void)bth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
+                                 prefetch->plan.ranges[i].nbytes);
+}
+
+/* Pages are locked when they come. What cannot be locked fails before anything is loaded. */
+static int pages_lock(berth_prefetch *prefetch, berth_error *error)
+{
+    struct rlimit limit = {0};
+
+    if (prefetch->kind != BTH_PREFETCH_POPULATE)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "only what is mapped and populated can be locked: %s", prefetch->reason);
+    for (size_t i = 0; i < prefetch->plan.n_ranges; i++) {
+        const bth_prefetch_range *range = &prefetch->plan.ranges[i];
+        uint8_t *address = (uint8_t *)prefetch->map->base + range->offset;
+        if (bth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
+            continue;
+        int failure = errno;
+        pages_unlock(prefetch, i);
+        (void)bth_system.getrlimit(RLIMIT_MEMLOCK, &limit);
+        return bth_fail_errno(error, failure, NULL, range->offset,
+                              "%llu bytes cannot be locked in memory, RLIMIT_MEMLOCK is %llu",
+                              (ull)range->nbytes, (ull)limit.rlim_cur);
+    }
+    return 0;
+}
+
+/* ---- begin and end ---- */
+
+static void prefetch_register(berth_prefetch *prefetch)
+{
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+
+    bth_prefetches_lock(all);
+    prefetch->next = all->first;
+    all->first = prefetch;
+    bth_lock_give(&all->lock);
+}
+
+static void prefetch_unregister(berth_prefetch *prefetch)
+{
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    berth_prefetch **at = &all->first;
+
+    bth_prefetches_lock(all);
+    while (*at && *at != prefetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = prefetch->next;
+    bth_lock_give(&all->lock);
+}
+
+void bth_prefetch_release(berth_prefetch *prefetch)
+{
+    if (!prefetch)
+        return;
+    bth_release(prefetch->helpers);
+    bth_release(prefetch->plan.ranges);
+    bth_release(prefetch);
+}
+
+void bth_prefetch_end(berth_prefetch *prefetch)
+{
+    bth_prefetch_stop(prefetch);
+    prefetch_unregister(prefetch);
+    if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
+        pages_advise(prefetch, MADV_NORMAL);
+    if (prefetch->flags & BERTH_PREFETCH_LOCK)
+        pages_unlock(prefetch, prefetch->plan.n_ranges);
+    /* A failure that no caller has got. */
+    if (!prefetch->is_reported && prefetch->error.code != BERTH_OK)
+        bth_log("%s", prefetch->error.message);
+    bth_prefetch_release(prefetch);
+}
+
+/* Chooses everything; nothing is loaded yet. */
+static int prefetch_prepare(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                            const struct berth_config *config, berth_error *error)
+{
+    if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
+        prefetch_divide(prefetch, ranges, config, error) < 0 ||
+        (prefetch->flags & BERTH_PREFETCH_LOCK && pages_lock(prefetch, error) < 0))
+        return error->code;
+    if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
+        pages_advise(prefetch, MADV_SEQUENTIAL);
+    return 0;
+}
+
+berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
+                                 uint32_t flags, const struct berth_config *config,
+                                 berth_error *error)
+{
+    prefetch_ranges ranges = {.checkpoint = checkpoint};
+    berth_prefetch *prefetch = bth_allocate_zeroed(sizeof *prefetch);
+
+    if (!prefetch) {
+        (void)bth_fail_memory(error, sizeof *prefetch);
+        return NULL;
+    }
+    *prefetch =
+        (berth_prefetch){.checkpoint = checkpoint, .process = bth_process(), .flags = flags};
+    (void)ranges_collect(&ranges, selection, error);
+    prefetch->plan.ranges = ranges.items;
+    if (error->code < 0 || prefetch_prepare(prefetch, &ranges, config, error) < 0) {
+        bth_prefetch_release(prefetch);
+        return NULL;
+    }
+    prefetch_register(prefetch);
+    if (bth_prefetch_start(prefetch, helpers_count(&prefetch->plan, config), error) < 0) {
+        bth_prefetch_end(prefetch);
+        return NULL;
+    }
+    return prefetch;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/prefetch/prefetch_plan.h"
+
+#include <stdlib.h>
+
+/* Windows whose size is not set are parts of a pass, but not shorter than this. */
+#define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)
+#define WINDOWS_PER_PASS 4
+/* Used even if the machine reports less free memory. */
+#define MEASURED_MIN_NBYTES (UINT64_C(4) << 20)
+
+static uint64_t min_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t max_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t round_down(uint64_t n, uint64_t page_nbytes)
+{
+    return n - n % page_nbytes;
+}
+
+/* Saturates at the last page that fits the number. */
+static uint64_t round_up(uint64_t n, uint64_t page_nbytes)
+{
+    uint64_t more = (page_nbytes - n % page_nbytes) % page_nbytes;
+
+    return more > UINT64_MAX - n ? round_down(UINT64_MAX, page_nbytes) : n + more;
+}
+
+static uint64_t divide_up(uint64_t n, uint64_t by)
+{
+    return n / by + (n % by != 0);
+}
+
+/* ---- ranges ---- */
+
+static int range_compare(const void *a, const void *b)
+{
+    const bth_prefetch_range *first = a, *second = b;
+
+    return (first->offset > second->offset) - (first->offset < second->offset);
+}
+
+static uint64_t range_end(const bth_prefetch_range *range)
+{
+    return range->offset + range->nbytes;
+}
+
+/* The whole pages of a range, as far as the file has them. */
+static bth_prefetch_range range_widen(const bth_prefetch_range *range, uint64_t page_nbytes,
+                                      uint64_t file_nbytes)
+{
+    uint64_t begin = round_down(min_of(range->offset, file_nbytes), page_nbytes);
+    uint64_t nbytes = min_of(range->nbytes, UINT64_MAX - range->offset);
+    uint64_t end = min_of(round_up(range->offset + nbytes, page_nbytes), file_nbytes);
+
+    if (range->nbytes == 0 || end <= begin)
+        return (bth_prefetch_range){0};
+    return (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
+}
+
+void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                          uint64_t page_nbytes, uint64_t file_nbytes)
+{
+    size_t n_kept = 0;
+
+    if (n > 1)
+        qsort(ranges, n, sizeof *ranges, range_compare);
+    for (size_t i = 0; i < n; i++) {
+        bth_prefetch_range range = range_widen(&ranges[i], page_nbytes, file_nbytes);
+        bth_prefetch_range *last = n_kept > 0 ? &ranges[n_kept - 1] : NULL;
+        if (range.nbytes == 0)
+            continue;
+        if (!last || range.offset > range_end(last))
+            ranges[n_kept++] = range;
+        else if (range_end(&range) > range_end(last))
+            last->nbytes = range_end(&range) - last->offset;
+    }
+    plan->ranges = ranges;
+    plan->n_ranges = n_kept;
+    plan->nbytes = 0;
+    for (size_t i = 0; i < n_kept; i++) {
+        ranges[i].position = plan->nbytes;
+        plan->nbytes += ranges[i].nbytes;
+    }
+}
+
+/* ---- passes and windows ---- */
+
+/* What may lie ahead at most, in whole pages. */
+static uint64_t pass_budget(const bth_prefetch_limits *limits)
+{
+    uint64_t measured = max_of(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
+    uint64_t nbytes = limits->memory_nbytes ? limits->memory_nbytes : measured;
+
+    return max_of(round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
+}
+
+/*
+ * As many passes as are set, or as few as fit, but none shorter than min_pass_nbytes: each pass has
+ * a cost to begin, and many short ones gain nothing. The bound of memory comes first.
+ */
+static uint64_t pass_choose(uint64_t nbytes, const bth_prefetch_limits *limits)
+{
+    uint64_t budget = pass_budget(limits);
+    uint64_t n = limits->n_passes ? limits->n_passes : divide_up(nbytes, budget);
+    uint64_t pass = max_of(divide_up(nbytes, n), limits->min_pass_nbytes);
+
+    pass = round_up(min_of(pass, nbytes), limits->page_nbytes);
+    return limits->memory_nbytes || !limits->n_passes ? min_of(pass, budget) : pass;
+}
+
+static uint64_t window_choose(uint64_t pass_nbytes, const bth_prefetch_limits *limits)
+{
+    uint64_t set = limits->window_nbytes;
+    uint64_t part = max_of(pass_nbytes / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
+    uint64_t nbytes = set ? set : min_of(limits->natural_window_nbytes, part);
+
+    nbytes = round_up(max_of(nbytes, 1), limits->page_nbytes);
+    return min_of(nbytes, pass_nbytes);
+}
+
+bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
+                         uint64_t *missing_nbytes)
+{
+    uint64_t window = round_up(max_of(limits->window_nbytes, 1), limits->page_nbytes);
+    uint64_t needed = min_of(window, round_up(plan->nbytes, limits->page_nbytes));
+
+    *missing_nbytes = 0;
+    if (plan->nbytes == 0)
+        return true;
+    if (limits->memory_nbytes && limits->memory_nbytes < needed) {
+        *missing_nbytes = needed - limits->memory_nbytes;
+        return false;
+    }
+    plan->pass_nbytes = pass_choose(plan->nbytes, limits);
+    plan->n_passes = divide_up(plan->nbytes, plan->pass_nbytes);
+    plan->window_nbytes = window_choose(plan->pass_nbytes, limits);
+    return true;
+}
+
+/* ---- positions ---- */
+
+/* The range that holds a byte of the file, or the first one behind it; n_ranges: none. */
+static size_t range_find(const bth_prefetch_plan *plan, uint64_t offset)
+{
+    size_t low = 0, high = plan->n_ranges;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (range_end(&plan->ranges[middle]) <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
+{
+    size_t i = range_find(plan, offset);
+
+    if (i == plan->n_ranges)
+        return plan->nbytes;
+    const bth_prefetch_range *range = &plan->ranges[i];
+    return range->position + (offset > range->offset ? offset - range->offset : 0);
+}
+
+bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
+                                       uint64_t limit)
+{
+    size_t low = 0, high = plan->n_ranges;
+
+    if (position >= min_of(limit, plan->nbytes))
+        return (bth_prefetch_range){.position = position};
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->ranges[middle].position <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    const bth_prefetch_range *range = &plan->ranges[low];
+    uint64_t before = position - range->position;
+    uint64_t nbytes = min_of(min_of(limit, plan->nbytes) - position, plan->window_nbytes);
+    return (bth_prefetch_range){.offset = range->offset + before,
+                                .nbytes = min_of(nbytes, range->nbytes - before),
+                                .position = position};
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a prefetch loads, and in which steps. Pure arithmetic. The bytes of all ranges, one after
+ * the other, form a line. A position on that line says how far a prefetch, or its consumer, is.
+ */
+#ifndef BTH_LOAD_PREFETCH_PREFETCH_PLAN_H
+#define BTH_LOAD_PREFETCH_PREFETCH_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct bth_prefetch_range {
+    uint64_t offset; /* in the file */
+    uint64_t nbytes;
+    uint64_t position; /* of its first byte on the line */
+} bth_prefetch_range;
+
+typedef struct bth_prefetch_plan {
+    bth_prefetch_range *ranges; /* in the file's order, apart from each other */
+    size_t n_ranges;
+    uint64_t nbytes;        /* the line's length */
+    uint64_t pass_nbytes;   /* so much at most lies ahead of the consumer */
+    uint64_t n_passes;      /* the last one may be shorter */
+    uint64_t window_nbytes; /* of one request */
+} bth_prefetch_plan;
+
+/* What bounds the steps. */
+typedef struct bth_prefetch_limits {
+    uint64_t page_nbytes;
+    uint64_t n_passes;        /* 0: as few as fit */
+    uint64_t min_pass_nbytes; /* no pass is shorter, if memory allows it */
+    uint64_t window_nbytes;   /* 0: natural_window_nbytes, or less if passes are short */
+    uint64_t natural_window_nbytes;
+    uint64_t memory_nbytes;    /* for bytes ahead; 0: no bound */
+    uint64_t available_nbytes; /* of the machine; half of it is used where nothing else is set */
+} bth_prefetch_limits;
+
+/*
+ * Takes ownership of ranges in any order; they may overlap and be empty. Widens them to whole pages
+ * of the file, joins those that touch, and sets their positions.
+ */
+void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                          uint64_t page_nbytes, uint64_t file_nbytes);
+
+/* Sets passes and windows. False: memory_nbytes is too small for a window by *missing_nbytes. */
+bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
+                         uint64_t *missing_nbytes);
+
+/* How many bytes of the plan lie before this byte of the file. */
+uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset);
+
+/* The next request from a position on: within one range and a window, before the limit. */
+bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
+                                       uint64_t limit);
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The row cache as a whole: its memory, how that is divided, its tables. */
+#include "load/rows/rows.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/tensor.h"
+#include "io/workers.h"
+
+/* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
+#define DEFAULT_WAYS 16
+#define SCRATCH_PART 8
+/* One read of neighbours, at most. */
+#define BUFFER_MAX_NBYTES (UINT64_C(128) << 10)
+#define LINE_ALIGNMENT 64
+#define LINE_MIN_NBYTES 8
+
+typedef unsigned long long ull;
+
+/* ---- how the memory is divided ---- */
+
+/* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
+static uint64_t line_nbytes_for(uint64_t row_nbytes)
+{
+    uint64_t nbytes = LINE_MIN_NBYTES;
+
+    if (row_nbytes >= LINE_ALIGNMENT)
+        return (row_nbytes + LINE_ALIGNMENT - 1) / LINE_ALIGNMENT * LINE_ALIGNMENT;
+    while (nbytes < row_nbytes)
+        nbytes *= 2;
+    return nbytes;
+}
+
+static uint32_t slots_count(uint64_t nbytes, uint64_t slot_nbytes)
+{
+    uint64_t n = nbytes / slot_nbytes;
+
+    return n < BTH_ROWS_SLOTS_MAX / 2 ? (uint32_t)n : BTH_ROWS_SLOTS_MAX / 2;
+}
+
+/* Divides scratch_nbytes: at most half for reading neighbours, the rest for rows without a line. */
+static void scratch_lay_out(const berth_rows *rows, bth_row_layout *layout)
+{
+    uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
+    uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SCRATCH_NOTES;
+
+    if (nbytes > rows->chunk_nbytes)
+        nbytes = rows->chunk_nbytes;
+    layout->buffer_nbytes = nbytes - nbytes % LINE_ALIGNMENT;
+    layout->n_scratch = slots_count(
+        rows->limits.scratch_nbytes - layout->buffer_nbytes * rows->n_readers, slot_nbytes);
+    if (layout->n_scratch > 0)
+        return;
+    layout->buffer_nbytes = 0;
+    layout->n_scratch = slots_count(rows->limits.scratch_nbytes, slot_nbytes);
+}
+
+static int fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
+                      uint64_t needed_nbytes, berth_error *error)
+{
+    char name[128];
+
+    bth_row_table_name(table, name, sizeof name);
+    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "%s has rows of %llu bytes: %s=%llu is too small, %llu bytes are missing", name,
+                    (ull)table->row_nbytes, limit, (ull)nbytes, (ull)(needed_nbytes - nbytes));
+}
+
+/* Divides the memory so that lines hold the table's rows. */
+static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_row_layout *layout,
+                        berth_error *error)
+{
+    uint64_t cache_nbytes = rows->limits.cache_nbytes;
+    uint64_t line_nbytes = line_nbytes_for(table->row_nbytes);
+    uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
+    uint64_t set_nbytes;
+    uint32_t n_lines = slots_count(cache_nbytes, with_notes);
+    uint32_t ways = (uint32_t)rows->limits.ways;
+
+    if (ways == 0) /* a small cache is one set */
+        ways = n_lines == 0 ? 1 : n_lines < DEFAULT_WAYS ? n_lines : DEFAULT_WAYS;
+    if (!bth_multiply(with_notes, ways, &set_nbytes))
+        set_nbytes = UINT64_MAX;
+    *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
+    if (layout->n_sets == 0)
+        return fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
+    scratch_lay_out(rows, layout);
+    if (layout->n_scratch == 0)
+        return fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
+                          line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
+    return 0;
+}
+
+/* Under the lock, without live tickets: makes an empty cache. */
+static void cache_begin(berth_rows *rows, const bth_row_layout *layout)
+{
+    uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
+    uint64_t notes_at = n_all * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
+
+    rows->layout = *layout;
+    bth_row_cache_begin(&rows->cache, layout->n_sets, layout->ways, layout->n_scratch,
+                        rows->memory.bytes + notes_at);
+    rows->stats.n_lines = rows->cache.n_lines;
+    rows->stats.line_nbytes = layout->line_nbytes;
+}
+
+/* ---- tables ---- */
+
+/* The table's tensor in the list of names, or SIZE_MAX. */
+static size_t table_find_name(const bth_names *names, const bth_row_table *table)
+{
+    for (size_t i = 0; i < bth_names_count(names); i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
+        if (tensor && tensor->storage == table->storage && tensor->rank == 2 &&
+            (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype) == table->offset)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
+{
+    berth_error unasked;
+    char *text = NULL, *path = NULL;
+
+    bth_error_clear(&unasked);
+    const bth_names *names = bth_checkpoint_names(table->checkpoint, &unasked);
+    size_t i = names ? table_find_name(names, table) : SIZE_MAX;
+    if (i != SIZE_MAX && bth_names_text(names, i, &text, &path, &unasked) == 0)
+        (void)snprintf(name, name_nbytes, "%s", text);
+    else
+        (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
+    bth_release(text);
+    bth_release(path);
+}
+
+static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                        berth_error *error)
+{
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0)
+        return error->code;
+    if (tensor->rank != 2)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "a table of rows has 2 dimensions, this tensor has %d", tensor->rank);
+    if (bth_dtype_elements(tensor->dtype) > 1)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
+                        berth_dtype_name(tensor->dtype));
+    if (!berth_tensor_is_contiguous(tensor))
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "the tensor is not contiguous: its rows do not follow each other");
+    if (tensor->shape[1] == 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "rows of no elements");
+    return 0;
+}
+
+static int table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                      bth_row_table *table, berth_error *error)
+{
+    if (tensor_check(checkpoint, tensor, error) < 0)
+        return error->code;
+    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    *table = (bth_row_table){.checkpoint = checkpoint,
+                             .storage = tensor->storage,
+                             .row_nbytes = (uint64_t)tensor->shape[1] * item_nbytes,
+                             .n_rows = (uint64_t)tensor->shape[0]};
+    if (table->n_rows > 0) /* T2: the offset of an empty tensor may lie outside */
+        table->offset = (uint64_t)tensor->storage_offset * item_nbytes;
+    if (table->n_rows >> BTH_ROWS_ROW_BITS || table->row_nbytes > PTRDIFF_MAX / 2)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "%llu rows of %llu bytes", (ull)table->n_rows, (ull)table->row_nbytes);
+    return 0;
+}
+
+/* Under the lock. A longer row than those before makes all lines longer, and empties them. */
+static int table_add(berth_rows *rows, const bth_row_table *table, size_t *number,
+                     berth_error *error)
+{
+    bth_row_layout layout = rows->layout;
+
+    if (rows->n_tables == BTH_ROWS_TABLES_MAX)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "a cache has at most %d tables", BTH_ROWS_TABLES_MAX);
+    if (table->row_nbytes > layout.line_nbytes && rows_lay_out(rows, table, &layout, error) < 0)
+        return error->code;
+    if (layout.line_nbytes != rows->layout.line_nbytes && rows->stats.n_tickets > 0)
+        return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
+                        "the table's rows are longer than the cache's lines, and %llu live "
+                        "tickets hold rows",
+                        (ull)rows->stats.n_tickets);
+    bth_row_table *more = bth_reallocate(rows->tables, (rows->n_tables + 1) * sizeof *rows->tables);
+    if (!more)
+        return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
+    if (layout.line_nbytes != rows->layout.line_nbytes)
+        cache_begin(rows, &layout);
+    rows->tables = more;
+    rows->tables[rows->n_tables] = *table;
+    *number = rows->n_tables++;
+    return 0;
+}
+
+int bth_rows_check(const berth_rows *rows, berth_error *error)
+{
+    if (!rows)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the cache is NULL");
+    return bth_lock_is_ours(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
+}
+
+int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                   size_t *table, berth_error *error)
+{
+    bth_row_table made = {0};
+
+    BTH_ERROR_BEGIN(error);
+    if (bth_rows_check(rows, error) < 0)
+        return error->code;
+    if (!checkpoint || !table)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the checkpoint, or the pointer for the table, is NULL");
+    if (table_make(checkpoint, tensor, &made, error) == 0) {
+        (void)bth_lock_take(&rows->lock);
+        (void)table_add(rows, &made, table, error);
+        bth_lock_give(&rows->lock);
+    }
+    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
+}
+
+/* ---- begin and end ---- */
+
+static int limits_check(const berth_rows_limits *given, const struct berth_config *config,
+                        berth_rows_limits *limits, uint64_t *nbytes, berth_error *error)
+{
+    uint64_t max_nbytes =
+        config->io_memory_nbytes ? (uint64_t)config->io_memory_nbytes : UINT64_MAX;
+
+    *limits = given ? *given : (berth_rows_limits){0};
+    if (bth_check_reserved("berth_rows_limits", limits->reserved,
+                           sizeof limits->reserved / sizeof *limits->reserved, error) < 0)
+        return error->code;
+    if (limits->scratch_nbytes == 0)
+        limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
+    if (limits->cache_nbytes == 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "there are no limits, or a cache of 0 bytes");
+    if (limits->ways > BTH_ROWS_WAYS_MAX)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "a row can be in at most %d lines, not %llu", BTH_ROWS_WAYS_MAX,
+                        (ull)limits->ways);
+    if (!bth_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
+        *nbytes = UINT64_MAX;
+    if (*nbytes > max_nbytes)
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "a cache of %llu bytes and a scratch of %llu, but io.memory_nbytes=%llu: "
+                        "%llu bytes are missing",
+                        (ull)limits->cache_nbytes, (ull)limits->scratch_nbytes, (ull)max_nbytes,
+                        (ull)(*nbytes - max_nbytes));
+    return 0;
+}
+
+/* Takes all memory at once, so that adding tables later cannot fail for lack of it. */
+static int memory_take(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
+{
+    size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
+
+    if (bth_region_new(nbytes, LINE_ALIGNMENT, spread, &rows->memory, error) < 0)
+        return error->code;
+    rows->threads = bth_allocate(rows->n_readers * each_nbytes);
+    if (!rows->threads)
+        return bth_fail_memory(error, rows->n_readers * each_nbytes);
+    rows->free_buffers = (unsigned *)(void *)(rows->threads + rows->n_readers);
+    for (unsigned i = 0; i < rows->n_readers; i++)
+        rows->free_buffers[rows->n_free_buffers++] = i;
+    return 0;
+}
+
+static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
+                         const struct berth_config *config)
+{
+    rows->limits = *limits;
+    rows->chunk_nbytes = BUFFER_MAX_NBYTES;
+    if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
+        rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
+    rows->n_readers = bth_workers_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
+    rows->is_waiting = true; /* until a task shows that it is not so */
+    rows->n_processors = bth_processors_count();
+    if (rows->n_processors > rows->n_readers)
+        rows->n_processors = rows->n_readers;
+    bth_lock_begin(&rows->lock);
+    (void)pthread_cond_init(&rows->work, NULL);
+    (void)pthread_cond_init(&rows->done, NULL);
+}
+
+int berth_rows_new(const berth_rows_limits *given, const berth_params *call, berth_rows **made,
+                   berth_error *error)
+{
+    struct berth_config config;
+    berth_rows_limits limits;
+    uint64_t nbytes = 0;
+
+    BTH_ERROR_BEGIN(error);
+    if (!made)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the pointer for the cache is NULL");
+    *made = NULL;
+    if (bth_config_resolve(call, &config, error) < 0 ||
+        limits_check(given, &config, &limits, &nbytes, error) < 0)
+        return error->code;
+    berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
+    if (!rows)
+        return bth_fail_memory(error, sizeof *rows);
+    rows_prepare(rows, &limits, &config);
+    if (memory_take(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
+        bth_rows_start(rows, error) < 0) {
+        berth_rows_free(rows);
+        return error->code;
+    }
+    *made = rows;
+    return 0;
+}
+
+static void rows_end(berth_rows *rows)
+{
+    bth_rows_stop(rows);
+    (void)pthread_cond_destroy(&rows->done);
+    (void)pthread_cond_destroy(&rows->work);
+    bth_lock_end(&rows->lock);
+}
+
+/* What changes under the lock. A child whose parent was changing it leaves it alone (X11). */
+static void lists_free(berth_rows *rows)
+{
+    for (size_t i = 0; i < rows->n_tickets; i++)
+        bth_release(rows->tickets[i]);
+    bth_release(rows->tickets);
+    bth_release(rows->tables);
+}
+
+void berth_rows_free(berth_rows *rows)
+{
+    BTH_HOLD_CANCEL(true);
+    if (!rows)
+        return;
+    bool is_ours = bth_lock_is_ours(&rows->lock);
+    if (is_ours)
+        rows_end(rows);
+    if (is_ours || bth_lock_was_free(&rows->lock))
+        lists_free(rows);
+    bth_release(rows->threads);
+    bth_region_free(&rows->memory);
+    bth_release(rows);
+}
+
+int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (bth_rows_check(rows, error) < 0)
+        return error->code;
+    if (!stats)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the pointer for the statistics is NULL");
+    (void)bth_lock_take(&rows->lock);
+    *stats = rows->stats;
+    bth_lock_give(&rows->lock);
+    return 0;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the files of load/rows/ share. rows_cache.c knows which row is where, and rows_plan.c what a
+ * request reads; both are pure. The others have the bytes, the tickets and the threads.
+ */
+#ifndef BTH_LOAD_ROWS_ROWS_H
+#define BTH_LOAD_ROWS_ROWS_H
+
+#include <pthread.h>
+
+#include "config/lock.h"
+#include "io/region.h"
+#include "load/checkpoint.h"
+#include "load/rows/rows_cache.h"
+#include "load/rows/rows_plan.h"
+
+/* A tensor whose rows can be requested. */
+typedef struct bth_row_table {
+    berth_checkpoint *checkpoint;
+    const berth_storage *storage;
+    uint64_t offset; /* of row 0, in the storage */
+    uint64_t row_nbytes;
+    uint64_t n_rows;
+} bth_row_table;
+
+/* How the memory is divided. */
+typedef struct bth_row_layout {
+    uint64_t line_nbytes; /* of a line or a scratch slot: the longest row, rounded up */
+    uint32_t ways, n_sets, n_scratch;
+    uint64_t buffer_nbytes; /* of each reader, to read neighbours into */
+} bth_row_layout;
+
+/* A live request. The lists follow it in one block of memory. */
+typedef struct bth_row_ticket {
+    struct bth_row_ticket *next; /* in the queue */
+    berth_ticket number;
+    uint32_t table_number;
+    bth_row_table table;
+    size_t n_ids, n_rows, n_missing;
+    uint64_t *rows;    /* the distinct ones, ascending */
+    uint32_t *index;   /* for each id: which of these rows it is */
+    uint32_t *slots;   /* for each row: where it is */
+    uint32_t *missing; /* which rows are read for this ticket */
+
+    /* Under the lock: */
+    size_t n_begun;    /* of the missing rows, in order: a task has them, or had */
+    unsigned n_tasks;  /* running */
+    size_t awaited_at; /* rows before this one are no longer awaited */
+    unsigned n_users;  /* threads that wait for it */
+    bool is_released;  /* it can no longer be found */
+    berth_error error; /* the first */
+} bth_row_ticket;
+
+struct berth_rows {
+    berth_rows_limits limits;
+    uint64_t chunk_nbytes; /* one read of neighbours, at most */
+    unsigned n_readers;    /* running tasks at most, each with its buffer */
+    unsigned n_processors; /* the same while no read waits for a device */
+    pthread_t *threads;
+    unsigned n_threads;
+    bth_region memory; /* lines, slots, buffers, notes */
+
+    bth_lock lock;       /* of all that follows; only in the process that has the threads (X11) */
+    pthread_cond_t work; /* wakes threads: there is work, or a free buffer */
+    pthread_cond_t done; /* wakes waiting calls: a task has ended */
+    bool stop;
+    bool is_waiting; /* the last task waited for its bytes */
+    bth_row_table *tables;
+    uint32_t n_tables;
+    bth_row_layout layout; /* of the tables so far */
+    bth_row_cache cache;
+    bth_row_ticket **tickets;     /* live ones, by the low bits of their numbers; or NULL */
+    size_t n_tickets;             /* length of that list */
+    uint64_t n_numbers;           /* given so far */
+    bth_row_ticket *first, *last; /* the queue: tickets with rows that no task has */
+    unsigned *free_buffers;       /* a stack */
+    unsigned n_free_buffers;
+    berth_rows_stats stats;
+};
+
+/* The bytes of a slot. */
+static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t slot)
+{
+    return rows->memory.bytes + (slot & ~BTH_ROWS_AWAITED) * rows->layout.line_nbytes;
+}
+
+/* For messages: the tensor's name, or its storage's. Not under the lock: it may be slow. */
+void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes);
+
+/* Fails if the cache is NULL, or in a child, which does not have the threads (X11). */
+int bth_rows_check(const berth_rows *rows, berth_error *error);
+
+/* ---- rows_read.c ---- */
+
+/* Starts n_readers threads; none if that is 1: then waiting calls read. */
+int bth_rows_start(berth_rows *rows, berth_error *error);
+/* Ends them. Rows that no task has are not read. */
+void bth_rows_stop(berth_rows *rows);
+
+/* Under the lock, which is released while they read or wait. */
+
+/* Queues the missing rows of a ticket for reading. */
+void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
+/* Helps to read, and waits until all rows of the ticket are there or failed. */
+void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/rows/rows_cache.h"
+
+#include <string.h>
+
+#define NO_LINE UINT32_MAX
+#define FILLING (UINT32_C(1) << 31)
+/* The tags of sets are prefetched so many rows ahead: several cache misses at a time. */
+#define AHEAD_ROWS 8
+
+void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
+                         void *notes)
+{
+    size_t n_lines = (size_t)n_sets * ways;
+
+    memset(notes, 0, n_lines * BTH_ROWS_LINE_NOTES);
+    *cache = (bth_row_cache){.ways = ways,
+                             .n_sets = n_sets,
+                             .n_lines = (uint32_t)n_lines,
+                             .n_scratch = n_scratch,
+                             .n_free_scratch = n_scratch};
+    cache->tags = notes;
+    cache->stamps = cache->tags + n_lines;
+    cache->holders = (uint32_t *)(void *)(cache->stamps + n_lines);
+    cache->free_scratch = cache->holders + n_lines;
+    for (uint32_t i = 0; i < n_scratch; i++)
+        cache->free_scratch[i] = n_scratch - 1 - i; /* the first one is on top */
+}
+
+static uint64_t row_tag(uint32_t table, uint64_t row)
+{
+    return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
+}
+
+/* The first line of a row's set. Neighbours, and rows at any distance, spread over all sets. */
+static uint32_t set_first_line(const bth_row_cache *cache, uint64_t tag)
+{
+    uint64_t hash = (tag ^ tag >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
+
+    hash = (hash ^ hash >> 32) * UINT64_C(0x94D049BB133111EB);
+    return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
+}
+
+static uint32_t line_find(const bth_row_cache *cache, uint64_t tag)
+{
+    uint32_t first = set_first_line(cache, tag);
+
+    for (uint32_t line = first; line < first + cache->ways; line++)
+        if (cache->tags[line] == tag)
+            return line;
+    return NO_LINE;
+}
+
+/* The line of a set that is not held and was used longest ago; an empty one first. */
+static uint32_t line_find_victim(const bth_row_cache *cache, uint32_t first)
+{
+    uint64_t oldest = UINT64_MAX;
+    uint32_t victim = NO_LINE;
+
+    for (uint32_t line = first; line < first + cache->ways; line++)
+        if (cache->holders[line] == 0 && cache->stamps[line] < oldest) {
+            oldest = cache->stamps[line];
+            victim = line;
+        }
+    return victim;
+}
+
+/* Holds the rows that are there, and lists the others. */
+static void present_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                         uint32_t *slots, uint32_t *missing, bth_row_result *result)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (n - i > AHEAD_ROWS)
+            __builtin_prefetch(cache->tags +
+                               set_first_line(cache, row_tag(table, rows[i + AHEAD_ROWS])));
+        uint32_t line = line_find(cache, row_tag(table, rows[i]));
+        slots[i] = line;
+        if (line == NO_LINE) {
+            missing[result->n_missing++] = (uint32_t)i;
+            continue;
+        }
+        if (cache->holders[line]++ & FILLING) {
+            slots[i] |= BTH_ROWS_AWAITED;
+            result->n_awaited++;
+        }
+    }
+}
+
+/*
+ * Holds a slot for each missing row. Lines keep their old rows for now, because all may be given
+ * back; none of these rows is one that is requested.
+ */
+static void missing_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                         uint32_t *slots, const uint32_t *missing, bth_row_result *result)
+{
+    for (size_t k = 0; k < result->n_missing; k++) {
+        uint32_t i = missing[k];
+        uint32_t line = line_find_victim(cache, set_first_line(cache, row_tag(table, rows[i])));
+        if (line != NO_LINE) {
+            cache->holders[line] = 1;
+            slots[i] = line;
+        } else if (cache->n_free_scratch > 0) {
+            slots[i] = cache->n_lines + cache->free_scratch[--cache->n_free_scratch];
+            result->n_conflicts++;
+        } else {
+            result->n_short++;
+        }
+    }
+}
+
+/* From here on the rows are found. */
+static void missing_tag(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                        const uint32_t *slots, const uint32_t *missing, bth_row_result *result)
+{
+    cache->stamp++;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
+        if (slot < cache->n_lines)
+            cache->stamps[slot] = cache->stamp;
+    }
+    for (size_t k = 0; k < result->n_missing; k++) {
+        uint32_t line = slots[missing[k]];
+        if (line >= cache->n_lines)
+            continue;
+        result->n_evicted += cache->tags[line] != 0;
+        cache->tags[line] = row_tag(table, rows[missing[k]]);
+        cache->holders[line] |= FILLING;
+    }
+}
+
+void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                        uint32_t *slots, uint32_t *missing, bth_row_result *result)
+{
+    *result = (bth_row_result){0};
+    present_hold(cache, table, rows, n, slots, missing, result);
+    missing_hold(cache, table, rows, slots, missing, result);
+    if (result->n_short > 0)
+        bth_row_cache_give(cache, slots, n);
+    else
+        missing_tag(cache, table, rows, n, slots, missing, result);
+}
+
+void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n)
+{
+    for (size_t i = n; i-- > 0;) { /* so that the scratch keeps its order */
+        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
+        if (slots[i] == NO_LINE)
+            continue;
+        if (slot < cache->n_lines)
+            cache->holders[slot]--;
+        else
+            cache->free_scratch[cache->n_free_scratch++] = slot - cache->n_lines;
+    }
+}
+
+void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot)
+{
+    if (slot < cache->n_lines)
+        cache->holders[slot] &= ~FILLING;
+}
+
+void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot)
+{
+    if (slot >= cache->n_lines)
+        return;
+    cache->holders[slot] &= ~FILLING;
+    cache->tags[slot] = 0;
+    cache->stamps[slot] = 0;
+}
+
+bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot)
+{
+    return slot < cache->n_lines && cache->holders[slot] & FILLING;
+}
+
+bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot)
+{
+    return slot < cache->n_lines && cache->tags[slot] == 0;
+}

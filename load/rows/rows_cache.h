@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Which row is where. Pure: the caller has the bytes, and the lock around all this.
+ *
+ * A row belongs to one set of lines, by its hash. It is in one line of that set or, if live
+ * requests hold all of them, in the scratch. A slot is the number of a line or, from n_lines on, of
+ * a part of the scratch. A live request holds the slots of its rows; what is held is not evicted.
+ */
+#ifndef BTH_LOAD_ROWS_ROWS_CACHE_H
+#define BTH_LOAD_ROWS_ROWS_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A row and its table share one word. */
+#define BTH_ROWS_ROW_BITS 48
+#define BTH_ROWS_TABLES_MAX 65535
+#define BTH_ROWS_WAYS_MAX 64
+#define BTH_ROWS_SLOTS_MAX INT32_MAX
+/* In a slot that was taken: another request is reading the row. */
+#define BTH_ROWS_AWAITED (UINT32_C(1) << 31)
+
+typedef struct bth_row_cache {
+    uint64_t *tags;         /* of each line: table and row; 0: none */
+    uint64_t *stamps;       /* of each line: the last request that used it */
+    uint32_t *holders;      /* of each line: how many requests hold it; one bit: it is being read */
+    uint32_t *free_scratch; /* a stack of n_free_scratch */
+    uint32_t ways, n_sets, n_lines;
+    uint32_t n_scratch, n_free_scratch;
+    uint64_t stamp;
+} bth_row_cache;
+
+/* Bytes of bookkeeping for a line, and for a part of the scratch. */
+#define BTH_ROWS_LINE_NOTES (2 * sizeof(uint64_t) + sizeof(uint32_t))
+#define BTH_ROWS_SCRATCH_NOTES sizeof(uint32_t)
+
+/*
+ * Makes an empty cache of n_sets x ways lines and n_scratch parts of scratch; together at most
+ * BTH_ROWS_SLOTS_MAX. notes: n_lines x BTH_ROWS_LINE_NOTES + n_scratch x BTH_ROWS_SCRATCH_NOTES
+ * bytes, aligned to 8.
+ */
+void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
+                         void *notes);
+
+/* What a request got. */
+typedef struct bth_row_result {
+    size_t n_missing;   /* to be read */
+    size_t n_conflicts; /* of these, into the scratch */
+    size_t n_awaited;   /* being read for others */
+    size_t n_evicted;
+    size_t n_short; /* found no slot: then nothing was taken, and nothing changed */
+} bth_row_result;
+
+/*
+ * Takes slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
+ * slots[i] has BTH_ROWS_AWAITED where that applies; missing[0 … n_missing), ascending, are the rows
+ * to be read. Their lines have the tag at once: other requests await them until
+ * bth_row_cache_filled.
+ */
+void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                        uint32_t *slots, uint32_t *missing, bth_row_result *result);
+/* Gives slots back. */
+void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n);
+
+/* A missing row was read into its slot. */
+void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot);
+/* It was not read: it is not found there any more, and who awaits it has lost it. */
+void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot);
+/* Of a slot that is held. */
+bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot);
+bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot);
+
+#endif

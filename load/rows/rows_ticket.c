@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Live requests for rows: their tickets, from prefetch to release. */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "load/rows/rows.h"
+
+/* The low bits of a ticket's number are its index; the others count, so that none comes twice. */
+#define INDEX_BITS 20
+#define TICKETS_MAX ((size_t)1 << INDEX_BITS)
+#define FIRST_TICKETS 16
+
+typedef unsigned long long ull;
+
+static int fail_argument(berth_error *error, const char *text)
+{
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
+}
+
+/* ---- without the lock: a ticket is made ---- */
+
+/* With lists for n ids behind the ticket: 20 bytes an id. */
+static bth_row_ticket *ticket_new(size_t n, berth_error *error)
+{
+    const size_t id_nbytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
+    bth_row_ticket *ticket = NULL;
+
+    if (n <= (PTRDIFF_MAX - sizeof *ticket) / id_nbytes)
+        ticket = bth_allocate(sizeof *ticket + n * id_nbytes);
+    if (!ticket) {
+        (void)bth_fail_memory(error, n * id_nbytes);
+        return NULL;
+    }
+    *ticket = (bth_row_ticket){.n_ids = n, .rows = (uint64_t *)(void *)(ticket + 1)};
+    ticket->index = (uint32_t *)(void *)(ticket->rows + n); /* while sorting: spare keys, too */
+    ticket->slots = ticket->index + n;
+    ticket->missing = ticket->slots + n;
+    return ticket;
+}
+
+/* Copies the table, because the list may grow meanwhile. */
+static int ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
+                            berth_error *error)
+{
+    (void)bth_lock_take(&rows->lock);
+    if (number < rows->n_tables) {
+        ticket->table = rows->tables[number];
+        ticket->table_number = (uint32_t)number;
+    } else {
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no table %zu, the cache has %u", number, rows->n_tables);
+    }
+    bth_lock_give(&rows->lock);
+    return error->code;
+}
+
+/* Checks the ids, and finds the distinct ones. */
+static int ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
+{
+    size_t n = ticket->n_ids;
+    uint64_t n_rows = ticket->table.n_rows;
+    size_t bad = bth_rows_first_bad(ids, n, n_rows);
+    char name[128];
+
+    if (bad < n) {
+        bth_row_table_name(&ticket->table, name, sizeof name);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "id %lld, number %zu of the request, is no row of %s, which has %llu",
+                        (long long)ids[bad], bad, name, (ull)n_rows);
+    }
+    if (!bth_rows_are_sortable(n, n_rows))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%zu ids are too many for one request", n);
+    ticket->n_rows = bth_rows_unique(ids, n, n_rows, ticket->rows,
+                                     (uint64_t *)(void *)ticket->index, ticket->index);
+    return 0;
+}
+
+/* ---- under the lock ---- */
+
+static bth_row_ticket *ticket_find(const berth_rows *rows, berth_ticket number, berth_error *error)
+{
+    size_t i = number & (TICKETS_MAX - 1);
+
+    if (i < rows->n_tickets && rows->tickets[i] && rows->tickets[i]->number == number)
+        return rows->tickets[i];
+    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                   "ticket %llu is not live: unknown, or released", (ull)number);
+    return NULL;
+}
+
+/* Makes the list of tickets twice as long. */
+static int tickets_grow(berth_rows *rows, berth_error *error)
+{
+    size_t n = rows->n_tickets ? 2 * rows->n_tickets : FIRST_TICKETS;
+
+    if (n > TICKETS_MAX)
+        return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
+                        "%zu tickets are live, which is the maximum", rows->n_tickets);
+    bth_row_ticket **more = bth_reallocate(rows->tickets, n * sizeof(*more));
+    if (!more)
+        return bth_fail_memory(error, n * sizeof(*more));
+    memset(more + rows->n_tickets, 0, (n - rows->n_tickets) * sizeof(*more));
+    rows->tickets = more;
+    rows->n_tickets = n;
+    return 0;
+}
+
+static void request_count(berth_rows_stats *stats, const bth_row_ticket *ticket,
+                          const bth_row_result *result)
+{
+    stats->n_requests++;
+    stats->n_tickets++;
+    stats->n_ids += ticket->n_ids;
+    stats->n_unique += ticket->n_rows;
+    stats->n_hits += ticket->n_rows - result->n_missing;
+    stats->n_awaited += result->n_awaited;
+    stats->n_misses += result->n_missing;
+    stats->n_conflicts += result->n_conflicts;
+    stats->n_evictions += result->n_evicted;
+    stats->asked_nbytes += result->n_missing * ticket->table.row_nbytes;
+}
+
+/* Takes slots for all rows, or changes nothing; *n_short rows find none. */
+static int ticket_admit(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
+                        berth_error *error)
+{
+    bth_row_result result;
+    size_t i = 0;
+
+    while (i < rows->n_tickets && rows->tickets[i])
+        i++;
+    if (i == rows->n_tickets && tickets_grow(rows, error) < 0)
+        return error->code;
+    bth_row_cache_take(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
+                       ticket->slots, ticket->missing, &result);
+    *n_short = result.n_short;
+    if (result.n_short > 0) {
+        rows->stats.n_refused++;
+        return 0;
+    }
+    ticket->n_missing = result.n_missing;
+    if (result.n_awaited == 0)
+        ticket->awaited_at = ticket->n_rows;
+    ticket->number = ++rows->n_numbers << INDEX_BITS | i;
+    rows->tickets[i] = ticket;
+    request_count(&rows->stats, ticket, &result);
+    bth_rows_enqueue(rows, ticket);
+    return 0;
+}
+
+/* It can no longer be found, and ends when its reads have ended and no call waits for it. */
+static void ticket_withdraw(berth_rows *rows, bth_row_ticket *ticket)
+{
+    rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
+    ticket->is_released = true;
+    ticket->awaited_at = ticket->n_rows; /* rows that others read do not matter any more */
+    (void)pthread_cond_broadcast(&rows->done);
+    bth_rows_complete(rows, ticket);
+    while (ticket->n_users > 0)
+        (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
+    bth_row_cache_give(&rows->cache, ticket->slots, ticket->n_rows);
+    rows->stats.n_tickets--;
+}
+
+/* ---- public ---- */
+
+/* Not all rows find a slot: other tickets hold them, or there are not that many. */
+static int fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
+                      bool is_busy, berth_error *error)
+{
+    char name[128];
+
+    bth_row_table_name(&ticket->table, name, sizeof name);
+    return bth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "%zu of %zu rows of %s find no room, %llu bytes are missing: %s", n_short,
+                    ticket->n_rows, name, (ull)n_short * line_nbytes,
+                    is_busy ? "live tickets hold the others"
+                            : "cache and scratch are too small for one request of so many");
+}
+
+static int ticket_begin(bth_row_ticket *ticket, berth_rows *rows, size_t table, const int64_t *ids,
+                        berth_error *error)
+{
+    size_t n_short = 0;
+
+    if (ticket_set_table(ticket, rows, table, error) < 0)
+        return error->code;
+    if (ticket_set_ids(ticket, ids, error) == 0) {
+        (void)bth_lock_take(&rows->lock);
+        bool is_busy = rows->stats.n_tickets > 0;
+        uint64_t line_nbytes = rows->layout.line_nbytes;
+        (void)ticket_admit(rows, ticket, &n_short, error);
+        bth_lock_give(&rows->lock);
+        if (n_short > 0)
+            (void)fail_slots(ticket, n_short, line_nbytes, is_busy, error);
+    }
+    return error->code < 0 ? bth_error_prefix(error, ticket->table.checkpoint->source.reader.name)
+                           : 0;
+}
+
+int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
+                        berth_ticket *ticket, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (!ticket)
+        return fail_argument(error, "the pointer for the ticket is NULL");
+    *ticket = 0;
+    if (bth_rows_check(rows, error) < 0)
+        return error->code;
+    if (!ids && n > 0)
+        return fail_argument(error, "the ids are NULL");
+    if (n > UINT32_MAX)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%zu ids are too many for one request", n);
+    bth_row_ticket *made = ticket_new(n, error);
+    if (!made)
+        return error->code;
+    if (ticket_begin(made, rows, table, ids, error) < 0) {
+        bth_release(made);
+        return error->code;
+    }
+    *ticket = made->number;
+    return 0;
+}
+
+int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers,
+                    berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (bth_rows_check(rows, error) < 0)
+        return error->code;
+    (void)bth_lock_take(&rows->lock);
+    bth_row_ticket *ticket = ticket_find(rows, number, error);
+    if (ticket) {
+        ticket->n_users++;
+        bth_rows_complete(rows, ticket);
+        *error = ticket->error;
+    }
+    bth_lock_give(&rows->lock);
+    if (!ticket)
+        return error->code;
+    /* Without the lock: the ticket stays until n_users is 0. */
+    for (size_t i = 0; pointers && error->code == BERTH_OK && i < ticket->n_ids; i++)
+        pointers[i] = bth_row_at(rows, ticket->slots[ticket->index[i]]);
+    (void)bth_lock_take(&rows->lock);
+    if (--ticket->n_users == 0 && ticket->is_released)
+        (void)pthread_cond_broadcast(&rows->done);
+    bth_lock_give(&rows->lock);
+    return error->code;
+}
+
+int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (bth_rows_check(rows, error) < 0)
+        return error->code;
+    (void)bth_lock_take(&rows->lock);
+    bth_row_ticket *ticket = ticket_find(rows, number, error);
+    if (ticket)
+        ticket_withdraw(rows, ticket);
+    bth_lock_give(&rows->lock);
+    bth_release(ticket);
+    return error->code;
+}

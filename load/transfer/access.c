@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/transfer/access.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "io/clock.h"
+#include "io/file.h"
+#include "io/free_memory.h"
+#include "io/syscalls.h"
+
+#ifndef MADV_POPULATE_READ /* Linux 5.14 */
+#define MADV_POPULATE_READ 22
+#endif
+
+/* For less, free memory is not measured. */
+#define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
+
+typedef unsigned long long ull;
+
+void bth_access_begin(bth_access *access, bth_reader *reader)
+{
+    memset(access, 0, sizeof *access);
+    access->reader = reader;
+    access->direct.fd = -1;
+}
+
+void bth_access_end(bth_access *access)
+{
+    if (access->direct_is_tried)
+        bth_direct_close(&access->direct);
+    access->direct_is_tried = false;
+    bth_map_free(&access->map);
+}
+
+void bth_access_forget(bth_access *access)
+{
+    access->map = (bth_map){0};
+    access->file_system_is_known = false;
+    access->direct_is_tried = false;
+}
+
+/* ---- conditions and choice ---- */
+
+void bth_access_describe(bth_access *access, bth_conditions *conditions)
+{
+    const bth_reader *reader = access->reader;
+
+    if (!access->file_system_is_known && reader->fd >= 0)
+        access->file_system = bth_file_system_of(reader->fd);
+    access->file_system_is_known = true;
+    conditions->is_memory = reader->memory != NULL;
+    conditions->is_file = reader->fd >= 0;
+    conditions->cannot_map = access->map_is_refused;
+    conditions->file_system = access->file_system;
+}
+
+void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
+                        uint64_t end, uint64_t asked_nbytes)
+{
+    conditions->at_once = true;
+    conditions->asked_nbytes = asked_nbytes;
+    conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
+    conditions->free_nbytes = UINT64_MAX;
+    if (asked_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
+        conditions->free_nbytes = bth_free_memory("");
+    if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
+        conditions->file_system != BTH_IN_MEMORY && begin < end)
+        conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
+}
+
+/* Why direct reads are impossible; NULL: they are possible. */
+static const char *access_no_direct(bth_access *access)
+{
+    if (!access->direct_is_tried) {
+        BTH_HOLD_CANCEL(true);
+        access->direct_is_tried = true;
+        access->direct.fd = -1;
+        if (access->file_system == BTH_IN_MEMORY) /* some accept it, and copy as ever */
+            access->no_direct = "the file system is in memory";
+        else if (bth_direct_open_reading(access->reader->fd, &access->direct, &access->no_direct))
+            access->no_direct = NULL;
+    }
+    if (atomic_load(&access->direct_is_refused))
+        access->no_direct = "a direct read was refused";
+    return access->no_direct;
+}
+
+bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
+                             bth_conditions *conditions, berth_load_method asked,
+                             const char *asked_by)
+{
+    bth_choice choice = bth_choose(config, conditions, asked, asked_by);
+
+    if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
+        return choice;
+    conditions->no_direct = access_no_direct(access);
+    return bth_choose(config, conditions, asked, asked_by);
+}
+
+/* ---- the map ---- */
+
+int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t offset,
+                          berth_error *error)
+{
+    uint64_t file_nbytes;
+
+    if (bth_file_size(reader->fd, &file_nbytes, error) < 0)
+        return error->code;
+    if (file_nbytes >= nbytes)
+        return 0;
+    return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
+                    "the file had %llu bytes when it was opened, and now has %llu",
+                    (ull)reader->nbytes, (ull)file_nbytes);
+}
+
+/* Some file systems cannot map, and address space has limits: then bytes are read from now on. */
+static int access_make_map(bth_access *access, int flags, berth_error *error)
+{
+    const bth_reader *reader = access->reader;
+
+    if (access->map.base || access->map_is_refused ||
+        bth_map_file(reader->fd, 0, reader->nbytes, flags, &access->map, error) == 0)
+        return 0;
+    if (error->system_errno == 0)
+        return error->code;
+    bth_log("%s: the file is read, not mapped: %s", reader->name, error->message);
+    bth_error_clear(error);
+    access->map_is_refused = true;
+    return 0;
+}
+
+int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
+                   berth_error *error)
+{
+    *map = access->reader->memory;
+    if (*map)
+        return 0;
+    if (access_make_map(access, flags, error) < 0) {
+        error->offset = offset; /* the whole file is too short; the caller asked for this byte */
+        return error->code;
+    }
+    if (!access->map.base)
+        return 0;
+    uint64_t tick = bth_tick(); /* F1 */
+    if (tick != access->sized_at &&
+        bth_access_check_size(access->reader, access->reader->nbytes, offset, error) < 0)
+        return error->code;
+    access->sized_at = tick;
+    *map = access->map.address;
+    return 0;
+}
+
+/* ---- presence ---- */
+
+int bth_access_present(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                       uint64_t offset, bool *present, berth_error *error)
+{
+    uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t before = (uintptr_t)memory % page_nbytes;
+    int result;
+
+    do
+        result = bth_system.madvise((void *)((uintptr_t)memory - before), nbytes + before,
+                                    MADV_POPULATE_READ);
+    while (result < 0 && errno == EINTR);
+    *present = result == 0;
+    if (result == 0 || errno != EFAULT)
+        return 0;
+    if (bth_access_check_size(reader, offset + nbytes, offset, error) < 0)
+        return error->code;
+    return bth_fail_errno(error, EIO, NULL, offset, "%llu mapped bytes not read", (ull)nbytes);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/transfer/choice.h"
+
+/* Below this, the page cache is as fast, and keeps the file for the next load. */
+#define DIRECT_MIN_NBYTES ((uint64_t)64 * 1024 * 1024)
+
+static bth_choice choice_of(berth_load_method method, const char *reason)
+{
+    return (bth_choice){.method = method, .reason = reason};
+}
+
+/* A map would be one more copy, or the device cannot use it. */
+static bool choice_excludes_map(const bth_conditions *conditions)
+{
+    return conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_DEVICE;
+}
+
+/* Why nothing is mapped; NULL: it may be. */
+static const char *choice_no_map(const struct berth_config *config,
+                                 const bth_conditions *conditions)
+{
+    if (!config->load_mmap)
+        return "load.mmap=off";
+    return conditions->cannot_map ? "the file cannot be mapped" : NULL;
+}
+
+/* An eighth of the free memory is left for everybody else. */
+static bool choice_memory_is_short(const bth_conditions *conditions)
+{
+    return conditions->use == BTH_USE_MEMORY &&
+           conditions->asked_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
+}
+
+static bth_choice choose_at_once(const bth_conditions *conditions, const char *no_map)
+{
+    berth_load_method in_place =
+        no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+
+    if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
+        return choice_of(in_place, no_map ? no_map : "the file is in memory");
+    if (choice_memory_is_short(conditions))
+        return choice_of(in_place, no_map ? no_map : "memory is short");
+    if (conditions->through_cache)
+        return choice_of(BERTH_LOAD_READ, "the bytes should be in the page cache");
+    if (conditions->asked_nbytes < DIRECT_MIN_NBYTES)
+        return choice_of(BERTH_LOAD_READ, "it is not much");
+    if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
+        return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");
+    if (conditions->file_system != BTH_ON_DISK)
+        return choice_of(BERTH_LOAD_READ, "direct reads are not measured on this file system");
+    if (conditions->no_direct)
+        return choice_of(BERTH_LOAD_READ, conditions->no_direct);
+    return choice_of(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
+}
+
+static bth_choice choose_auto(const struct berth_config *config, const bth_conditions *conditions)
+{
+    const char *no_map = choice_excludes_map(conditions) ? NULL : choice_no_map(config, conditions);
+
+    /* Truncating a mapped file kills the process that touches it (F2): here strangers may. */
+    if (conditions->file_system == BTH_REMOTE)
+        return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
+    if (conditions->at_once)
+        return choose_at_once(conditions, no_map);
+    if (no_map)
+        return choice_of(BERTH_LOAD_READ, no_map);
+    return choice_of(BERTH_LOAD_MAP, "the source is a file");
+}
+
+bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
+                      berth_load_method asked, const char *asked_by)
+{
+    static const char *const by_option[] = {"load.method=auto", "load.method=map",
+                                            "load.method=read", "load.method=direct"};
+    bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
+
+    if (conditions->is_memory)
+        return choice_of(choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
+                         "the source is memory");
+    if (!conditions->is_file)
+        return choice_of(BERTH_LOAD_READ, "the source is a function");
+    if (asked == BERTH_LOAD_AUTO || (asked == BERTH_LOAD_MAP && measures_map))
+        return choose_auto(config, conditions);
+    if (asked == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
+        return choice_of(BERTH_LOAD_READ, "it goes to a device");
+    if (asked == BERTH_LOAD_MAP && choice_no_map(config, conditions))
+        return choice_of(BERTH_LOAD_READ, choice_no_map(config, conditions));
+    if (asked == BERTH_LOAD_DIRECT && conditions->no_direct)
+        return choice_of(BERTH_LOAD_READ, conditions->no_direct);
+    return choice_of(asked, asked_by ? asked_by : by_option[asked]);
+}

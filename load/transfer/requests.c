@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/transfer/requests.h"
+
+#include <assert.h>
+
+#include "config/memory.h"
+
+/* Ranges that are read together. */
+struct coalesced {
+    size_t first, end; /* ranges */
+    berth_load_method method;
+    uint64_t offset, nbytes; /* in the source */
+    uint64_t at;             /* in the region; without one: in the source */
+};
+
+static uint64_t range_begin(const bth_range *range)
+{
+    return range->offset - range->before_nbytes;
+}
+
+static uint64_t range_end(const bth_range *range)
+{
+    return range->offset + range->nbytes + range->after_nbytes;
+}
+
+/* T5: requests of it begin where its elements do. */
+static bool range_is_apart(const bth_range *range)
+{
+    return range->target.device && range->shift > 0;
+}
+
+/* Whether a range is read with the one before it. One that is moved down needs room for that. */
+static bool range_follows(const bth_range *before, const bth_range *range)
+{
+    uint64_t end = range_end(before), begin = range_begin(range);
+
+    if (range->target.device != before->target.device || range_is_apart(range) ||
+        range_is_apart(before))
+        return false;
+    return range->choice.method == before->choice.method && begin >= end &&
+           begin - end >= range->shift && begin - end <= BTH_GAP_NBYTES;
+}
+
+static struct coalesced coalesce_from(const bth_requests *requests, size_t first)
+{
+    const bth_range *ranges = requests->ranges;
+    struct coalesced all = {.first = first,
+                            .end = first + 1,
+                            .method = ranges[first].choice.method,
+                            .offset = range_begin(&ranges[first])};
+
+    while (!requests->is_separate && all.end < requests->n_ranges &&
+           range_follows(&ranges[all.end - 1], &ranges[all.end]))
+        all.end++;
+    uint64_t end = range_end(&ranges[all.end - 1]);
+    if (all.method == BERTH_LOAD_DIRECT) {
+        uint64_t block_nbytes = requests->block_nbytes;
+        all.offset -= all.offset % block_nbytes;
+        end += (block_nbytes - end % block_nbytes) % block_nbytes;
+    }
+    all.nbytes = end - all.offset;
+    return all;
+}
+
+/* Its position behind what the region holds so far, which grows by it. */
+static bool coalesced_place(const bth_requests *requests, struct coalesced *all,
+                            uint64_t *region_nbytes)
+{
+    bool has_region = requests->use == BTH_USE_MEMORY || requests->use == BTH_USE_DEVICE;
+    uint64_t block_nbytes = requests->block_nbytes;
+    uint64_t begin;
+
+    all->at = all->offset;
+    if (all->method == BERTH_LOAD_MAP || !has_region)
+        return true;
+    uint64_t phase = range_is_apart(&requests->ranges[all->first]) ? 0 : all->offset % block_nbytes;
+    if (!bth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
+                 &begin) ||
+        !bth_add(begin, phase, &all->at) || !bth_add(all->at, all->nbytes, region_nbytes))
+        return false;
+    return *region_nbytes <= PTRDIFF_MAX;
+}
+
+/* Requests end where the region has a multiple of their size: no large page is shared by two. */
+static uint64_t coalesced_request_nbytes(const bth_requests *requests, const struct coalesced *all,
+                                         uint64_t done)
+{
+    uint64_t nbytes = requests->chunk_nbytes - (all->at + done) % requests->chunk_nbytes;
+    uint64_t left = all->nbytes - done;
+
+    return nbytes < left ? nbytes : left;
+}
+
+static uint64_t coalesced_n_requests(const bth_requests *requests, const struct coalesced *all)
+{
+    uint64_t nbytes = all->at % requests->chunk_nbytes + all->nbytes;
+
+    return nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
+}
+
+bool bth_requests_measure(bth_requests *requests)
+{
+    assert(requests->chunk_nbytes % requests->block_nbytes == 0);
+    requests->region_nbytes = requests->n_requests = requests->nbytes = 0;
+    for (size_t first = 0; first < requests->n_ranges;) {
+        struct coalesced all = coalesce_from(requests, first);
+        if (!coalesced_place(requests, &all, &requests->region_nbytes))
+            return false;
+        for (; first < all.end; first++)
+            requests->ranges[first].region_at =
+                all.at + (requests->ranges[first].offset - all.offset);
+        requests->n_requests += coalesced_n_requests(requests, &all);
+        requests->nbytes += all.nbytes;
+    }
+    return true;
+}
+
+/* The requests of one; returns where the next ones go. */
+static bth_request *coalesced_cut(const bth_requests *requests, const struct coalesced *all,
+                                  uint8_t *memory, bth_request *request)
+{
+    size_t first = all->first, end = first;
+
+    for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
+        uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
+        uint64_t begin = all->offset + done;
+        while (first < all->end && range_end(&requests->ranges[first]) <= begin)
+            first++;
+        while (end < all->end && range_begin(&requests->ranges[end]) < begin + nbytes)
+            end++;
+        *request = (bth_request){.offset = begin,
+                                 .nbytes = (uint32_t)nbytes,
+                                 .method = all->method,
+                                 .memory = memory ? memory + done : NULL,
+                                 .phase = (uint32_t)((all->at + done) % requests->chunk_nbytes),
+                                 .first_range = first,
+                                 .end_range = end};
+    }
+    return request;
+}
+
+void bth_requests_cut(const bth_requests *requests, uint8_t *region, const uint8_t *mapped,
+                      bth_request *list)
+{
+    uint64_t region_nbytes = 0;
+
+    for (size_t first = 0; first < requests->n_ranges;) {
+        struct coalesced all = coalesce_from(requests, first);
+        uint8_t *base = all.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
+        (void)coalesced_place(requests, &all, &region_nbytes); /* measured: it fits */
+        list = coalesced_cut(requests, &all, base ? base + all.at : NULL, list);
+        for (; first < all.end && requests->use == BTH_USE_MEMORY; first++)
+            requests->ranges[first].memory = base ? base + requests->ranges[first].region_at : NULL;
+        first = all.end;
+    }
+}

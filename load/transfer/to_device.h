@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Ranges go to devices: requests are read into pinned buffers, summed and swapped there, and copied
+ * by the device while the next ones are read. Each worker has some staging slots, and a stream on
+ * each device; the device copies from one slot while the worker fills another.
+ */
+#ifndef BTH_LOAD_TRANSFER_TO_DEVICE_H
+#define BTH_LOAD_TRANSFER_TO_DEVICE_H
+
+#include "load/transfer/transfer.h"
+
+/* The alignment of ranges in memory that is made on a device: that of allocators there. But small
+ * ranges lie there as in the file. */
+#define BTH_DEVICE_ALIGNMENT 512
+
+/* Memory of the library on devices. */
+typedef struct bth_device_memory_list {
+    bth_device_handle *device;
+    unsigned life; /* of the device, in which it was made */
+    uintptr_t address;
+    struct bth_device_memory_list *next;
+} bth_device_memory_list;
+
+typedef struct bth_to_device {
+    bth_transfer transfer; /* of ranges that have devices; prepared and cut */
+    /* Results; also on failure: */
+    bth_device_memory_list *memory; /* that was made, where a range has no address of its own */
+    uint64_t memory_nbytes;         /* of it */
+    uint64_t staging_nbytes;
+    double device_seconds; /* that workers waited for copies */
+} bth_to_device;
+
+/* The longest request: what one staging buffer holds. */
+uint64_t bth_staged_nbytes(const struct berth_config *config);
+
+/*
+ * When it returns all copies have been made, or nothing is copied any more. An error of reading
+ * names the record and the byte, one of a device the device.
+ */
+int bth_to_device_run(bth_to_device *to, berth_error *error);
+void bth_device_memory_list_free(bth_device_memory_list *list); /* NULL: nothing */
+
+#endif

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "load/transfer/transfer.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/checksum.h"
+#include "format/values/tensor.h"
+#include "io/clock.h"
+#include "io/pool.h"
+#include "io/workers.h"
+
+/* Bytes that are summed or swapped while they are in the processor's cache. */
+#define PIECE_NBYTES (UINT64_C(512) << 10)
+/* The least buffer. */
+#define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
+
+static uint64_t min_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t max_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
+{
+    double seconds = bth_seconds() - begin_seconds;
+
+    atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
+}
+
+static uint64_t range_end(const bth_range *range)
+{
+    return range->offset + range->nbytes + range->after_nbytes;
+}
+
+/* ---- what is done with the pieces of one request, in their order ---- */
+
+struct walk {
+    bth_transfer *transfer;
+    bth_request *request;
+    size_t range;   /* the first that is not done */
+    uint32_t crc32; /* of its bytes in this request so far */
+};
+
+static struct walk walk_from(bth_transfer *transfer, bth_request *request)
+{
+    return (struct walk){.transfer = transfer, .request = request, .range = request->first_range};
+}
+
+/* Z10: what began here is the range's, until bth_transfer_join adds the requests behind. */
+static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
+{
+    bool is_timed = walk->transfer->is_swapped; /* else walk_piece takes the time */
+    double begin_seconds = is_timed ? bth_seconds() : 0;
+
+    if (!walk->transfer->with_crc32)
+        return;
+    walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
+    if (range->offset >= walk->request->offset)
+        range->crc32 = walk->crc32;
+    else
+        walk->request->head_crc32 = walk->crc32;
+    if (is_timed)
+        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+}
+
+/* What is moved down, or goes to the caller, is swapped when all of it is there. */
+static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range *range)
+{
+    return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
+}
+
+/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
+ * range. */
+static void walk_take(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
+                      uint64_t to)
+{
+    const bth_transfer *transfer = walk->transfer;
+    size_t nbytes = (size_t)(to - from);
+
+    walk_sum(walk, range, bytes, nbytes);
+    if (range->unit > 1 && !range_is_swapped_late(transfer, range))
+        bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
+    if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
+        memcpy(range->memory + (from - range->offset), bytes, nbytes);
+}
+
+/* Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. */
+static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+{
+    const bth_transfer_calls *calls = &walk->transfer->calls;
+
+    for (; walk->range < walk->request->end_range; walk->range++) {
+        bth_range *range = &walk->transfer->requests.ranges[walk->range];
+        uint64_t from = max_of(range->offset, begin);
+        uint64_t to = min_of(range->offset + range->nbytes, end);
+        if (range->offset - range->before_nbytes >= end)
+            return;
+        if (!bytes)
+            range->is_unread = true;
+        else if (calls->look)
+            calls->look(calls->context, range, bytes, begin, end);
+        if (bytes && from < to)
+            walk_take(walk, range, bytes + (from - begin), from, to);
+        if (range_end(range) > end)
+            return;
+        walk->crc32 = 0;
+    }
+}
+
+static void walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+{
+    double begin_seconds = bth_seconds();
+
+    walk_ranges(walk, bytes, begin, end);
+    if (walk->transfer->with_crc32 && !walk->transfer->is_swapped)
+        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+    add_time(&walk->transfer->render_nanoseconds, begin_seconds);
+}
+
+/* ---- where the bytes of one request go ---- */
+
+/* Its place in the caller's memory, if all of it is one range's, and can be read there. */
+static uint8_t *request_callers_memory(const bth_transfer *transfer, const bth_request *request)
+{
+    const bth_range *range = &transfer->requests.ranges[request->first_range];
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+
+    if (transfer->requests.use != BTH_USE_CALLER || begin < range->offset ||
+        end > range->offset + range->nbytes)
+        return NULL;
+    uint8_t *memory = range->memory + (begin - range->offset);
+    bool is_aligned = (uintptr_t)memory % transfer->requests.block_nbytes == 0;
+    return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
+}
+
+/* *memory: NULL: the worker's buffer is used, piece by piece. */
+static int request_memory(bth_transfer *transfer, const bth_request *request, unsigned worker,
+                          uint8_t **memory, uint8_t **buffer, berth_error *error)
+{
+    bool is_spread = transfer->config->io_numa == BTH_NUMA_INTERLEAVE;
+
+    *memory = request->memory;
+    *buffer = NULL;
+    if (!*memory)
+        *memory = request_callers_memory(transfer, request);
+    if (*memory)
+        return 0;
+    bth_region *region = &transfer->buffers[worker];
+    assert(transfer->buffer_nbytes > 0);
+    if (!region->bytes && bth_region_new(transfer->buffer_nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES,
+                                         is_spread, region, error) < 0)
+        return error->code;
+    *buffer = region->bytes;
+    return 0;
+}
+
+/*
+ * Where the piece ends that begins here. Without a buffer it is the whole request, if nothing is
+ * done with it; else its end is aligned in memory, for elements are.
+ */
+static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
+                                  const uint8_t *memory, uint64_t begin)
+{
+    bool is_looked_at = transfer->with_crc32 || transfer->is_swapped;
+    uint64_t end = request->offset + request->nbytes;
+
+    if (!memory)
+        return min_of(end, begin + transfer->buffer_nbytes);
+    if (!is_looked_at || end - begin <= PIECE_NBYTES)
+        return end;
+    begin += PIECE_NBYTES;
+    return begin - ((uintptr_t)memory + (begin - request->offset)) % BTH_MEMORY_ALIGNMENT;
+}
+
+/* ---- one request ---- */
+
+static int transfer_read(bth_transfer *transfer, uint8_t *memory, uint64_t begin, uint64_t end,
+                         berth_error *error)
+{
+    double begin_seconds = bth_seconds();
+
+    if (bth_reader_read(transfer->access->reader, memory, (size_t)(end - begin), begin, error) < 0)
+        return error->code;
+    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    atomic_fetch_add_explicit(&transfer->moved_nbytes, end - begin, memory_order_relaxed);
+    atomic_fetch_add_explicit(&transfer->n_reads, 1, memory_order_relaxed);
+    return 0;
+}
+
+/* The range that an error's byte belongs to, or else the first from `range` on. */
+static const bth_range *request_range_at(const bth_transfer *transfer, const bth_request *request,
+                                         size_t range, uint64_t offset)
+{
+    const bth_range *ranges = transfer->requests.ranges;
+
+    while (range + 1 < request->end_range && offset != BERTH_NO_OFFSET &&
+           ranges[range + 1].offset <= offset)
+        range++;
+    return &ranges[range];
+}
+
+/* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
+static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_error *error)
+{
+    bth_transfer *transfer = walk->transfer;
+    const bth_range *range = request_range_at(transfer, walk->request, walk->range, error->offset);
+
+    if (!transfer->calls.failed ||
+        transfer->calls.failed(transfer->calls.context, range, error) < 0)
+        return false;
+    walk_ranges(walk, NULL, begin, end);
+    return true;
+}
+
+static int request_read(bth_transfer *transfer, bth_request *request, unsigned worker,
+                        berth_error *error)
+{
+    struct walk walk = walk_from(transfer, request);
+    uint64_t end = request->offset + request->nbytes;
+    uint8_t *memory, *buffer;
+
+    if (request_memory(transfer, request, worker, &memory, &buffer, error) < 0)
+        return error->code;
+    for (uint64_t at = request->offset, next; at < end; at = next) {
+        next = request_piece_end(transfer, request, memory, at);
+        uint8_t *bytes = memory ? memory + (at - request->offset) : buffer;
+        if (transfer_read(transfer, bytes, at, next, error) == 0)
+            walk_piece(&walk, bytes, at, next);
+        else if (!walk_goes_on(&walk, at, next, error))
+            return error->code;
+    }
+    return 0;
+}
+
+/* Where the last range of a request ends in it: the file may end before the block does. */
+static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
+{
+    return min_of(range_end(&transfer->requests.ranges[request->end_range - 1]),
+                  request->offset + request->nbytes);
+}
+
+/* *done_nbytes were read directly. After one refusal all else of the source is read otherwise. */
+static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
+                              size_t *done_nbytes, berth_error *error)
+{
+    double begin_seconds = bth_seconds();
+
+    *done_nbytes = 0;
+    request->fell_back = atomic_load(&transfer->access->direct_is_refused);
+    if (request->fell_back)
+        return 0;
+    if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
+                        done_nbytes, &request->fell_back, error) < 0)
+        return error->code;
+    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    if (request->fell_back)
+        atomic_store(&transfer->access->direct_is_refused, true);
+    if (*done_nbytes > 0)
+        bth_reader_count(transfer->access->reader, *done_nbytes);
+    atomic_fetch_add_explicit(&transfer->moved_nbytes, *done_nbytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&transfer->n_reads, *done_nbytes > 0, memory_order_relaxed);
+    return 0;
+}
+
+static int request_read_directly(bth_transfer *transfer, bth_request *request, unsigned worker,
+                                 berth_error *error)
+{
+    struct walk walk = walk_from(transfer, request);
+    uint8_t *memory, *buffer;
+    size_t done_nbytes;
+
+    if (request->end_range == request->first_range) /* the tail of a block, without any range */
+        return 0;
+    if (request_memory(transfer, request, worker, &memory, &buffer, error) < 0)
+        return error->code;
+    uint8_t *bytes = memory ? memory : buffer;
+    uint64_t begin = request->offset, end = request_needed_end(transfer, request);
+    if (request_try_direct(transfer, request, bytes, &done_nbytes, error) == 0 &&
+        (begin + done_nbytes >= end ||
+         transfer_read(transfer, bytes + done_nbytes, begin + done_nbytes, end, error) == 0))
+        walk_piece(&walk, bytes, begin, end);
+    else if (!walk_goes_on(&walk, begin, end, error))
+        return error->code;
+    return 0;
+}
+
+/*
+ * F2: bytes of a map are touched only when the kernel has said that they are there. A scan has a
+ * buffer: it reads them otherwise, which is an error and no signal if the file was cut short.
+ */
+static int request_use_map(bth_transfer *transfer, bth_request *request, unsigned worker,
+                           berth_error *error)
+{
+    struct walk walk = walk_from(transfer, request);
+    bool is_scan = transfer->requests.use == BTH_USE_CHECKSUMS, is_present = true;
+    bool is_file = transfer->access->reader->fd >= 0 && !transfer->is_in_memory;
+    double begin_seconds = bth_seconds();
+
+    if (is_file)
+        (void)bth_access_present(transfer->access->reader, request->memory, request->nbytes,
+                                 request->offset, &is_present, error);
+    if (!is_present && is_scan) {
+        bth_error_clear(error);
+        request->memory = NULL;
+        return request_read(transfer, request, worker, error);
+    }
+    if (error->code < 0)
+        return error->code;
+    if (is_file && is_scan)
+        bth_reader_count(transfer->access->reader, request->nbytes);
+    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
+    return 0;
+}
+
+int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
+                         berth_error *error)
+{
+    int result;
+
+    if (request->method == BERTH_LOAD_MAP)
+        result = request_use_map(transfer, request, worker, error);
+    else if (request->method == BERTH_LOAD_DIRECT)
+        result = request_read_directly(transfer, request, worker, error);
+    else
+        result = request_read(transfer, request, worker, error);
+    if (result < 0 && transfer->calls.name)
+        return transfer->calls.name(
+            transfer->calls.context,
+            request_range_at(transfer, request, request->first_range, error->offset), error);
+    atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
+    return result;
+}
+
+/* ---- after all requests ---- */
+
+void bth_transfer_join(bth_transfer *transfer)
+{
+    for (uint64_t i = 0; i < transfer->requests.n_requests; i++) {
+        const bth_request *request = &transfer->list[i];
+        bth_range *first = &transfer->requests.ranges[request->first_range];
+        for (size_t j = request->first_range; request->fell_back && j < request->end_range; j++)
+            transfer->requests.ranges[j].fell_back = true;
+        if (!transfer->with_crc32 || request->first_range == request->end_range)
+            continue;
+        uint64_t end = first->offset + first->nbytes;
+        if (first->offset < request->offset && end > request->offset)
+            first->crc32 = bth_crc32_combine(first->crc32, request->head_crc32,
+                                             min_of(end - request->offset, request->nbytes));
+    }
+}
+
+/* T5: to an address that is aligned for its elements; the bytes before it are not used. */
+static int range_finish(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    const bth_transfer *transfer = context;
+    bth_range *range = &transfer->requests.ranges[task];
+    size_t nbytes = (size_t)range->nbytes;
+
+    (void)worker, (void)error;
+    if (!range_is_swapped_late(transfer, range))
+        return 0;
+    if (range->shift > 0) {
+        range->memory -= range->shift;
+        memmove(range->memory, range->memory + range->shift, nbytes);
+    }
+    if (range->unit > 1)
+        bth_swap_bytes(range->memory, range->memory, nbytes - nbytes % range->unit, range->unit);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+int bth_transfer_watch(void *context)
+{
+    const bth_transfer *transfer = context;
+    const berth_params *params = transfer->params;
+    uint64_t done_nbytes = transfer->earlier_nbytes + atomic_load(&transfer->done_nbytes);
+
+    if (!params || !params->progress)
+        return 0;
+    return params->progress(params->progress_context, done_nbytes,
+                            transfer->earlier_nbytes + transfer->requests.nbytes +
+                                transfer->later_nbytes);
+}
+
+static bool transfer_any(const bth_transfer *transfer, berth_load_method method)
+{
+    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
+        if (transfer->requests.ranges[i].choice.method == method)
+            return true;
+    return false;
+}
+
+/*
+ * Workers read to buffers what has no place of its own. A request past the page cache, or of the
+ * caller's function, may take long however short it is: there they hold a whole one.
+ */
+static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
+{
+    bth_requests *requests = &transfer->requests;
+    uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
+    bool is_long = any_direct || transfer->access->reader->fd < 0;
+
+    if (max_nbytes > 0 && max_nbytes < BUFFER_MIN_NBYTES && requests->use == BTH_USE_CHECKSUMS &&
+        (any_direct || transfer_any(transfer, BERTH_LOAD_READ)))
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
+                        (unsigned long long)max_nbytes,
+                        (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
+    if (max_nbytes > 0)
+        requests->chunk_nbytes =
+            max_of(min_of(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
+                   BUFFER_MIN_NBYTES);
+    transfer->buffer_nbytes =
+        is_long ? requests->chunk_nbytes : min_of(requests->chunk_nbytes, PIECE_NBYTES);
+    return 0;
+}
+
+int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
+{
+    bth_requests *requests = &transfer->requests;
+    bool any_direct = transfer_any(transfer, BERTH_LOAD_DIRECT);
+
+    if (requests->chunk_nbytes == 0)
+        requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
+    requests->chunk_nbytes -= requests->chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
+    requests->block_nbytes =
+        any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
+    for (size_t i = 0; i < requests->n_ranges; i++)
+        transfer->is_swapped = transfer->is_swapped || requests->ranges[i].unit > 1;
+    if ((requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) &&
+        transfer_size_buffers(transfer, any_direct, error) < 0)
+        return error->code;
+    if (!bth_requests_measure(requests))
+        return bth_fail_memory(error, UINT64_MAX);
+    uint64_t n_tasks = requests->n_requests;
+    if (requests->use ==
+        BTH_USE_CHECKSUMS) /* for few bytes a second thread takes too long to start */
+        n_tasks = min_of(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
+    transfer->n_workers =
+        bth_workers_count(transfer->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE,
+                          n_tasks, transfer->buffer_nbytes);
+    return 0;
+}
+
+int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *mapped,
+                     berth_error *error)
+{
+    size_t list_nbytes = transfer->requests.n_requests * sizeof *transfer->list;
+    size_t buffers_nbytes = transfer->n_workers * sizeof *transfer->buffers;
+
+    transfer->list = bth_allocate(list_nbytes);
+    if (!transfer->list)
+        return bth_fail_memory(error, list_nbytes);
+    if (transfer->buffer_nbytes > 0) {
+        transfer->buffers = bth_allocate_zeroed(buffers_nbytes);
+        if (!transfer->buffers)
+            return bth_fail_memory(error, buffers_nbytes);
+    }
+    bth_requests_cut(&transfer->requests, region, mapped, transfer->list);
+    return 0;
+}
+
+static int transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    bth_transfer *transfer = context;
+
+    return bth_transfer_request(transfer, &transfer->list[task], worker, error);
+}
+
+int bth_transfer_run(bth_transfer *transfer, berth_error *error)
+{
+    const bth_requests *requests = &transfer->requests;
+    bool any_late = false;
+
+    if (bth_pool_run(transfer->n_workers, requests->n_requests, transfer_run_request,
+                     bth_transfer_watch, transfer, error) < 0)
+        return error->code;
+    bth_transfer_join(transfer);
+    for (size_t i = 0; i < requests->n_ranges; i++)
+        any_late = any_late || (range_is_swapped_late(transfer, &requests->ranges[i]) &&
+                                (requests->ranges[i].shift > 0 || requests->ranges[i].unit > 1));
+    if (!any_late)
+        return 0;
+    unsigned n_workers =
+        bth_workers_count(transfer->config, BTH_WORKERS_COMPUTE, requests->n_ranges, 0);
+    return bth_pool_run(n_workers, requests->n_ranges, range_finish, bth_transfer_watch, transfer,
+                        error);
+}
+
+void bth_transfer_end(bth_transfer *transfer)
+{
+    for (unsigned i = 0; transfer->buffers && i < transfer->n_workers; i++)
+        bth_region_free(&transfer->buffers[i]);
+    bth_release(transfer->buffers);
+    bth_release(transfer->list);
+    transfer->buffers = NULL;
+    transfer->list = NULL;
+}

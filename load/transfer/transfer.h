@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The transfer engine: ranges of a source are moved, summed and swapped by workers. It knows
+ * neither storages nor records: the caller's functions name them.
+ *
+ *   bth_transfer_prepare   ranges -> requests: how many, and how much memory they need
+ *   bth_transfer_cut       where they go
+ *   bth_transfer_run       moves all; or bth_to_device_run, for a device
+ *   bth_transfer_end       frees requests and buffers
+ */
+#ifndef BTH_LOAD_TRANSFER_TRANSFER_H
+#define BTH_LOAD_TRANSFER_TRANSFER_H
+
+#include "io/region.h"
+#include "load/transfer/access.h"
+#include "load/transfer/requests.h"
+
+/* The functions of the caller; each may be NULL. Thread-safe. */
+typedef struct bth_transfer_calls {
+    void *context;
+    /* Adds the name of the range's owner to an error. Returns the error's code. */
+    int (*name)(void *context, const bth_range *range, berth_error *error);
+    /* Bytes [begin, end) of the source are at `bytes`; they hold some of the range. */
+    void (*look)(void *context, const bth_range *range, const uint8_t *bytes, uint64_t begin,
+                 uint64_t end);
+    /* A request with this range failed. 0: the transfer goes on; ranges get is_unread. */
+    int (*failed)(void *context, const bth_range *range, berth_error *error);
+} bth_transfer_calls;
+
+typedef struct bth_transfer {
+    bth_access *access;
+    const struct berth_config *config;
+    const berth_params *params; /* for its progress; or NULL */
+    bth_transfer_calls calls;
+    bth_requests requests;   /* the caller sets ranges, n_ranges and use; and chunk_nbytes, or 0:
+                                io.chunk_nbytes */
+    bool with_crc32;         /* ranges get their CRCs */
+    bool is_in_memory;       /* what is mapped is memory of the library: always present */
+    uint64_t earlier_nbytes; /* of progress: done before this transfer, */
+    uint64_t later_nbytes;   /* and to be done after it */
+    /* The engine's: */
+    bth_request *list;
+    bool is_swapped; /* some range has a unit */
+    uint64_t buffer_nbytes;
+    unsigned n_workers;
+    bth_region *buffers; /* one for each worker, made when it needs one */
+    /* Results, of all workers: */
+    atomic_uint_fast64_t done_nbytes;
+    atomic_uint_fast64_t moved_nbytes; /* read */
+    atomic_uint_fast64_t n_reads;
+    atomic_uint_fast64_t disk_nanoseconds;   /* reading, */
+    atomic_uint_fast64_t render_nanoseconds; /* summing and swapping, */
+    atomic_uint_fast64_t crc32_nanoseconds;  /* of that: summing */
+} bth_transfer;
+
+/* Measures; requests.region_nbytes, n_requests and nbytes are known then. */
+int bth_transfer_prepare(bth_transfer *transfer, berth_error *error);
+/* `region`, `mapped`: as for bth_requests_cut. */
+int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *mapped,
+                     berth_error *error);
+/* Moves all of it. An error names the owner and the byte. */
+int bth_transfer_run(bth_transfer *transfer, berth_error *error);
+void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
+
+/* ---- parts of bth_transfer_run, for workers of another pool ---- */
+
+/* A bth_pool_watch; its context is the transfer. */
+int bth_transfer_watch(void *context);
+/* Moves one request to request->memory. */
+int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
+                         berth_error *error);
+/* After all requests: ranges get the CRCs of their parts, and fell_back. */
+void bth_transfer_join(bth_transfer *transfer);
+
+#endif

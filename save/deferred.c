@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/deferred.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+/* A descriptor may begin with the last byte of a block. */
+static uint64_t deferred_block_nbytes(uint32_t block_nbytes)
+{
+    return block_nbytes > 1 ? 2 * (uint64_t)block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
+}
+
+uint64_t bth_deferred_worker_nbytes(uint32_t block_nbytes)
+{
+    return BTH_DEFERRED_PER_WORKER * deferred_block_nbytes(block_nbytes);
+}
+
+uint64_t bth_deferred_nbytes(unsigned n_workers, uint32_t block_nbytes)
+{
+    return n_workers * bth_deferred_worker_nbytes(block_nbytes) + block_nbytes;
+}
+
+int bth_deferred_begin(bth_deferred *deferred, unsigned n_workers, uint32_t block_nbytes,
+                       uint8_t *memory, berth_error *error)
+{
+    size_t n = (size_t)n_workers * BTH_DEFERRED_PER_WORKER;
+
+    assert(block_nbytes == 1 || block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
+    *deferred = (bth_deferred){.n_blocks = n};
+    deferred->blocks = bth_allocate_zeroed((n + 1) * sizeof *deferred->blocks);
+    if (!deferred->blocks)
+        return bth_fail_memory(error, (n + 1) * sizeof *deferred->blocks);
+    for (size_t i = 0; i < n; i++) {
+        deferred->blocks[i].record = BTH_NO_RECORD;
+        deferred->blocks[i].bytes = memory + i * deferred_block_nbytes(block_nbytes);
+    }
+    deferred->tail.bytes = memory + n * deferred_block_nbytes(block_nbytes);
+    pthread_mutex_init(&deferred->lock, NULL);
+    return 0;
+}
+
+void bth_deferred_end(bth_deferred *deferred)
+{
+    if (!deferred->blocks)
+        return;
+    pthread_mutex_destroy(&deferred->lock);
+    bth_release(deferred->blocks);
+    *deferred = (bth_deferred){0};
+}
+
+/* Under the lock. */
+static bth_deferred_block *deferred_find(const bth_deferred *deferred, size_t record)
+{
+    for (size_t i = 0; i < deferred->n_blocks; i++)
+        if (deferred->blocks[i].record == record && !deferred->blocks[i].is_claimed)
+            return &deferred->blocks[i];
+    return NULL;
+}
+
+static void deferred_copy(bth_deferred_block *block, const bth_tile *tile, bth_range range)
+{
+    block->range = range;
+    memcpy(block->bytes, tile->bytes + (range.offset - tile->offset), (size_t)range.nbytes);
+}
+
+static void deferred_put_descriptors(const bth_deferred_block *block, const bth_image *image)
+{
+    bth_tile tile = {.offset = block->range.offset,
+                     .nbytes = (size_t)block->range.nbytes,
+                     .bytes = block->bytes};
+
+    bth_image_put_descriptors(image, &tile);
+}
+
+/* The tile's blocks before `end` that hold a share of record i's descriptor. */
+static bth_range deferred_range(const bth_image *image, const bth_tile *tile, size_t i,
+                                uint64_t end)
+{
+    bth_range range = bth_image_descriptor_range(image, i), share;
+    uint64_t mask = image->constraints.block_nbytes - 1;
+    uint64_t last = range.offset + range.nbytes < end ? range.offset + range.nbytes : end;
+
+    if (!bth_tile_share(tile, range.offset, last, &share))
+        return (bth_range){.offset = end};
+    uint64_t begin = share.offset & ~mask;
+    return (bth_range){.offset = begin,
+                       .nbytes = ((share.offset + share.nbytes + mask) & ~mask) - begin};
+}
+
+/* Under the lock. */
+static bth_deferred_block *deferred_take_free(bth_deferred *deferred, size_t record)
+{
+    bth_deferred_block *block = deferred_find(deferred, BTH_NO_RECORD);
+
+    if (!block)
+        return NULL;
+    block->record = record;
+    deferred->n_deferred++;
+    deferred->n_used++;
+    if (deferred->n_used > deferred->n_used_max)
+        deferred->n_used_max = deferred->n_used;
+    return block;
+}
+
+int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *tile, uint64_t end,
+                     bth_range *range, berth_error *error)
+{
+    size_t i = tile->incomplete;
+    bth_deferred_block *block = NULL;
+
+    *range = deferred_range(image, tile, i, end);
+    if (range->nbytes == 0)
+        return 0;
+    /* Under the lock: the worker that completes the CRC either has done so, or finds the block. */
+    pthread_mutex_lock(&deferred->lock);
+    bool is_complete = bth_image_is_complete(image, i);
+    if (!is_complete)
+        block = deferred_take_free(deferred, i);
+    if (block)
+        deferred_copy(block, tile, *range);
+    pthread_mutex_unlock(&deferred->lock);
+    if (block)
+        return 0;
+    if (!is_complete) /* BTH_DEFERRED_PER_WORKER is wrong */
+        return bth_fail(error, BERTH_E_MEMORY, bth_plan_name(image->plan, i), tile->offset,
+                        "more than %zu deferred blocks", deferred->n_blocks);
+    bth_image_put_descriptor(image, tile, i);
+    *range = (bth_range){.offset = end};
+    return 0;
+}
+
+bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *image, size_t i)
+{
+    pthread_mutex_lock(&deferred->lock);
+    bth_deferred_block *block = deferred_find(deferred, i);
+    if (block)
+        block->is_claimed = true;
+    pthread_mutex_unlock(&deferred->lock);
+    if (block)
+        deferred_put_descriptors(block, image);
+    return block;
+}
+
+void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block)
+{
+    assert(block->is_claimed);
+    pthread_mutex_lock(&deferred->lock);
+    block->record = BTH_NO_RECORD;
+    block->is_claimed = false;
+    deferred->n_used--;
+    pthread_mutex_unlock(&deferred->lock);
+}
+
+void bth_deferred_add_tail(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
+{
+    uint64_t end = tile->offset + tile->nbytes;
+
+    deferred_copy(&deferred->tail, tile, (bth_range){.offset = begin, .nbytes = end - begin});
+}
+
+size_t bth_deferred_get_tail(const bth_deferred *deferred, const bth_image *image, bth_tile *tile)
+{
+    const bth_deferred_block *tail = &deferred->tail;
+
+    if (tail->range.nbytes == 0 || tail->range.offset != tile->offset)
+        return 0;
+    assert(tail->range.nbytes < tile->nbytes);
+    deferred_put_descriptors(tail, image);
+    memcpy(tile->bytes, tail->bytes, (size_t)tail->range.nbytes);
+    return (size_t)tail->range.nbytes;
+}

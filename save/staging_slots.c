@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/staging_slots.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/value.h"
+#include "io/clock.h"
+#include "io/pages.h"
+
+/* Staging buffers of one thread: while it has one, the next ones are copied. */
+#define SLOTS_IN_ORDER 3
+
+bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at)
+{
+    const bth_plan_record *record = &plan->records[i];
+    uint64_t unit = record->swap_nbytes > 1 ? record->swap_nbytes : 1;
+
+    return record->device && at % unit == 0 && nbytes % unit == 0;
+}
+
+static int wait_for_event(bth_slot_device *device, void *event, berth_error *error)
+{
+    if (!event || event == device->waits_for)
+        return 0;
+    if (bth_device_stream_wait_for(&device->stream, event, error) < 0)
+        return error->code;
+    device->waits_for = event;
+    return 0;
+}
+
+/* Asks for a share of record i. */
+static int ask(bth_staging_slot *slot, const bth_tile *tile, size_t i, const bth_range *share,
+               berth_error *error)
+{
+    const bth_plan_record *record = &slot->plan->records[i];
+    uint64_t at = share->offset - record->place.data_offset;
+    const berth_storage *storage = bth_storage_bottom(record->storage, &at);
+    const bth_device_memory *memory = storage->device;
+    bth_slot_device *device = &slot->devices[record->device - 1];
+
+    if (wait_for_event(device, memory->ready, error) < 0)
+        return error->code;
+    device->is_pending = true;
+    return bth_device_copy_to_host(
+        &device->stream, slot->buffer->bytes + (share->offset - tile->offset),
+        memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
+}
+
+static int ask_for_all(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
+{
+    const berth_plan *plan = slot->plan;
+    uint64_t end = tile->offset + tile->nbytes;
+    bth_range share;
+
+    for (size_t i = bth_plan_find(plan, tile->offset);
+         i < plan->n_records && plan->records[i].place.header_offset < end; i++) {
+        const bth_place *place = &plan->records[i].place;
+        if (plan->records[i].device &&
+            bth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share) &&
+            bth_staging_slot_copies(plan, i, share.nbytes, share.offset - place->data_offset) &&
+            ask(slot, tile, i, &share, error) < 0)
+            return bth_error_in(error, bth_plan_name(plan, i));
+    }
+    return 0;
+}
+
+int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
+{
+    slot->offset = tile->offset;
+    if (ask_for_all(slot, tile, error) < 0)
+        return error->code;
+    for (unsigned i = 0; i < slot->plan->n_devices; i++) {
+        bth_slot_device *device = &slot->devices[i];
+        if (device->is_pending &&
+            bth_device_event_record(&device->copied, &device->stream, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
+{
+    bth_slot_device *device = &slot->devices[slot->plan->records[i].device - 1];
+
+    if (!device->is_pending)
+        return 0;
+    double begin = bth_seconds();
+    if (bth_device_event_wait(&device->copied, error) < 0)
+        bth_error_in(error, bth_plan_name(slot->plan, i));
+    slot->wait_seconds += bth_seconds() - begin;
+    device->is_pending = false;
+    return error->code;
+}
+
+/* ---- opening and closing ---- */
+
+bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
+                                        uint64_t room_nbytes)
+{
+    const uint64_t page = BTH_LARGE_PAGE_NBYTES;
+    uint64_t room = room_nbytes > 0 ? room_nbytes : UINT64_MAX;
+    uint64_t buffer_nbytes = (settings->tile_nbytes + page - 1) & ~(page - 1);
+    uint64_t n = n_workers > 0 ? n_workers : SLOTS_IN_ORDER;
+
+    if (settings->n_staging > 0 && (n_workers == 0 || settings->n_staging < n))
+        n = settings->n_staging;
+    if (room / buffer_nbytes < 2)
+        buffer_nbytes = room / 2 >= page ? room / 2 & ~(page - 1) : page;
+    if (n > room / buffer_nbytes)
+        n = room / buffer_nbytes > 0 ? room / buffer_nbytes : 1;
+    return (bth_staging_need){.buffer_nbytes = (size_t)buffer_nbytes,
+                              .n_buffers = (unsigned)n,
+                              .most_nbytes = room_nbytes,
+                              .is_pinned = settings->is_pinned};
+}
+
+static int slots_open_devices(bth_staging_slots *slots, const berth_plan *plan, berth_error *error)
+{
+    size_t n_tracks = (size_t)slots->n * plan->n_devices;
+
+    slots->n_devices = plan->n_devices;
+    slots->slots = bth_allocate_zeroed(slots->n * sizeof *slots->slots);
+    slots->devices = bth_allocate_zeroed(n_tracks * sizeof *slots->devices);
+    if (!slots->slots || !slots->devices)
+        return bth_fail_memory(error, n_tracks * sizeof *slots->devices);
+    for (unsigned i = 0; i < slots->n; i++) {
+        bth_staging_slot *slot = &slots->slots[i];
+        *slot = (bth_staging_slot){.plan = plan,
+                                   .buffer = &slots->ring.buffers[i],
+                                   .devices = slots->devices + (size_t)i * plan->n_devices,
+                                   .offset = BERTH_NO_OFFSET};
+        for (unsigned j = 0; j < plan->n_devices; j++)
+            if (bth_device_stream_open(plan->devices[j], &slot->devices[j].stream, error) < 0 ||
+                bth_device_event_open(plan->devices[j], &slot->devices[j].copied, error) < 0)
+                return error->code;
+    }
+    return 0;
+}
+
+int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
+                           const bth_staging_need *need, berth_error *error)
+{
+    *slots = (bth_staging_slots){0};
+    if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0)
+        return error->code;
+    slots->n = slots->ring.n_buffers;
+    if (slots_open_devices(slots, plan, error) < 0)
+        bth_staging_slots_close(slots);
+    return error->code;
+}
+
+/*
+ * Streams first: closing them waits until nothing is copied into the buffers any more. Where
+ * another lane failed (W8), copies of this one may be under way.
+ */
+void bth_staging_slots_close(bth_staging_slots *slots)
+{
+    for (unsigned i = 0; slots->devices && i < slots->n * slots->n_devices; i++) {
+        bth_device_stream_close(&slots->devices[i].stream);
+        bth_device_event_close(&slots->devices[i].copied);
+    }
+    bth_staging_close(&slots->ring);
+    bth_release(slots->devices);
+    bth_release(slots->slots);
+    *slots = (bth_staging_slots){0};
+}
