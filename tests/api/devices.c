@@ -128,10 +128,7 @@ static berth_value *state_of_many_sizes(berth_tree *tree, uint8_t *bytes)
     for (int i = 0; i < N_SIZES; i++) {
         const int64_t n = (i % 4) * BLOCK + (i < N_SIZES / 2 ? i * 9 : BLOCK - i * 5);
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(state, name,
-                       berth_make_tensor(
-                           tree, &(berth_tensor){
-                                     .dtype = BERTH_UINT8, .rank = 1, .shape = &n, .data = bytes}));
+        berth_dict_set(state, name, test_vector(tree, BERTH_UINT8, bytes, n));
     }
     return state;
 }

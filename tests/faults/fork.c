@@ -134,11 +134,7 @@ static berth_value *values_of(berth_tree *tree)
     berth_value *root = berth_make_dict(tree);
 
     for (int i = 0; i < N_TENSORS; i++)
-        berth_dict_set(root, names[i],
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                               .rank = 2,
-                                                               .shape = shapes[i],
-                                                               .data = elements}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, 2, shapes[i]));
     return root;
 }
 

@@ -8,7 +8,7 @@
 
 #include "format/values/value.h"
 #include "io/syscalls.h"
-#include "tests/support/io/no_map.h"
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
 #include "tests/support/support.h"

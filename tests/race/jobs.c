@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/race.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 #define N_ROUNDS 12
 #define N_JOBS 5
@@ -36,14 +36,6 @@ struct player {
 
 static char names[N_RECORDS][24];
 static unsigned n_cancelled, n_saved;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/jobs: %s\n", what);
-    exit(1);
-}
 
 static int count_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
