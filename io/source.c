@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -159,6 +160,7 @@ void bth_reader_count(bth_reader *reader, size_t nbytes)
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
+    assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%zu bytes needed, but there are only %llu bytes in all", nbytes,
