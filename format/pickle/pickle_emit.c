@@ -11,7 +11,7 @@
 
 /* ---- bytes ---- */
 
-/* Room for n more bytes: where they go, or NULL when it has failed. */
+/* Returns where n more bytes go; NULL after a failure. */
 static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
@@ -101,7 +101,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 
 void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* As short as the sign allows, as CPython's LONG1; of 255 bytes at most, as every value is. */
+    /* As short as the sign allows, as CPython's LONG1. No value has more than 255 bytes. */
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
@@ -143,7 +143,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 
 void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* CPython decodes one byte to one of 256 strings that it keeps. */
+    /* CPython keeps 256 strings of one character, and decodes one byte to one of them. */
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
                      : nbytes == 1 ? &emitter->characters[bytes[0]]
                                    : NULL;
@@ -289,7 +289,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
 
 void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
-    if (n == 0) { /* one object for ever, and never stored */
+    if (n == 0) { /* Python has one, and never stores it */
         bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
         return;
     }

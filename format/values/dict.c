@@ -6,9 +6,9 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-/* Up to so many entries are scanned, without a table of slots. */
+/* Up to this many entries there is no table of slots; entries are scanned. */
 enum { SCANNED = 8 };
-/* So many keys are looked at before the first of them is entered. */
+/* This many keys are prepared before the first of them is entered. */
 enum { AHEAD = 16 };
 
 static berth_value *dict_new(berth_tree *tree, berth_kind kind)
@@ -46,8 +46,8 @@ static size_t dict_table_nbytes(size_t capacity)
 }
 
 /*
- * The slot of the first entry whose key may be this one, from `at` on, or the free one. A slot
- * holds the hash in its upper half: keys of another hash are not looked at.
+ * The first slot from `at` on with this hash, or a free one. The upper half of a slot is the hash,
+ * so keys with other hashes are not touched.
  */
 static uint64_t *dict_next_slot(const struct table *table, uint32_t hash, uint32_t *at)
 {
@@ -119,10 +119,7 @@ bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
     return false;
 }
 
-/*
- * The entry of a prepared key; NULL if there is none, then *slot is the free one where it belongs,
- * if there are slots.
- */
+/* The entry of a prepared key, or NULL; then *slot is the free slot for it, if there is a table. */
 static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
                                            uint32_t hash, uint64_t **slot)
 {
@@ -165,7 +162,7 @@ bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, b
 
 /* ---- filling ---- */
 
-/* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
+/* Prepares the next keys and prefetches their slots, which are spread over memory. */
 static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
                                 berth_value *const *items, size_t n)
 {
@@ -276,7 +273,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 /* ---- what REDUCE builds ---- */
 
-/* Marks a list or dict that an object is built from; it may be used so once (P3). */
+/* Marks a list or dict that an object is built from. Each may be used once (P3). */
 static bool dict_claim_source(berth_tree *tree, berth_value *source, const berth_value *object)
 {
     if (source->flags & BTH_NODE_USED) {
@@ -366,7 +363,7 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
         table ? dict_find_entry(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head),
                                 &slot)
               : NULL;
-    /* True and 1.0 are equal to 1, but are not what was asked for. */
+    /* True and 1.0 equal 1, but are not the int key 1. */
     return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
                                                        : SIZE_MAX;
 }
