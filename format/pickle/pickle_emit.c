@@ -6,6 +6,7 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
+#include "format/bytes.h"
 
 #define RECORD "data.pkl"
 
@@ -38,12 +39,6 @@ static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
     return at;
 }
 
-static void put_u32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
 void bth_emit_op(bth_emitter *emitter, int op)
 {
     uint8_t *out = emit_reserve(emitter, 1);
@@ -61,7 +56,7 @@ static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, 
     if (value < 256)
         out[1] = (uint8_t)value;
     else
-        put_u32(out + 1, value);
+        bth_put_u32(out + 1, value);
 }
 
 void bth_emit_bool(bth_emitter *emitter, bool value)
@@ -72,8 +67,7 @@ void bth_emit_bool(bth_emitter *emitter, bool value)
 void bth_emit_int(bth_emitter *emitter, int64_t value)
 {
     uint8_t bytes[8];
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)((uint64_t)value >> (8 * i));
+    bth_put_u64(bytes, (uint64_t)value);
     if (value < INT32_MIN || value > INT32_MAX) {
         bth_emit_bigint(emitter, bytes, sizeof bytes);
         return;
@@ -127,7 +121,7 @@ static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
     if (!out)
         return NULL;
     out[0] = BTH_OP_BINUNICODE;
-    put_u32(out + 1, (uint32_t)nbytes);
+    bth_put_u32(out + 1, nbytes);
     return out + 5;
 }
 

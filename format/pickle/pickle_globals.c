@@ -179,7 +179,7 @@ static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument 
 {
     if (!global_is_name(argument->text, argument->text_nbytes) ||
         !global_is_name(argument->name, argument->name_nbytes)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
         return NULL;
     }
     if (unpickler->rules->inert)

@@ -139,7 +139,9 @@ static struct table_entry *dict_find_entry(struct table *table, const berth_valu
     }
 }
 
-bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
+/* Sets an entry of a dict or set whose key and value are of the tree. */
+static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value *key,
+                           berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
@@ -191,7 +193,7 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (i % AHEAD == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
             return tree->error.code;
-        if (!bth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+        if (!dict_set_entry(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     }
     return 0;
@@ -253,7 +255,7 @@ static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *cons
     if (!bth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
-        if (!bth_table_set(tree, set, items[i], items[i]))
+        if (!dict_set_entry(tree, set, items[i], items[i]))
             return tree->error.code;
     return 0;
 }
@@ -312,7 +314,7 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
     if (from && !bth_table_reserve(tree, node, from->count))
         return NULL;
     for (uint32_t i = 0; from && i < from->count; i++) /* there is room, and keys are hashed */
-        (void)bth_table_set(tree, node, from->entries[i].key, from->entries[i].value);
+        (void)dict_set_entry(tree, node, from->entries[i].key, from->entries[i].value);
     return counter;
 }
 
@@ -323,10 +325,10 @@ static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_
                                     ? bth_node_items(pair, &n)
                                     : NULL;
     if (n != 2) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
+        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from an item that is no pair");
         return false;
     }
-    return bth_table_set(tree, node, items[0], items[1]);
+    return dict_set_entry(tree, node, items[0], items[1]);
 }
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)

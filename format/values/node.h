@@ -353,7 +353,5 @@ bool bth_key_equal(const berth_value *a, const berth_value *b);
 
 /* Makes room for n more entries. */
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
-/* Sets an entry of a dict or set whose key and value are of the tree. */
-bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value);
 
 #endif

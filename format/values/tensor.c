@@ -144,12 +144,11 @@ static int tensor_check_signs(const berth_tensor *tensor, berth_error *error)
 static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
 {
     char shape[128], stride[128];
-    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                    "a tensor of shape %s, stride %s and storage offset %" PRId64
-                    " is larger than 64 bits can tell",
-                    shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-                    shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
-                    tensor->storage_offset);
+    return bth_fail(
+        error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+        "a tensor of shape %s, stride %s and storage offset %" PRId64 " does not fit 64 bits",
+        shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+        shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)), tensor->storage_offset);
 }
 
 /* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */

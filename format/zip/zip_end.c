@@ -74,7 +74,7 @@ static int end_find_record(const zip_tail *tail, size_t *found, berth_error *err
     while ((at = end_find_last(tail, at)) != SIZE_MAX)
         if (comment_nbytes_at(tail, at) == end_room_after(tail, at))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                            "a second end record, beside that at byte %" PRIu64,
+                            "a second end record, beside the one at byte %" PRIu64,
                             tail->file_at + *found);
     return BERTH_OK;
 }
@@ -95,7 +95,7 @@ static int end_check_fields(const end_fields *fields, const char *what, uint64_t
 {
     if (fields->disk != 0 || fields->directory_disk != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                        "%s speaks of disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
+                        "%s names disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
                         fields->disk, fields->directory_disk);
     if (fields->n_entries_here != fields->n_entries)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
@@ -126,7 +126,7 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
     uint64_t end64_at = tail->file_at + at - BTH_ZIP_END64_RECORD_NBYTES;
     if (disk != 0 || n_disks != 1)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                        "the ZIP64 locator speaks of disk %" PRIu32 " of %" PRIu32
+                        "the ZIP64 locator names disk %" PRIu32 " of %" PRIu32
                         "; only 0 of 1 can be read",
                         disk, n_disks);
     if (offset != end64_at)

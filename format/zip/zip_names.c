@@ -218,8 +218,7 @@ static int index_check_spelling(const bth_zip_directory *directory, berth_error 
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
         if (entry && strcmp(entry->record, record) != 0)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                            "PyTorch, for which capital letters are no others, takes it for '%s'",
-                            record);
+                            "PyTorch, which ignores case, takes it for '%s'", record);
     }
     return 0;
 }
