@@ -5,7 +5,7 @@
 
 #include "config/memory.h"
 
-/* From the saturated value on, a size or an offset moves to the zip64 extra field. */
+/* A size or an offset from the saturated value on stands in the zip64 extra field. */
 static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 {
     bool wide_size = nbytes >= BTH_ZIP_SATURATED32;
@@ -33,7 +33,7 @@ int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint3
     uint64_t start, data, next;
     if (!bth_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
         return -1;
-    /* A remainder, never a mask: files may have any alignment (FORMAT.md section 2). */
+    /* An alignment need not be a power of two (FORMAT.md section 2), so no mask will do. */
     uint32_t over = (uint32_t)(start % alignment);
     uint32_t padding = over ? alignment - over : 0;
     if (zip64 + 4 + padding > UINT16_MAX)

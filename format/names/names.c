@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Names of tensors: a walk that enters each container once, in linear time and without
- * recursion (P3). Entries are made only on the way to a tensor; the hash of a short name grows
- * with the steps, so that no text is made before it is asked for.
+ * Names of tensors: a walk enters each container once, in linear time and without recursion (P3).
+ * Entries are made only on the way to a tensor. The hash of a short name is computed from its
+ * parent's, so no text is made before it is needed.
  */
 #include "format/hash.h"
 #include "format/names/names_inner.h"
@@ -20,7 +20,7 @@ struct naming {
     bth_names *names;
     berth_error *error;
     bth_walk walk;
-    size_t n_expected; /* entries: mostly a tensor has a storage of its own */
+    size_t n_expected; /* estimate: most tensors have a storage of their own */
 };
 
 /* ---- hash: polynomial, so that text appended to text is arithmetic ---- */
@@ -57,7 +57,7 @@ static uint64_t name_hash_bytes(const bth_names *names, uint64_t hash, const cha
                                 size_t nbytes)
 {
     const uint8_t *at = (const uint8_t *)text;
-    /* Eight digits at a time wait for one product, not for eight. */
+    /* Eight digits at a time: the chain of products is eight times shorter. */
     for (size_t n; nbytes > 0; nbytes -= n, at += n) {
         bth_wide sum = {0, 0};
         n = nbytes < 8 ? nbytes : 8;
@@ -82,7 +82,7 @@ static struct names_key *name_key_slot(struct names_key *keys, size_t mask, cons
     return &keys[at];
 }
 
-/* The kept hash of a long key, computed at first meeting. */
+/* The hash of a long key, computed once. */
 static const struct names_key *name_long_key(bth_names *names, const char *text, size_t nbytes)
 {
     if (!names->keys || names->n_keys * 2 > names->keys_mask) {
@@ -107,7 +107,7 @@ static const struct names_key *name_long_key(bth_names *names, const char *text,
     return key;
 }
 
-/* The hash of the name that a step makes of its parent's. False: out of memory. */
+/* The hash of a child's name, from its parent's hash and the step. False: out of memory. */
 static bool name_step_hash(bth_names *names, const struct names_entry *parent, uint32_t index,
                            uint64_t *hash)
 {
@@ -137,7 +137,7 @@ static bool name_step_hash(bth_names *names, const struct names_entry *parent, u
 
 /* ---- entries ---- */
 
-/* An array with room for one more item of nbytes; NULL: the error is set. */
+/* Returns the array with room for one more item; NULL with the error set. */
 static void *naming_reserve(struct naming *naming, void *items, uint32_t n, uint32_t *capacity,
                             size_t nbytes)
 {
@@ -177,7 +177,7 @@ static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_
     return names->n_entries++;
 }
 
-/* The entry of the value on top; those on the way to it are made where they are missing. */
+/* The entry of the value on top. Makes the missing entries on the way to it. */
 static uint32_t naming_top_entry(struct naming *naming)
 {
     bth_walk_frame *frames = naming->walk.frames;
@@ -210,7 +210,7 @@ static int naming_add_tensor(struct naming *naming, uint32_t entry)
 
 /* ---- the walk ---- */
 
-/* Whether a tensor, or what it is around, has attributes to be entered. */
+/* Whether a tensor, or the tensor inside it, has attributes. */
 static bool naming_has_state(const berth_value *value)
 {
     for (; bth_is_tensor(berth_value_kind(value));
@@ -229,8 +229,9 @@ static int naming_enter(struct naming *naming, const berth_value *value, uint32_
     return 0;
 }
 
-/* A tensor is listed at each edge that leads to it, with its parts; its attributes are entered
- * once. */
+/*
+ * A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
+ */
 static int naming_list_tensor(struct naming *naming, const berth_value *value, uint32_t entry)
 {
     if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_add_tensor(naming, entry) < 0))
@@ -242,7 +243,7 @@ static int naming_list_tensor(struct naming *naming, const berth_value *value, u
     return naming_has_state(value) ? naming_enter(naming, value, entry + 1) : 0;
 }
 
-/* What a step leads to. A tensor inside another one is no tensor of its own. */
+/* A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
 static int naming_visit(struct naming *naming, const berth_value *value, uint32_t step)
 {
     berth_kind kind = berth_value_kind(value);
@@ -284,7 +285,7 @@ uint32_t bth_names_slot(const bth_names *names, uint64_t hash)
     }
 }
 
-/* The first tensor of each name gets a slot; all of a name that is not alone are marked. */
+/* The first tensor of each name gets a slot. All tensors that share a name are marked. */
 static int names_make_slots(bth_names *names, berth_error *error)
 {
     uint64_t n = 16;

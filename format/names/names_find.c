@@ -8,15 +8,15 @@
 
 #include <string.h>
 
-/* Bounds of the search for what has no entry, and of the search for what is near. */
+/* Limits of the search for values without an entry, and of the search for similar names. */
 enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128, MOST_STEPS = 4 };
 
-/* How long a name may be in a message, so that two of them fit. */
+/* A message must have room for two names. */
 enum { SHOWN_NBYTES = 200 };
 
 /* ---- one step, by text ---- */
 
-/* Non-negative decimal without sign or leading zero; or, if `negative`, with a sign. */
+/* Reads a decimal without leading zeros; it may have a minus sign if `negative`. */
 static bool find_read_int(const char *text, size_t nbytes, bool negative, int64_t *integer)
 {
     bool minus = negative && nbytes > 1 && text[0] == '-';
@@ -45,7 +45,7 @@ static bool find_is_text_key(const berth_value *key)
     return berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer);
 }
 
-/* W6: what could not be written out for want of memory is an error, not another name. */
+/* W6: a name that could not be written for lack of memory is an error, not a different name. */
 static bool find_failed(const struct names_out *out, berth_error *error)
 {
     if (out->failed)
@@ -54,8 +54,8 @@ static bool find_failed(const struct names_out *out, berth_error *error)
 }
 
 /*
- * The places of up to two keys that are neither str nor int64, by their repr: long tuples that
- * begin alike have one, and NaNs. Returns how many.
+ * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Long
+ * tuples with the same beginning share a repr, and so do NaNs.
  */
 static int find_repr(const berth_value *dict, const char *text, size_t nbytes, size_t found[2],
                      berth_error *error)
@@ -66,7 +66,7 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
         const berth_value *key = bth_value_key(dict, i);
         if (find_is_text_key(key))
             continue;
-        /* With room for a tuple that is cut, however short what it is cut to: a limit cuts, too. */
+        /* With room for the longest cut tuple, so that this limit does not cut it again. */
         struct names_out out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_out_repr(&out, key);
         bool same = !out.cut && !find_failed(&out, error) && out.nbytes == nbytes &&
@@ -78,7 +78,7 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     return n_found;
 }
 
-/* The attribute of a value by name; false if it has none of it. */
+/* Finds an attribute by name; false if the value does not have it. */
 static bool find_attribute(const berth_value *value, const char *text, size_t nbytes,
                            uint32_t *index)
 {
@@ -110,7 +110,7 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
     return false;
 }
 
-/* The keys that are no str, by what is between a path's brackets; up to two. */
+/* Finds up to two keys that are no str, by the text between the brackets of a path. */
 static int find_other_keys(const berth_value *dict, const char *text, size_t nbytes,
                            size_t found[2], berth_error *error)
 {
@@ -122,8 +122,8 @@ static int find_other_keys(const berth_value *dict, const char *text, size_t nby
 }
 
 /*
- * The steps that a short name's part means: a str key "1" and an int key 1, or two keys written
- * alike, and an attribute.
+ * Finds the steps that a part of a short name can mean: the str key "1" and the int key 1, two keys
+ * with the same repr, and an attribute.
  */
 static int find_steps(const berth_value *value, const char *text, size_t nbytes,
                       uint32_t steps[MOST_STEPS], berth_error *error)
@@ -152,7 +152,7 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
 
 /* ---- paths: ['a'][0].__dict__ ---- */
 
-/* A path ends with a NUL, which is neither a digit nor an escape nor a quote. */
+/* A path ends with a NUL, so no check for its end is needed. */
 static bool path_read_hex(const char **at, int n, uint32_t *point)
 {
     *point = 0;
@@ -196,7 +196,7 @@ static bool path_read_escape(const char **at, struct names_out *out)
     return true;
 }
 
-/* A quoted text, from its quote to behind the other one. */
+/* Reads a quoted text; *at is then behind its closing quote. */
 static bool path_read_quoted(const char **at, struct names_out *out)
 {
     char quote = *(*at)++;
@@ -213,7 +213,7 @@ static bool path_read_quoted(const char **at, struct names_out *out)
     return *(*at)++ == quote;
 }
 
-/* A path does not say which of two keys. */
+/* Two keys have the same repr, so the path is ambiguous. */
 static bool path_fail_alike(const char *text, size_t nbytes, berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
@@ -221,7 +221,7 @@ static bool path_fail_alike(const char *text, size_t nbytes, berth_error *error)
     return false;
 }
 
-/* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
+/* Reads ['a'] or [0] or [(1, 2)] as a step; *at is then behind the bracket. */
 static bool path_read_item(const berth_value *value, const char **at, const char *end,
                            uint32_t *index, berth_error *error)
 {
@@ -237,7 +237,7 @@ static bool path_read_item(const berth_value *value, const char **at, const char
         *index = (uint32_t)found;
         return true;
     }
-    /* A repr may hold brackets (torch.Size([1])): the first one that fits. */
+    /* A repr may contain brackets (torch.Size([1])), so each closing bracket is tried. */
     for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
         int64_t integer;
         size_t nbytes = (size_t)(close - *at), keys[2];
@@ -267,7 +267,7 @@ static bool path_read_attribute(const berth_value *value, const char **at, const
     return find_attribute(value, from, (size_t)(*at - from), index);
 }
 
-/* The value of a path, or NULL. Follows any edge, also those that a walk does not enter again. */
+/* The value of a path, or NULL. Also follows edges that the walk did not enter again. */
 static const berth_value *find_path(const berth_value *root, const char *path, berth_error *error)
 {
     const berth_value *value = root;
@@ -284,7 +284,7 @@ static const berth_value *find_path(const berth_value *root, const char *path, b
 
 /* ---- short names of any values ---- */
 
-/* A value that the first `at` bytes of a name can mean. */
+/* A value that the first `at` bytes of the name lead to. */
 struct place {
     const berth_value *value;
     size_t at;
@@ -314,7 +314,7 @@ static bool search_add(struct search *search, uint32_t parent, uint32_t index, s
     return true;
 }
 
-/* Tries every end of the next step: keys hold dots themselves. */
+/* Tries every end of the next step, because keys may contain dots. */
 static bool search_expand(struct search *search, uint32_t i, berth_error *error)
 {
     size_t from = search->places[i].at;
@@ -361,7 +361,7 @@ static int find_fail_ambiguous(const char *name, struct names_out *first, struct
     return error->code;
 }
 
-/* Any value by short name. NULL and no error: there is none. */
+/* Any value by short name; NULL without an error if there is none. */
 static const berth_value *find_any(const berth_value *root, const char *name, berth_error *error)
 {
     const berth_value *value = NULL;
@@ -419,7 +419,7 @@ static size_t find_distance(const char *a, size_t a_nbytes, const char *b, size_
     return row[b_nbytes];
 }
 
-/* The nearest of the first names, NULL if none is near; the caller releases it. */
+/* The most similar of the first names, or NULL; the caller releases it. */
 static char *find_nearest(const bth_names *names, const char *name)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
@@ -429,7 +429,7 @@ static char *find_nearest(const bth_names *names, const char *name)
         bth_out_entry(&out, names, names->tensors[i], false);
         size_t far = best;
         if (!out.cut && !out.failed) { /* then there is a text */
-            /* "weight" is near "decoder.weight", but nearer to "weigth". */
+            /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
             far = within ? best - (best > 1) : find_distance(name, nbytes, out.text, out.nbytes);
         }
@@ -459,7 +459,7 @@ static int find_fail_not_found(const bth_names *names, const char *name, berth_e
 
 /* ---- tensors by short name ---- */
 
-/* The next tensor of a name after place `after`, if its text is the name. */
+/* The next tensor from position `after` on whose short name is `name`. */
 static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_t hash,
                                  const char *name, berth_error *error)
 {
@@ -479,7 +479,7 @@ static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_
     return UINT32_MAX;
 }
 
-/* A tensor of the list. NULL and no error: there is none of that name. */
+/* A listed tensor; NULL without an error if no tensor has that name. */
 static const berth_value *find_tensor(const bth_names *names, const char *name, berth_error *error)
 {
     uint64_t hash = bth_name_hash(names, name, strlen(name));

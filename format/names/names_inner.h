@@ -17,7 +17,7 @@ struct names_entry {
     uint32_t index;  /* item of the parent's value, or BTH_STEP_… */
 };
 
-/* The hash of a long key, kept: a file may use one key in many dicts. */
+/* The hash of a long key is kept, because a file may use one key in many dicts. */
 struct names_key {
     const void *text;
     uint64_t hash;
@@ -40,17 +40,22 @@ struct bth_names {
     uint64_t powers[9]; /* of the hash's base */
 };
 
-/* Memo-doubled tuples would be 2^n characters: a tuple's repr ends after so many, with "...)" (P3).
+/*
+ * P3: n bytes of pickle can make a tuple whose repr has 2^n characters. So the repr of a tuple ends
+ * after this many, with "...)".
  */
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
 /*
- * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
- * the key. A million levels of short keys are less.
+ * P3: one long key may stand on many levels for a few bytes each, but a name contains it each time.
+ * A million levels of short keys stay below this.
  */
 #define BTH_LONGEST_NAME_NBYTES ((size_t)16 << 20)
 
-/* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
+/*
+ * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; without memory,
+ * `failed`.
+ */
 struct names_out {
     char *text;
     size_t nbytes;
@@ -63,7 +68,7 @@ struct names_out {
 void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes);
 void bth_out_text(struct names_out *out, const char *text);
 
-/* Python's repr of a key; that of a tuple is cut after some 256 bytes (P3). */
+/* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
 void bth_out_repr(struct names_out *out, const berth_value *key);
 
 /* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */

@@ -13,8 +13,8 @@
 /* ---- numbers ---- */
 
 /*
- * The shortest digits that read back as the same double, as d.ddde±x; the decimal point of the
- * process's locale is none of ours.
+ * The shortest digits that read back as the same double, without a decimal point, which the
+ * process's locale could change.
  */
 static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 {
@@ -26,7 +26,7 @@ static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
     }
     size_t n = 0;
     const char *at = text;
-    for (; *at != 'e'; at++) /* of a finite number there is one */
+    for (; *at != 'e'; at++) /* a finite number has one */
         if (*at >= '0' && *at <= '9')
             digits[n++] = *at;
     *exponent = (int)strtol(at + 1, NULL, 10);
@@ -147,7 +147,7 @@ static bool repr_is_printable(uint32_t point)
            point != 0xfeff;
 }
 
-/* A character that repr writes in another way than as itself. */
+/* Writes a character that repr escapes. */
 static void repr_escape(struct names_out *out, uint32_t point)
 {
     char text[16];
@@ -162,7 +162,7 @@ static void repr_escape(struct names_out *out, uint32_t point)
         bth_out_text(out, "\\t");
         return;
     default:
-        if (point == '\\' || point == '\'') /* text in " has none to escape */
+        if (point == '\\' || point == '\'') /* a text in " has no ' to escape */
             (void)snprintf(text, sizeof(text), "\\%c", (char)point);
         else
             (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
@@ -177,7 +177,7 @@ static char repr_quote(const void *text, size_t nbytes)
     return memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes) ? '"' : '\'';
 }
 
-/* ASCII that repr writes as itself: where " would end the text, it ends with '. */
+/* ASCII that repr writes unchanged. A text that contains " is quoted with '. */
 static bool repr_is_plain(char c)
 {
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
@@ -238,7 +238,7 @@ static void repr_device(struct names_out *out, const berth_value *key)
     bth_out_text(out, text);
 }
 
-/* As Python shows objects: "<module name 7>", told apart by a number in place of an address. */
+/* As Python shows objects: "<module name 7>", with a number instead of an address. */
 static void repr_inert(struct names_out *out, const berth_value *key)
 {
     char text[160];
@@ -249,7 +249,7 @@ static void repr_inert(struct names_out *out, const berth_value *key)
     bth_out_text(out, text);
 }
 
-/* Every kind that holds no others. */
+/* All kinds that contain no other values. */
 static void repr_scalar(struct names_out *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {

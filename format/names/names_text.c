@@ -161,9 +161,9 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
 }
 
 /*
- * Whether a short name can stand for its tensor: a NUL would end it early, and surrogates are no
- * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
- * does is read as one.
+ * Whether a short name can stand for its tensor. Not if it contains a NUL, which would end it, or
+ * surrogates, which are no UTF-8; if it is empty, which is the name of the root; or if it begins
+ * like a path.
  */
 static bool name_can_stand(const struct names_out *out, const struct names_entry *entry)
 {
@@ -172,7 +172,7 @@ static bool name_can_stand(const struct names_out *out, const struct names_entry
     if (out->text[0] == '[' || out->text[0] == '.')
         return false;
     for (size_t i = 0; i < out->nbytes; i++)
-        if (out->text[i] == '\0' || /* one more is behind the last byte */
+        if (out->text[i] == '\0' || /* a NUL is behind the last byte */
             ((uint8_t)out->text[i] == 0xed && (uint8_t)out->text[i + 1] >= 0xa0))
             return false;
     return true;
@@ -201,7 +201,7 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     *path = (bth_name_text){.text = path_out.text, .capacity = path_out.capacity};
     if (short_out.failed || path_out.failed)
         return bth_fail_memory(error, short_out.nbytes + path_out.nbytes);
-    if (path_out.cut) /* of the two, the path is the longer one */
+    if (path_out.cut) /* the path is the longer of the two */
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the name of tensor %zu has more than %zu bytes", i,
                         BTH_LONGEST_NAME_NBYTES);

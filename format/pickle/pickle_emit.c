@@ -6,12 +6,13 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
+#include "format/bytes.h"
 
 #define RECORD "data.pkl"
 
 /* ---- bytes ---- */
 
-/* Room for n more bytes: where they go, or NULL when it has failed. */
+/* Returns where n more bytes go; NULL after a failure. */
 static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
@@ -38,12 +39,6 @@ static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
     return at;
 }
 
-static void put_u32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
 void bth_emit_op(bth_emitter *emitter, int op)
 {
     uint8_t *out = emit_reserve(emitter, 1);
@@ -61,7 +56,7 @@ static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, 
     if (value < 256)
         out[1] = (uint8_t)value;
     else
-        put_u32(out + 1, value);
+        bth_put_u32(out + 1, value);
 }
 
 void bth_emit_bool(bth_emitter *emitter, bool value)
@@ -72,8 +67,7 @@ void bth_emit_bool(bth_emitter *emitter, bool value)
 void bth_emit_int(bth_emitter *emitter, int64_t value)
 {
     uint8_t bytes[8];
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)((uint64_t)value >> (8 * i));
+    bth_put_u64(bytes, (uint64_t)value);
     if (value < INT32_MIN || value > INT32_MAX) {
         bth_emit_bigint(emitter, bytes, sizeof bytes);
         return;
@@ -101,7 +95,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 
 void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* As short as the sign allows, as CPython's LONG1; of 255 bytes at most, as every value is. */
+    /* As short as the sign allows, as CPython's LONG1. No value has more than 255 bytes. */
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
@@ -127,7 +121,7 @@ static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
     if (!out)
         return NULL;
     out[0] = BTH_OP_BINUNICODE;
-    put_u32(out + 1, (uint32_t)nbytes);
+    bth_put_u32(out + 1, nbytes);
     return out + 5;
 }
 
@@ -143,7 +137,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 
 void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* CPython decodes one byte to one of 256 strings that it keeps. */
+    /* CPython keeps 256 strings of one character, and decodes one byte to one of them. */
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
                      : nbytes == 1 ? &emitter->characters[bytes[0]]
                                    : NULL;
@@ -289,7 +283,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
 
 void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
-    if (n == 0) { /* one object for ever, and never stored */
+    if (n == 0) { /* Python has one, and never stores it */
         bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
         return;
     }

@@ -90,7 +90,7 @@ static int global_find(const char *module, size_t module_nbytes, const char *nam
     return dtype >= 0 ? dtype : global_find_storage_class(false, name, name_nbytes);
 }
 
-/* What the number means, maybe in *room. */
+/* What the number means; *room is used for those that have no row. */
 static const bth_known *global_by_number(int number, bth_known *room)
 {
     if (number < N_ROWS)
@@ -148,7 +148,7 @@ bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
     return true;
 }
 
-/* Names are printed, listed and saved again: identifiers and dots, or they are refused. */
+/* Names are printed and saved again, so only visible ASCII is accepted. */
 static bool global_is_name(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {
@@ -179,7 +179,7 @@ static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument 
 {
     if (!global_is_name(argument->text, argument->text_nbytes) ||
         !global_is_name(argument->name, argument->name_nbytes)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
         return NULL;
     }
     if (unpickler->rules->inert)

@@ -10,7 +10,7 @@
 
 enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS };
 
-/* What an id says, checked. */
+/* What an id claims, after the checks. */
 typedef struct claim {
     berth_dtype dtype;
     const char *key;
@@ -58,7 +58,7 @@ static int persistent_count_bytes(bth_unpickler *unpickler, const berth_value *v
     if (numel < 0)
         return bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                                  (long long)numel);
-    /* T1: 0x4000000000000001 x 4 wraps to 4. */
+    /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
     if (!bth_multiply((uint64_t)numel, berth_dtype_nbytes(dtype), nbytes) || *nbytes > INT64_MAX)
         return bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
                                  "a storage whose %s of %lld x %zu bytes is too large", what,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Runs a pickle's opcodes (P1, P2). A handler each, chosen by the table of pickle_opcodes.def;
- * no recursion, no allocation of its own beside stack and memo (P3).
+ * Runs the opcodes of a pickle (P1, P2), each by a handler, which the table of pickle_opcodes.def
+ * chooses. No recursion, and no allocation but for stack and memo (P3).
  */
 #include "format/pickle/pickle_machine.h"
 
-/* Takes n items away that a handler has looked at, and puts one in their place. */
+/* Replaces the n items on top by one value. */
 static int read_replace(bth_unpickler *unpickler, size_t n, berth_value *value)
 {
     unpickler->depth -= n;
@@ -157,9 +157,8 @@ HANDLER(TUPLE3)
 }
 
 /*
- * P1: what is built from an unknown global keeps its items. Every pickler gives it list items, then
- * key items, then its state, and so it is written again; another order would be lost, and is
- * refused.
+ * P1: what is built from an unknown global keeps its items. Every pickler writes list items, then
+ * key items, then the state. They are written again in that order, so any other order is refused.
  */
 static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
                             berth_value *const *items, size_t n, bool by_key)
@@ -176,7 +175,7 @@ static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
     return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
 }
 
-/* P5; NULL is no list, and what was told of it first stays. */
+/* P5. NULL (after a failure) is no list; the first error stays. */
 static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                        size_t n)
 {
@@ -334,7 +333,7 @@ HANDLER(BINPERSID)
               : unpickler->error->code;
 }
 
-/* One reading: nothing may be left on the stack, and nothing may follow. */
+/* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
 HANDLER(STOP)
 {
     if (unpickler->floor != 0)
@@ -367,7 +366,7 @@ static int read_fail_without_stop(bth_unpickler *unpickler)
                     "the pickle ends without STOP");
 }
 
-/* One case a row of pickle_opcodes.def, each with its argument's form and its handler in line. */
+/* One case for each row of pickle_opcodes.def, with its argument and handler inlined. */
 static int read_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
@@ -415,7 +414,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
                                .tree = tree,
                                .error = error};
     bth_error_clear(&unasked);
-    if (!rules->survey) /* a pickle that is no good is told by who runs it */
+    if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_look(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_begin_memo(&unpickler);
     if (code == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * REDUCE, NEWOBJ and BUILD: argument shapes (P1), and the values that are no tensors. Nothing is
- * called: each known global has a maker of nodes.
+ * REDUCE and NEWOBJ: checks the kinds of arguments (P1) and chooses who builds. No code of a file
+ * is called: each known global has a function that builds nodes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +107,7 @@ static bool reduce_is_plain(berth_value *const *items)
     const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
     return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != BTH_BUILD_from_type_v2 &&
-           function->build != BTH_BUILD_parameter && /* which would not stay one */
+           function->build != BTH_BUILD_parameter && /* a Parameter would not stay one */
            function->build != BTH_BUILD_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
            type->number == BERTH_DTYPE_NONE;
 }

@@ -5,7 +5,7 @@
 static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)
 {
     survey->fetched[index % BTH_FETCHED_BITS / 64] |= UINT64_C(1) << index % 64;
-    /* In 32 bits the last one stays: no pickle is so long, so both are wrong. */
+    /* With 32-bit sizes the count may be one too small; no pickle is so long that it matters. */
     uint64_t n = (uint64_t)index + 1;
     if (n > survey->n_memo)
         survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;

@@ -21,7 +21,7 @@ static uint32_t argument_grad_flag(const berth_value *requires_grad)
     return requires_grad->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
 }
 
-/* Fills shape and stride, which stay with the nodes that they came in (P3). */
+/* Sets shape and stride to arrays that are kept with their nodes (P3). */
 static bool tensor_read_shape(bth_unpickler *unpickler, berth_tensor *tensor, berth_value *size,
                               berth_value *stride)
 {
@@ -55,8 +55,8 @@ static berth_dtype tensor_class_dtype(const berth_value *storage)
 }
 
 /*
- * {'conj': True, 'neg': True}. One reading: for PyTorch it is enough that they are there, whatever
- * they say, so False is refused; nobody writes it.
+ * {'conj': True, 'neg': True}. PyTorch only asks whether the keys are there, so False would have
+ * two readings and is refused. Nobody writes it.
  */
 static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *metadata, uint32_t *flags)
@@ -212,8 +212,8 @@ BTH_BUILDER(parameter)
 }
 
 /*
- * One reading: PyTorch takes what the dicts of a state hold now, so that they must not grow; and
- * their names are known to be good.
+ * PyTorch reads the dicts of a state now, so they must not grow later. Their names have been
+ * checked.
  */
 static void attributes_keep(berth_value *state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The usual tensor at once, without stack, memo, and nodes for what only it is made of. A short cut
- * and no second opinion: what is not just so, what is fetched again, and what would fail is left to
- * the opcodes one by one, as if nobody had looked.
+ * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. This is a
+ * short cut with the same result: anything unusual, anything that is fetched again and anything
+ * that would fail is left to the opcodes, one by one.
  */
 #include <string.h>
 
@@ -11,15 +11,17 @@
 
 /* ---- its opcodes ---- */
 
-/* What an opcode, with 4 bytes of argument, has at most, and what the others have together. */
+/* The longest opcode, with an argument of 4 bytes, and all other bytes together. */
 enum { LONG = 5, OTHERS = 16 };
 _Static_assert(LONG *(BTH_USUAL_GETS + BTH_USUAL_PUTS + 3 + 2 * BTH_USUAL_RANK) +
                        BTH_USUAL_KEY_NBYTES + OTHERS <
                    BTH_USUAL_NBYTES,
                "what is looked at is there");
 
-/* Each takes what it names off the front, or tells that something else is there. They are a few
- * instructions each, in many places: calls would take as long as all the rest. */
+/*
+ * Each reads what it names and moves *at, or returns false. They are a few instructions each; as
+ * calls they would take as long as all the rest.
+ */
 #define TAKES static inline __attribute__((always_inline)) bool
 
 TAKES usual_take(const uint8_t **at, uint8_t opcode)
@@ -60,7 +62,7 @@ TAKES usual_take_int(const uint8_t **at, int64_t *number)
         return true;
     case 'J':
         *number = (int32_t)bth_little_u32(bytes + 1);
-        if (*number < 0) /* and stays where it is: what looks for more ints goes on from there */
+        if (*number < 0) /* *at stays, so that the caller can go on from there */
             return false;
         *at += LONG;
         return true;
@@ -76,7 +78,7 @@ TAKES usual_take_bool(const uint8_t **at, bool *value)
     return opcode == 0x88 || opcode == 0x89;
 }
 
-/* New text; or that of a storage met before, fetched. */
+/* The text of a key, or a fetch of one. */
 TAKES usual_take_key(const uint8_t **at, bth_usual *usual)
 {
     const uint8_t *bytes = *at;
@@ -130,7 +132,7 @@ size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
 
 /* ---- its meaning ---- */
 
-/* A node in the memo; NULL: nothing, or what is none yet. */
+/* A node in the memo; NULL: there is none, or it is pending. */
 static const berth_value *usual_fetch(const bth_unpickler *unpickler, const bth_usual *usual,
                                       int which)
 {
@@ -155,7 +157,7 @@ static bool usual_calls(const bth_unpickler *unpickler, const bth_usual *usual, 
     return known && known->build == build;
 }
 
-/* Whether nothing that it puts into the memo is fetched, or out of place (P3). */
+/* Whether none of its PUTs is ever fetched, and all have valid indices (P3). */
 static bool usual_keeps_nothing(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     for (size_t i = 0; i < usual->n_puts; i++)
@@ -173,7 +175,7 @@ static bool usual_is_ascii(const char *text, size_t nbytes)
     return all < 0x80;
 }
 
-/* The storage (P5, T3) and its class; NULL: there is more to it. */
+/* The storage (P5, T3) and its class; NULL: left to the opcodes. */
 static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_usual *usual,
                                     berth_dtype *dtype)
 {
@@ -188,13 +190,13 @@ static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_us
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;
     if (usual->key && !usual_is_ascii(text, nbytes))
         return NULL;
-    /* 31 bits times an item's bytes (T1). */
+    /* No overflow: 31 bits times the bytes of an item (T1). */
     return bth_tree_meet_storage(unpickler->tree, text, nbytes, *dtype,
                                  (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
                                  location->data, location->key.count);
 }
 
-/* NULL: it cannot be made, or not so. */
+/* NULL: it cannot be made, or only by the opcodes. */
 static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     size_t rank = (size_t)usual->rank;
@@ -229,7 +231,7 @@ size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
         (void)bth_unpickle_push(unpickler, tensor);
         return used;
     }
-    /* One by one the opcodes meet what failed here, and tell it by their own names. */
+    /* The opcodes will fail at the same point, with a better message. */
     bth_error_clear(&unpickler->tree->error);
     return 0;
 }

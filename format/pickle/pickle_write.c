@@ -84,7 +84,7 @@ static void emit_step_build(bth_emitter *emitter, bth_frame *frame)
     bth_emit_pop(emitter);
 }
 
-/* Makes the frame a BUILD with this state, begun. */
+/* The frame becomes a BUILD; its state is emitted. */
 static void emit_build(bth_emitter *emitter, bth_frame *frame, const berth_value *state)
 {
     frame->step = emit_step_build;
@@ -97,9 +97,9 @@ static bool dict_is_ordered(const berth_value *value)
 }
 
 /*
- * Whether item i of n goes alone, without a MARK. batch_list_exact() and batch_dict_exact(), for
- * list and dict: only one that is all. batch_list() and batch_dict(), for what is iterated,
- * OrderedDicts and the items of objects: also the last one where it begins a batch.
+ * Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
+ * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
+ * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
  */
 static bool batch_is_alone(const bth_frame *frame, size_t i, size_t n)
 {
@@ -157,7 +157,7 @@ static void emit_finish_dict(bth_emitter *emitter, bth_frame *frame, size_t n)
 {
     const berth_value *value = frame->value;
     if (!dict_is_ordered(value) && !frame->items && n > 1 &&
-        n % BATCH == 0) { /* it looks for one more batch */
+        n % BATCH == 0) { /* CPython writes one more, empty batch */
         bth_emit_op(emitter, BTH_OP_MARK);
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     }
@@ -334,7 +334,9 @@ static void emit_global(bth_emitter *emitter, const berth_value *value)
 
 /* ---- any value ---- */
 
-/* Values that are stored once they are whole: met again before that, Python writes POP. */
+/*
+ * These values are stored when they are complete. For one that contains itself Python writes POP.
+ */
 static void memo_open_slot(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     if (slot && *slot == BTH_MEMO_OPEN)

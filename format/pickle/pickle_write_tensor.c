@@ -28,7 +28,7 @@ static void storage_check_foreign(bth_emitter *emitter, const berth_storage *sto
                  (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
 }
 
-/* The number of a storage in the file, given at first meeting. */
+/* The number of a storage in the file, given when it is first used. */
 static size_t storage_number(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     size_t *met = &emitter->met[storage->index];

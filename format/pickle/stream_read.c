@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Files from before PyTorch 1.6 (FORMAT.md 1): five pickles one after the other (magic number,
- * protocol version, system info, object, storage keys), then for each key its count of elements
- * and the elements. The object goes through the same reader as any other: no second, weaker door.
+ * The legacy format, from before PyTorch 1.6 (FORMAT.md 1): five pickles (magic number, protocol
+ * version, system info, object, storage keys), then for each key its count of elements and the
+ * elements. The object is read by the same restricted reader as any other.
  */
 #include "format/pickle/pickle.h"
 
@@ -76,7 +76,7 @@ static int stream_read_key(berth_tree *tree, const berth_value *value, bool *nam
     return 0;
 }
 
-/* Storages of the object that the list leaves out have no bytes: PyTorch would hand out garbage. */
+/* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
 static int stream_check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
@@ -108,7 +108,9 @@ static int stream_read_keys(const berth_value *list, berth_tree *tree, bth_strea
     return code;
 }
 
-/* Where each pickle ends. Before anything is built, so that a caller can bring more bytes. */
+/*
+ * Finds the end of each pickle before anything is built, so that the caller can provide more bytes.
+ */
 static int stream_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
                                berth_error *error)
 {
@@ -150,7 +152,7 @@ int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
 
 /* ---- the payload ---- */
 
-/* Views have no payload of their own: they lie within their root's. */
+/* Views have no bytes of their own: they are parts of their root. */
 static void stream_set_views(berth_tree *tree)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {

@@ -15,9 +15,9 @@
 
 /* What is used of one of the old storages. */
 struct use {
-    berth_storage *made; /* over all of it, until everything is known */
+    berth_storage *made; /* the whole storage, until all uses are known */
     uint64_t begin, end; /* bytes; begin == end: none */
-    uint64_t unit;       /* of the widest element that it is seen as: a power of two */
+    uint64_t unit;       /* size of the widest element that tensors view it as: a power of two */
     bool is_whole;       /* a storage as such is a value, too */
 };
 
@@ -86,7 +86,8 @@ static void copy_note_use(struct use *use, const berth_tensor *placed)
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
-    (void)bth_tensor_extent(placed, &end); /* there is one: the tensor has been checked, T2 */
+    (void)bth_tensor_extent(placed,
+                            &end); /* it does not overflow: the tensor has been checked (T2) */
     if (end == 0)
         return;
     if (use->begin == use->end || begin < use->begin)
@@ -95,7 +96,7 @@ static void copy_note_use(struct use *use, const berth_tensor *placed)
         use->end = end;
 }
 
-/* Elements stay where they are in a unit, so that they stay aligned. */
+/* Cuts at multiples of the unit, so that elements stay aligned. */
 static void copy_trim_storage(const berth_storage *old, struct use *use)
 {
     berth_storage *made = use->made;
@@ -116,7 +117,7 @@ static void copy_trim_storage(const berth_storage *old, struct use *use)
 
 /* ---- making: along what the old node was made of ---- */
 
-/* Nodes without an id: nobody can tell whether they are the same. */
+/* Nodes without an id have no identity: each copy is a new one. */
 static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
 {
     const uint8_t *bytes;
@@ -140,7 +141,7 @@ static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
     }
 }
 
-/* The new node of one that is made already. */
+/* The new node of an old one whose copy exists. */
 static berth_value *copy_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
@@ -178,7 +179,7 @@ static berth_value *copy_make_parts(const copying *copy, const berth_value *sour
                             parts, (berth_value_flags(source) & BERTH_COALESCED));
 }
 
-/* Over all of its storage at first. The parameters of a quantized one are filled in. */
+/* On the whole storage at first. The parameters of a quantized tensor are filled in later. */
 static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
 {
     const berth_tensor *old = berth_as_tensor(source);
@@ -252,7 +253,7 @@ static berth_value *copy_make_scalar(const copying *copy, const berth_value *sou
     }
 }
 
-/* A node whose parts are all made. Containers and attributes are empty at first. */
+/* Copies a node whose parts have been copied. Containers and attributes are empty at first. */
 static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
 {
     berth_tree *tree = copy->tree;
@@ -321,8 +322,7 @@ static int copy_step(copying *copy)
     return 0;
 }
 
-/* The new node of an old one, made if it is not there yet. NULL: of NULL, or the tree has failed.
- */
+/* The copy of an old node, made if there is none yet. NULL: for NULL, or the tree has failed. */
 static berth_value *copy_get(copying *copy, const berth_value *source)
 {
     int code = copy->tree->error.code;
@@ -413,7 +413,7 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
     if (berth_tensor_numel(tensor) > 0)
         tensor->storage_offset -= (int64_t)skipped;
     else if (use->made->nbytes < storage->nbytes)
-        tensor->storage_offset = 0; /* of no element: it may lie anywhere */
+        tensor->storage_offset = 0; /* without elements, any offset will do */
     if (bth_tensor_check(tensor, &error) < 0)
         bth_tree_fail(copy->tree, error.code, "%s", error.message);
 }
@@ -428,7 +428,7 @@ static void copy_trim(copying *copy)
             copy_trim_tensor(copy, copy->sources[i]);
 }
 
-/* What is there now: the new tree may be the old one, and grow. */
+/* Sizes are taken now, because the new tree may be the old one and grow. */
 static bool copy_begin(copying *copy)
 {
     size_t n = bth_tree_n_ids(copy->from) + 1;

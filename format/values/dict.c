@@ -6,9 +6,9 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-/* Up to so many entries are scanned, without a table of slots. */
+/* Up to this many entries there is no table of slots; entries are scanned. */
 enum { SCANNED = 8 };
-/* So many keys are looked at before the first of them is entered. */
+/* This many keys are prepared before the first of them is entered. */
 enum { AHEAD = 16 };
 
 static berth_value *dict_new(berth_tree *tree, berth_kind kind)
@@ -46,8 +46,8 @@ static size_t dict_table_nbytes(size_t capacity)
 }
 
 /*
- * The slot of the first entry whose key may be this one, from `at` on, or the free one. A slot
- * holds the hash in its upper half: keys of another hash are not looked at.
+ * The first slot from `at` on with this hash, or a free one. The upper half of a slot is the hash,
+ * so keys with other hashes are not touched.
  */
 static uint64_t *dict_next_slot(const struct table *table, uint32_t hash, uint32_t *at)
 {
@@ -119,10 +119,7 @@ bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
     return false;
 }
 
-/*
- * The entry of a prepared key; NULL if there is none, then *slot is the free one where it belongs,
- * if there are slots.
- */
+/* The entry of a prepared key, or NULL; then *slot is the free slot for it, if there is a table. */
 static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
                                            uint32_t hash, uint64_t **slot)
 {
@@ -142,7 +139,9 @@ static struct table_entry *dict_find_entry(struct table *table, const berth_valu
     }
 }
 
-bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
+/* Sets an entry of a dict or set whose key and value are of the tree. */
+static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value *key,
+                           berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
@@ -165,7 +164,7 @@ bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, b
 
 /* ---- filling ---- */
 
-/* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
+/* Prepares the next keys and prefetches their slots, which are spread over memory. */
 static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
                                 berth_value *const *items, size_t n)
 {
@@ -194,7 +193,7 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (i % AHEAD == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
             return tree->error.code;
-        if (!bth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+        if (!dict_set_entry(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     }
     return 0;
@@ -256,7 +255,7 @@ static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *cons
     if (!bth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
-        if (!bth_table_set(tree, set, items[i], items[i]))
+        if (!dict_set_entry(tree, set, items[i], items[i]))
             return tree->error.code;
     return 0;
 }
@@ -276,7 +275,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 /* ---- what REDUCE builds ---- */
 
-/* Marks a list or dict that an object is built from; it may be used so once (P3). */
+/* Marks a list or dict that an object is built from. Each may be used once (P3). */
 static bool dict_claim_source(berth_tree *tree, berth_value *source, const berth_value *object)
 {
     if (source->flags & BTH_NODE_USED) {
@@ -315,7 +314,7 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
     if (from && !bth_table_reserve(tree, node, from->count))
         return NULL;
     for (uint32_t i = 0; from && i < from->count; i++) /* there is room, and keys are hashed */
-        (void)bth_table_set(tree, node, from->entries[i].key, from->entries[i].value);
+        (void)dict_set_entry(tree, node, from->entries[i].key, from->entries[i].value);
     return counter;
 }
 
@@ -326,10 +325,10 @@ static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_
                                     ? bth_node_items(pair, &n)
                                     : NULL;
     if (n != 2) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
+        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from an item that is no pair");
         return false;
     }
-    return bth_table_set(tree, node, items[0], items[1]);
+    return dict_set_entry(tree, node, items[0], items[1]);
 }
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
@@ -366,7 +365,7 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
         table ? dict_find_entry(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head),
                                 &slot)
               : NULL;
-    /* True and 1.0 are equal to 1, but are not what was asked for. */
+    /* True and 1.0 equal 1, but are not the int key 1. */
     return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
                                                        : SIZE_MAX;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Moving elements: out of any strides into row-major order, and from one byte order to another. */
+/* Moves elements from any strides to row-major order, and from one byte order to the other. */
 #include "format/values/value.h"
 
 #include <string.h>
 
 /* ---- gather ---- */
 
-/* The dimensions that matter, outermost first: without ones, neighbours merged where they can be.
+/*
+ * The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
+ * where possible.
  */
 struct walk {
     int32_t rank;

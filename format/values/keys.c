@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Keys of dicts (P4): Python's equality in constant time, after each node was hashed once.
- *
- * str, bytes and tuples are made canonical: among equal nodes one is chosen, and the others
- * link to it, so that the equality of two tuples is that of their items' canonical nodes, and
- * memo-doubled tuples cost what their nodes cost. Numbers are compared by value.
+ * Keys of dicts (P4): each node is hashed once, then Python's equality takes constant time. Of
+ * equal str, bytes or tuples one node is canonical, and the others link to it. So two tuples are
+ * equal if the canonical nodes of their items are the same, and a tuple that contains another one
+ * many times costs no more than its nodes. Numbers are compared by value.
  */
 #include "config/memory.h"
 #include "format/hash.h"
@@ -18,8 +17,8 @@
 enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
 
 /*
- * An integer of any size in its shortest two's complement form; 0 for what is none. A float is
- * one if it is integral: 2.0**70 == 2**70.
+ * Writes an integer of any size in its shortest two's complement form. An integral float is one,
+ * too: 2.0**70 == 2**70.
  */
 static size_t key_integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
 {
@@ -43,13 +42,13 @@ static size_t key_integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES
         bytes[i] = (uint8_t)byte;
         carry = byte >> 8;
     }
-    /* One byte too many, of -2^71: there are nine at least. */
+    /* One byte too many (for example of -2^71). There are at least nine bytes. */
     if (bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
         nbytes--;
     return nbytes;
 }
 
-/* A number as a key: which equality it takes part in, and its value there. */
+/* A number as a key: its sort, and its value. Numbers of different sorts are never equal. */
 struct number {
     enum { INTEGER, BIG, REAL, COMPLEX, BY_IDENTITY, NO_NUMBER } sort;
     int64_t integer;
@@ -161,7 +160,7 @@ static struct keyed *key_node(const berth_value *key)
     }
 }
 
-/* Texts so short that comparing them takes constant time have no canonical node. */
+/* Short texts, which are compared in constant time, have no canonical node. */
 static bool key_is_short(const struct keyed *node)
 {
     return node->head.kind != BERTH_KIND_TUPLE && node->count <= SHORT_NBYTES;
@@ -295,8 +294,8 @@ static bool key_is_hashable(const berth_value *value)
 }
 
 /*
- * Of its items' canonical nodes where they have some: hashes of hashes of 32 bits would meet again
- * and again after some 65,536 levels.
+ * Uses the canonical nodes of the items where there are some: hashes of 32-bit hashes would collide
+ * after about 65,536 levels.
  */
 static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
@@ -334,8 +333,8 @@ static struct keyed *key_next_unready(berth_tree *tree, struct keyed *node, cons
 }
 
 /*
- * Bottom-up, without recursion and without a stack (P3): while a tuple is open, its hash is
- * the cursor and its link the tuple that it was reached from.
+ * Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
+ * position in it and its `link` the tuple around it.
  */
 static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Values in a row: list, tuple, torch.Size; and shapes made of them. */
+/* Sequences: list, tuple, torch.Size, and shapes made from them. */
 #include <assert.h>
 #include <string.h>
 
@@ -172,7 +172,7 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     return *place != NULL;
 }
 
-/* Whether all items are ints. Looked at once a tuple, however often it is used (P3). */
+/* Whether all items are ints. Each tuple is checked once, however often it is used (P3). */
 static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
 {
     size_t n;
@@ -212,7 +212,7 @@ berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t ran
         return NULL;
     }
     for (int32_t i = 0; i < rank; i++)
-        items[i] = berth_make_int(tree, shape[i]); /* no tuple holds one that could not be made */
+        items[i] = berth_make_int(tree, shape[i]); /* berth_make_tuple refuses NULL */
     berth_value *tuple = berth_make_tuple(tree, items, (size_t)rank);
     return tuple ? bth_size_from(tree, tuple) : NULL;
 }

@@ -33,7 +33,7 @@ static const char *storage_copy_text(berth_tree *tree, const char *text, size_t 
     return copy;
 }
 
-/* The text of a location: that of the storage before where it is the same. */
+/* A copy of the location's text, shared with the storage before it if they are the same. */
 static const char *storage_keep_location(berth_tree *tree, const char *location, size_t nbytes)
 {
     if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
@@ -159,8 +159,8 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 /* ---- by key ---- */
 
 /*
- * PyTorch's keys are the positions of the storages: "0", "1", … As long as that is so, a key is its
- * own place, and there is no table. Positions have at most 10 digits. UINT64_MAX: it is none.
+ * PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
+ * table. A position has at most 10 digits. UINT64_MAX: the key is no position.
  */
 static uint64_t storage_key_position(const berth_tree *tree, const char *key, size_t nbytes)
 {
@@ -177,8 +177,8 @@ static uint64_t storage_key_position(const berth_tree *tree, const char *key, si
 }
 
 /*
- * The slot of a key, or the free one where it belongs. A slot holds the hash, so that other keys
- * are not looked at, in its upper half.
+ * The slot of a key, or the free slot for it. The upper half of a slot is the hash, so keys with
+ * other hashes are not touched.
  */
 static uint64_t *storage_find_slot(const berth_tree *tree, const char *key, size_t key_nbytes,
                                    uint32_t hash)
@@ -195,7 +195,7 @@ static uint64_t *storage_find_slot(const berth_tree *tree, const char *key, size
     return &table->slots[at];
 }
 
-/* A table with room for one more. The first one takes in all keys that were positions. */
+/* Makes room for one more slot. The first table takes in all keys that were positions. */
 static bool storage_reserve_slot(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
@@ -221,7 +221,7 @@ static bool storage_reserve_slot(berth_tree *tree)
     return true;
 }
 
-/* Whether a class and a size agree with what the storage was met as before (T3). */
+/* Whether class and size are those that the storage was first named with (T3). */
 static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
                            uint64_t nbytes)
 {

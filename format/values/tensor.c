@@ -96,7 +96,7 @@ const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *stora
     int64_t moved =
         (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements(tensor->dtype);
     if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
-        *storage_offset = 0; /* of no element (T2): it may lie anywhere */
+        *storage_offset = 0; /* without elements (T2), any offset will do */
     return storage->root;
 }
 
@@ -144,15 +144,14 @@ static int tensor_check_signs(const berth_tensor *tensor, berth_error *error)
 static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
 {
     char shape[128], stride[128];
-    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                    "a tensor of shape %s, stride %s and storage offset %" PRId64
-                    " is larger than 64 bits can tell",
-                    shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-                    shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
-                    tensor->storage_offset);
+    return bth_fail(
+        error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+        "a tensor of shape %s, stride %s and storage offset %" PRId64 " does not fit 64 bits",
+        shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+        shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)), tensor->storage_offset);
 }
 
-/* How many numbers the scales or zero points of a quantized tensor are; -1: no such thing. */
+/* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
 static int64_t tensor_n_parameters(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_LIST) /* older files */
@@ -217,7 +216,7 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
     uint64_t nbytes;
     if (tensor_check_signs(tensor, error) < 0)
         return error->code;
-    /* T1: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
+    /* T1: a product may not wrap: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
     if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||
         !tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
         return tensor_fail_overflow(tensor, error);

@@ -78,7 +78,7 @@ static bool attribute_is_of_tensor(const char *name, size_t nbytes)
            bsearch(name, names, sizeof names / sizeof *names, sizeof *names, attribute_compare);
 }
 
-/* Of one dict of a state, or None. Many tensors can share one: it is looked at once (P3). */
+/* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
 static bool attributes_are_good(const berth_value *attributes, char *problem, size_t problem_nbytes)
 {
     if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)

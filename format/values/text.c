@@ -7,7 +7,7 @@
 
 #include "format/values/node.h"
 
-/* How many bytes follow the first one of a UTF-8 sequence that is no ASCII; -1: none begins so. */
+/* The number of bytes after the first byte of a UTF-8 sequence; -1 if none begins with it. */
 static int utf8_n_following(uint8_t first)
 {
     if (first >= 0xc2 && first <= 0xdf)
@@ -18,13 +18,13 @@ static int utf8_n_following(uint8_t first)
 }
 
 /*
- * Where the first byte lies that is no UTF-8; nbytes if there is none. Surrogates pass, each as
- * three bytes of its own, as with Python's surrogatepass.
+ * The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
+ * bytes, as with Python's surrogatepass.
  */
 static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
 {
     for (size_t at = 0; at < nbytes;) {
-        uint64_t word; /* of ASCII, mostly */
+        uint64_t word; /* most text is ASCII */
         while (nbytes - at >= sizeof(word) &&
                (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
             at += sizeof(word);
@@ -38,7 +38,7 @@ static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
         for (int i = 1; i <= n; i++)
             if ((text[at + (size_t)i] & 0xc0) != 0x80)
                 return at;
-        /* Overlong forms, and what lies beyond U+10FFFF. */
+        /* Overlong forms, and code points above U+10FFFF. */
         uint8_t second = text[at + 1];
         if ((text[at] == 0xe0 && second < 0xa0) || (text[at] == 0xf0 && second < 0x90) ||
             (text[at] == 0xf4 && second > 0x8f))
@@ -104,7 +104,7 @@ berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes
     return &node->key.head;
 }
 
-/* Further bytes that share those of `holder` (P3: REDUCE never copies). */
+/* Another bytes object that shares the bytes of `holder` (P3: REDUCE never copies). */
 static berth_value *bytes_share(berth_tree *tree, struct text_node *holder)
 {
     struct text_node *node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
@@ -115,7 +115,7 @@ static berth_value *bytes_share(berth_tree *tree, struct text_node *holder)
     return &node->key.head;
 }
 
-/* Decodes UTF-8 of code points up to 255 into node->data. False: there is one above. */
+/* Decodes UTF-8 into node->data. False if a code point is above 255. */
 static bool latin1_decode(const struct text_node *text, struct text_node *node)
 {
     size_t n = 0;

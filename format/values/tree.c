@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The memory of a tree of values, and its failure. */
+/* The memory of a tree of values, and its error. */
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/node.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 
 /*
- * Chunks grow with the tree: few calls of the allocator, and little that is not used (P3). A node's
- * place in its chunk has 16 bits, in units of 8 bytes.
+ * Chunks grow with the tree, for few calls of the allocator and little waste (P3). A node's
+ * position in its chunk has 16 bits, in units of 8 bytes.
  */
 enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, LARGEST_CHUNK_NBYTES = 262144 };
 _Static_assert(LARGEST_CHUNK_NBYTES / BTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
@@ -38,7 +38,7 @@ static size_t tree_round(size_t nbytes)
     return (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
 }
 
-/* A block of what was given, or NULL. It is not in the list: nobody releases it. */
+/* A block of the given memory, or NULL. It is not in the list, so it is never released. */
 static struct block *tree_take_given(berth_tree *tree, size_t nbytes)
 {
     struct block *block = (struct block *)(void *)tree->given;
@@ -62,7 +62,7 @@ static size_t tree_next_chunk_nbytes(const berth_tree *tree)
     return nbytes < LARGEST_CHUNK_NBYTES ? nbytes : LARGEST_CHUNK_NBYTES;
 }
 
-/* The next chunk: of what was given, as long as that lasts. */
+/* Adds a chunk, from the given memory as long as that lasts. */
 static bool tree_add_chunk(berth_tree *tree)
 {
     size_t nbytes = LARGEST_CHUNK_NBYTES;
@@ -138,7 +138,7 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
     if (nbytes <= BTH_LARGEST_IN_CHUNK)
         return;
     struct block *block = (struct block *)memory - 1;
-    if (!block->previous && tree->blocks != block) /* of what was given */
+    if (!block->previous && tree->blocks != block) /* a part of the given memory */
         return;
     tree_unlink_block(tree, block);
     bth_release(block);
@@ -196,7 +196,7 @@ berth_tree *berth_tree_new(berth_error *error)
         bth_fail_memory(error, sizeof(*tree));
         return NULL;
     }
-    /* Differs from run to run where addresses do: who makes a file cannot choose collisions. */
+    /* Differs from run to run where addresses do, so that a file cannot be made to collide. */
     tree->seed = (uint64_t)(uintptr_t)tree * UINT64_C(0x9e3779b97f4a7c15) ^
                  (uint64_t)(uintptr_t)&error * UINT64_C(0xd6e8feb86659fd93);
     bth_error_clear(&tree->error);
@@ -207,7 +207,7 @@ void berth_tree_free(berth_tree *tree)
 {
     if (!tree)
         return;
-    /* A walk over blocks, never over values: depth costs nothing (P3). */
+    /* Frees blocks, not values, so depth costs nothing (P3). */
     for (struct block *block = tree->blocks, *next; block; block = next) {
         next = block->next;
         bth_release(block);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Values: the scalars, the singletons, and what every kind is asked. */
+/* Scalars, constants and storages as values. */
 #include "format/values/node.h"
 
 #include <string.h>

@@ -78,7 +78,7 @@ static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
     uint64_t nbytes = 0;
     if (!tensor_is_good(tree, &meta))
         return false;
-    (void)bth_tensor_extent(tensor, &nbytes); /* there is one: see check_extent() */
+    (void)bth_tensor_extent(tensor, &nbytes); /* it does not overflow: see tensor_check_extent() */
     if (!tensor->data && nbytes) {
         bth_tree_fail(tree, BERTH_E_ARGUMENT,
                       "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
@@ -125,8 +125,8 @@ static bool tensor_is_plain(const berth_value *value)
 }
 
 /*
- * What a Parameter or SUBCLASS is made of: a plain tensor, or the other one around a plain tensor.
- * So a question passes at most two of them, whatever a file nests.
+ * A Parameter or SUBCLASS is around a plain tensor, or around the other of the two around a plain
+ * tensor. So at most two of them are nested, whatever a file says.
  */
 static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
@@ -224,7 +224,7 @@ static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_
            compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
-/* Stands where a layout has no part: agrees with nothing. */
+/* Stands for a part that a layout does not have; agrees with no shape. */
 static const berth_tensor no_part;
 
 static int sparse_n_parts(berth_layout_kind layout)
@@ -344,7 +344,7 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 
 /* ---- asking ---- */
 
-/* can_wrap made sure that it ends. */
+/* tensor_can_wrap() bounds the depth. */
 const berth_value *bth_value_plain(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||

@@ -14,7 +14,7 @@ static bool record_spells(const uint8_t *bytes, size_t nbytes, const char *text)
     return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
 }
 
-/* For messages: what is there may be long. */
+/* For messages, because the text may be long. */
 static int record_shown(size_t nbytes)
 {
     return nbytes < 32 ? (int)nbytes : 32;

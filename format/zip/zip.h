@@ -36,7 +36,7 @@
 
 #define BTH_ZIP_STORED 0
 #define BTH_ZIP_DEFLATED 8
-#define BTH_ZIP_LAST_VERSION 63 /* 6.3, of APPNOTE.TXT; what other readers know ends there */
+#define BTH_ZIP_LAST_VERSION 63 /* 6.3, of APPNOTE.TXT, the last that other readers know */
 
 #define BTH_ZIP_EXTRA_ZIP64 0x0001u
 #define BTH_ZIP_EXTRA_UNICODE_PATH 0x7075u
@@ -93,8 +93,8 @@ int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbyt
                      bth_zip_end *end, berth_error *error);
 
 /*
- * Parses the directory (Z3, Z4, Z8, Z9, and of Z7 what it tells: data of two entries never
- * overlap): `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
+ * Parses the directory (Z3, Z4, Z8, Z9, and Z7 as far as it can tell: data of two entries never
+ * overlap). `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
  */
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error);
@@ -108,9 +108,8 @@ int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *prese
                       berth_error *error);
 
 /*
- * Refuses a name that two readers could take for two things (Z8); who writes names asks here too.
- * `at`: the byte of the file where the entry that holds it begins. The name is never shown before
- * it passed.
+ * Refuses a name that two readers could understand in two ways (Z8); also for names to be written.
+ * `at`: the byte of the file where its entry begins. No message shows a name that did not pass.
  */
 int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
                        berth_error *error);
@@ -118,11 +117,11 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *record,
                             size_t record_nbytes);
-/* The same without a look at the case of ASCII letters, as PyTorch finds records. */
+/* The same without regard to the case of ASCII letters, as PyTorch finds records. */
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
                                      size_t record_nbytes);
 
-/* What one local header says by itself, for reading without a directory. */
+/* One local header, for reading without a directory. */
 typedef struct bth_zip_local {
     const char *name; /* into bytes; not NUL-terminated */
     uint32_t name_nbytes;
@@ -230,7 +229,7 @@ int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *
 /* Caps: data.pkl of 10,000 tensors has 1 MB and deflates 4 to 1. */
 #define BTH_INFLATE_MAX_NBYTES (256u << 20)
 #define BTH_INFLATE_MAX_RATIO 64
-#define BTH_INFLATE_FREE_NBYTES 65536 /* below this much no ratio is asked */
+#define BTH_INFLATE_FREE_NBYTES 65536 /* up to this size the ratio is not checked */
 
 /* Whether the entry's sizes stay below the caps; to be asked before memory for it is allocated. */
 int bth_inflate_check(const bth_zip_entry *entry, berth_error *error);

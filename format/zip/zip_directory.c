@@ -31,7 +31,7 @@ typedef struct zip_central {
     const char *record; /* own name, NUL-terminated, once it was checked */
 } zip_central;
 
-/* Where the directory's memory is filled next. */
+/* The next free positions in the directory's memory. */
 typedef struct zip_filling {
     bth_zip_directory *directory;
     char *names_at;
@@ -59,9 +59,8 @@ static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
 }
 
 /*
- * Z4: a signature, and lengths inside the directory. What an entry leaves has room for the n_after
- * entries to come, so that their fixed fields can be read, and that all names together have room
- * in the memory that was allocated for them.
+ * Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
+ * fields of n_after more entries; so all names fit the memory that was allocated for them.
  */
 static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
                       berth_error *error)
@@ -164,7 +163,7 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     return more;
 }
 
-/* Z9: what can be read at all. A version that is not there yet is refused by others, too. */
+/* Z9: what can be read. Other readers also refuse versions that do not exist yet. */
 static int entry_check_method(const zip_central *entry, berth_error *error)
 {
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
@@ -219,8 +218,8 @@ static int entry_check_offset(const zip_central *entry, uint64_t directory_offse
 }
 
 /*
- * Z8: the slash alone says folder, and where attributes tell what an entry is, they tell the same:
- * PyTorch and others go by them, and read nothing, or make a link of its bytes.
+ * Z8: a slash at the end means folder, and attributes that say what an entry is must say the same.
+ * PyTorch and others follow the attributes: they read nothing, or make a link.
  */
 static int entry_check_kind(const zip_central *entry, berth_error *error)
 {
@@ -284,7 +283,7 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
 }
 
 /*
- * Memory by the directory's own bytes: what is not fixed fields is names at most, and the top
+ * Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
  * folder is a part of the first one.
  */
 static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *end,

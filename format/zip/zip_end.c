@@ -16,7 +16,7 @@ typedef struct zip_tail {
 static bool end_signature_at(const zip_tail *tail, size_t at, uint32_t signature)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at, tail->nbytes - at);
-    return bth_cursor_u32(&cursor) == signature; /* of what is cut 0, which is none */
+    return bth_cursor_u32(&cursor) == signature; /* 0 if it is cut off, which is no signature */
 }
 
 static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
@@ -55,8 +55,8 @@ static int end_fail_missing(const zip_tail *tail, berth_error *error)
 }
 
 /*
- * Z1: the last signature is what readers that search backwards take, so it must be an end record
- * whose comment ends with the file; and it must be the only one, for those that search forwards.
+ * Z1: readers that search backwards take the last signature, so it must be an end record whose
+ * comment ends with the file. For readers that search forwards it must be the only one.
  */
 static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
 {
@@ -74,7 +74,7 @@ static int end_find_record(const zip_tail *tail, size_t *found, berth_error *err
     while ((at = end_find_last(tail, at)) != SIZE_MAX)
         if (comment_nbytes_at(tail, at) == end_room_after(tail, at))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                            "a second end record, beside that at byte %" PRIu64,
+                            "a second end record, beside the one at byte %" PRIu64,
                             tail->file_at + *found);
     return BERTH_OK;
 }
@@ -95,7 +95,7 @@ static int end_check_fields(const end_fields *fields, const char *what, uint64_t
 {
     if (fields->disk != 0 || fields->directory_disk != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                        "%s speaks of disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
+                        "%s names disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
                         fields->disk, fields->directory_disk);
     if (fields->n_entries_here != fields->n_entries)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
@@ -126,7 +126,7 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
     uint64_t end64_at = tail->file_at + at - BTH_ZIP_END64_RECORD_NBYTES;
     if (disk != 0 || n_disks != 1)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                        "the ZIP64 locator speaks of disk %" PRIu32 " of %" PRIu32
+                        "the ZIP64 locator names disk %" PRIu32 " of %" PRIu32
                         "; only 0 of 1 can be read",
                         disk, n_disks);
     if (offset != end64_at)
@@ -185,7 +185,7 @@ static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, b
     return end_check_fields(fields, "the ZIP64 end record", tail->file_at + at, error);
 }
 
-/* Z2: the classic field says the same as the ZIP64 field, or that it is too narrow. */
+/* Z2: the classic field equals the ZIP64 field, or is saturated. */
 static int end_compare_field(uint64_t classic, uint64_t saturated, uint64_t wide, const char *what,
                              uint64_t at, berth_error *error)
 {
@@ -227,7 +227,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     if (tail_nbytes < BTH_ZIP_TAIL_NBYTES && tail_nbytes < file_nbytes)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, BERTH_NO_OFFSET,
                         "the last %zu bytes do not suffice to find the end record", tail_nbytes);
-    /* Nor on whether it was more. */
+    /* The result must not depend on further bytes either. */
     size_t beyond = tail_nbytes > BTH_ZIP_TAIL_NBYTES ? tail_nbytes - BTH_ZIP_TAIL_NBYTES : 0;
     zip_tail tail = {tail_bytes + beyond, tail_nbytes - beyond, file_nbytes - tail_nbytes + beyond};
     end_fields classic, wide;

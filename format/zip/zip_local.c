@@ -15,8 +15,7 @@ static int local_fail_truncated(uint64_t header_offset, size_t nbytes, berth_err
                     "a local header does not end within %zu bytes", nbytes);
 }
 
-/* Up to three values of 8 bytes; PyTorch's holds the header offset alone when only that is large.
- */
+/* Up to three values of 8 bytes. PyTorch's has only the header offset where only that is large. */
 static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
                             bth_zip_local *local, berth_error *error)
 {
@@ -36,7 +35,10 @@ static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
     return BERTH_OK;
 }
 
-/* The size that the header tells: its field, or the zip64 field's where that one is no number. */
+/*
+ * The size in the header: its own field, or that of the zip64 field if the own is saturated or
+ * absent.
+ */
 static uint64_t local_size(const bth_zip_local *local, uint32_t field, size_t i)
 {
     bool absent =

@@ -29,14 +29,14 @@ static size_t name_utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t
     return length;
 }
 
-/* Control characters, those of U+0080 to U+009F too: terminals obey them. */
+/* Control characters, also U+0080 to U+009F, because terminals execute them. */
 static bool name_is_control(const uint8_t *sequence, size_t length)
 {
     return (length == 1 && (sequence[0] < 0x20 || sequence[0] == 0x7F)) ||
            (length == 2 && sequence[0] == 0xC2 && sequence[1] < 0xA0);
 }
 
-/* How many bytes of printable ASCII other than a backslash stand there, eight at a time or one. */
+/* The number of bytes of printable ASCII but backslash, counted eight at a time. */
 static size_t name_plain_run(const uint8_t *name, size_t nbytes)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
@@ -82,7 +82,7 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
     return BERTH_OK;
 }
 
-/* What an empty component, "." or ".." stands for depends on who resolves it. */
+/* Readers resolve an empty component, "." and ".." differently. */
 static bool name_is_ambiguous(const uint8_t *component, size_t length)
 {
     return length == 0 || (length == 1 && component[0] == '.') ||
@@ -188,7 +188,7 @@ static name_index *index_new(size_t n_entries, berth_error *error)
         return NULL;
     }
     index->mask = n_slots - 1;
-    /* From addresses that whoever made the file cannot know. */
+    /* The seed comes from addresses, which the maker of a file cannot know. */
     index->seed = (uint64_t)(uintptr_t)index * UINT64_C(0x9e3779b97f4a7c15) ^
                   (uint64_t)(uintptr_t)&nbytes * UINT64_C(0xd6e8feb86659fd93);
     return index;
@@ -208,8 +208,8 @@ static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *
 }
 
 /*
- * Z8: PyTorch takes a record in capitals for the one it looks for, `Byteorder` too; here it would
- * be an unknown one.
+ * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of being
+ * an unknown record.
  */
 static int index_check_spelling(const bth_zip_directory *directory, berth_error *error)
 {
@@ -218,8 +218,7 @@ static int index_check_spelling(const bth_zip_directory *directory, berth_error 
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
         if (entry && strcmp(entry->record, record) != 0)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                            "PyTorch, for which capital letters are no others, takes it for '%s'",
-                            record);
+                            "PyTorch, which ignores case, takes it for '%s'", record);
     }
     return 0;
 }

@@ -39,7 +39,7 @@ static void ranges_merge(const bth_zip_directory *directory, const size_t *from,
     }
 }
 
-/* Bottom-up, so that no order of a file's entries makes it deep or slow. */
+/* Bottom-up: no order of entries makes it deep or slow. */
 static int ranges_sort(bth_zip_directory *directory, berth_error *error)
 {
     size_t n = ranges_n_all(directory);

@@ -21,7 +21,7 @@ static int record_check_fact(uint64_t local, uint64_t directory, const char *wha
                     directory);
 }
 
-/* Z5: a fact that may be left to the descriptor: with bit 3 it is 0. */
+/* Z5: with bit 3 the field may be 0, because the descriptor has the value. */
 static int record_check_late_fact(uint64_t local, uint64_t directory, const char *what,
                                   const bth_zip_entry *entry, berth_error *error)
 {
@@ -40,7 +40,7 @@ static int record_check_crc_field(const bth_zip_local *local, const bth_zip_entr
                     local->crc32, entry->crc32);
 }
 
-/* Z5: saturated is no number: then the zip64 field has it, or with bit 3 the descriptor. */
+/* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
 static int record_check_size_field(uint32_t field, uint64_t directory, const char *what,
                                    const bth_zip_entry *entry, berth_error *error)
 {
@@ -50,8 +50,8 @@ static int record_check_size_field(uint32_t field, uint64_t directory, const cha
 }
 
 /*
- * Z5: whatever the zip64 field says is true. A lone value is the header's offset (PyTorch, also
- * of small records past 4 GiB) or the size.
+ * Z5: every value of the zip64 field must be true. A single value is the header's offset (PyTorch,
+ * for records beyond 4 GiB) or the size.
  */
 static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *entry,
                               berth_error *error)
@@ -305,7 +305,9 @@ int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *
 int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                       berth_error *error)
 {
-    /* Z10: PyTorch leaves 0 where it was told not to compute. The CRC of nothing is 0, too. */
+    /*
+     * Z10: PyTorch writes 0 where it was told not to compute a CRC. The CRC of no bytes is 0, too.
+     */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     if (computed == entry->crc32 || !*present)
         return BERTH_OK;

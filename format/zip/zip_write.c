@@ -24,8 +24,8 @@ static uint64_t zip_saturated16(uint64_t value)
 }
 
 /*
- * Nothing for small records. The local header's and the directory's differ in one field: PyTorch
- * renders the former before it knows the compressed size, which is 0 there (FORMAT.md section 2).
+ * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
+ * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
  */
 static uint8_t *zip_put_zip64_extra(const bth_place *place, uint64_t compressed_nbytes,
                                     uint8_t *out)

@@ -75,14 +75,14 @@ Test(pickle_reduce, all_other_globals_are_refused_by_name)
     expect_forbidden("torch.storage", "FloatStorage");
     expect_forbidden("collections", "OrderedDict.fromkeys");
     refuses("0x63746f7263680a53697a6500780a", BERTH_E_PICKLE, /* Size, NUL, x */
-            "GLOBAL of text that is no dotted name");
+            "GLOBAL with text that is no dotted name");
     refuses("0x63746f7263680a666c6f6174333200780a", BERTH_E_PICKLE, /* float32, NUL, x */
-            "GLOBAL of text that is no dotted name");
-    refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x630a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63617f0a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63c3a90a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63610a787f0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+            "GLOBAL with text that is no dotted name");
+    refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x630a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63617f0a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63c3a90a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63610a787f0a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
 }
 
 /* No name is too long to be compared with those of dtypes. */

@@ -422,7 +422,7 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
 Test(pickle_shapes, pairs_of_an_ordered_dict)
 {
 #define FROM(pair) "GLOBAL collections OrderedDict EMPTY_LIST " pair " APPEND TUPLE1 !REDUCE STOP"
-#define NO_PAIR "collections OrderedDict: an OrderedDict made from what is no pair"
+#define NO_PAIR "collections OrderedDict: an OrderedDict made from an item that is no pair"
     ACCEPTS(list, FROM("EMPTY_LIST MARK 1 2 APPENDS"));
     cr_expect_eq(berth_value_count(list.root), 1);
     free_reading(&list);

@@ -117,54 +117,54 @@ Test(tensor, sizes_that_overflow_are_refused)
         {{0x4000000000000001, 1, 1},
          {1, 1, 1},
          0,
-         "a tensor of shape [4611686018427387905, 1, 1], stride [1, 1, 1] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387905, 1, 1], stride [1, 1, 1] and storage offset 0 "
+         "does not fit 64 bits"},
         {{INT64_MAX, INT64_MAX, 4},
          {0, 0, 0},
          0,
          "a tensor of shape [9223372036854775807, 9223372036854775807, 4], stride [0, 0, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{0x3fffffffffffffff, 1, 1}, /* 2^64 - 4 bytes, expanded from one element */
          {0, 0, 0},
          0,
-         "a tensor of shape [4611686018427387903, 1, 1], stride [0, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387903, 1, 1], stride [0, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{3, 1, 1},
          {INT64_MAX, 0, 0},
          INT64_MAX,
          "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset "
-         "9223372036854775807 is larger than 64 bits can tell"},
+         "9223372036854775807 does not fit 64 bits"},
         {{3, 3, 1},
          {INT64_MAX, INT64_MAX, 0},
          0,
          "a tensor of shape [3, 3, 1], stride [9223372036854775807, 9223372036854775807, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{1, 1, 1},
          {1, 1, 1},
          0x4000000000000000,
-         "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 "
+         "does not fit 64 bits"},
         /* Each of these would wrap to one element, or to none. */
         {{0x4000000000000001, 1, 1},
          {0, 0, 0},
          0,
-         "a tensor of shape [4611686018427387905, 1, 1], stride [0, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387905, 1, 1], stride [0, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{0x100000001, 1, 1},
          {0x100000000, 0, 0},
          0,
-         "a tensor of shape [4294967297, 1, 1], stride [4294967296, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4294967297, 1, 1], stride [4294967296, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{3, 3, 1},
          {0x4000000000000000, 0x4000000000000000, 0},
          0,
          "a tensor of shape [3, 3, 1], stride [4611686018427387904, 4611686018427387904, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{3, 1, 1},
          {INT64_MAX, 0, 0},
          1,
-         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 1 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 1 "
+         "does not fit 64 bits"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         berth_tensor tensor = {.dtype = BERTH_FLOAT32,
@@ -189,7 +189,7 @@ Test(tensor, long_shapes_are_cut_in_messages)
                            .storage = storage(BERTH_FLOAT32, 4)};
     expect_bad(&tensor, "a tensor of shape [9223372036854775807, 9223372036854775807, "
                         "9223372036854775807, 9223372036854775807, 9223372036854775807, …], stride "
-                        "[0, 0, 0, 0, 0, 0] and storage offset 0 is larger than 64 bits can tell");
+                        "[0, 0, 0, 0, 0, 0] and storage offset 0 does not fit 64 bits");
 }
 
 Test(tensor, numel_of_an_empty_shape_never_overflows)

@@ -250,7 +250,7 @@ Test(value, an_argument_is_used_once)
     list = berth_make_list(tree);
     berth_list_append(list, berth_make_none(tree));
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
-                   "an OrderedDict made from what is no pair");
+                   "an OrderedDict made from an item that is no pair");
 }
 
 Test(value, dicts_of_every_kind)

@@ -39,9 +39,9 @@ analysis_tidy() {
 # that gcc tells no more, or more often, is a failure.
 gcc_excuses() {
     cat <<'END'
-format/names/names.c long_key 1 malloc-leak: kept in names->keys; what lay there was released before
-format/names/names.c add_entry 2 malloc-leak: what reserve() gives is what names->entries held, moved
-format/names/names.c list_tensor 1 malloc-leak: what reserve() gives is what names->tensors held, moved
+format/names/names.c name_long_key 1 malloc-leak: kept in names->keys; what lay there was released before
+format/names/names.c naming_add_entry 2 malloc-leak: what naming_reserve() gives is what names->entries held, moved
+format/names/names.c naming_add_tensor 1 malloc-leak: what naming_reserve() gives is what names->tensors held, moved
 format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
 load/transfer/to_device.c staging_make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
 load/transfer/to_device.c staging_place_ranges 1 malloc-leak: the same list, behind a call
