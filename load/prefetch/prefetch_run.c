@@ -7,8 +7,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/cached.h"
 #include "io/file.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
@@ -91,8 +91,8 @@ static uint64_t resident_count_in(const berth_prefetch *prefetch, const bth_pref
 {
     uint64_t nbytes = 0;
 
-    (void)bth_cached_nbytes(prefetch->checkpoint->source.reader.fd, prefetch->map, window->offset,
-                            window->nbytes, &nbytes);
+    (void)bth_page_cache_nbytes(prefetch->checkpoint->source.reader.fd, prefetch->map,
+                                window->offset, window->nbytes, &nbytes);
     return nbytes;
 }
 

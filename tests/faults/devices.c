@@ -68,9 +68,9 @@ static int save_by_job(const berth_value *value, uint32_t flags, berth_error *er
 {
     berth_job *job;
 
-    if (berth_save_begin(path, value, flags, NULL, &job, error) < 0)
+    if (berth_save_begin(TO_PATH(path), OF_VALUE(value), flags, NULL, &job, error) < 0)
         return error->code;
-    int status = berth_job_wait(job, error);
+    int status = berth_job_wait(job, BERTH_JOB_DONE, error);
     berth_job_free(job);
     return status;
 }
@@ -290,7 +290,8 @@ Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says
     check_message(BTH_SIMULATED_WAIT, 1,
                   "data/0: simulated:0: copies did not end well: an illegal memory access was "
                   "encountered (SIMULATED_ILLEGAL_ADDRESS)");
-    check_message(BTH_SIMULATED_OPEN_STREAM, 1,
-                  "simulated:0: no stream can be had: an illegal memory access was encountered "
-                  "(SIMULATED_ILLEGAL_ADDRESS)");
+    check_message(
+        BTH_SIMULATED_OPEN_STREAM, 1,
+        "simulated:0: a stream cannot be created: an illegal memory access was encountered "
+        "(SIMULATED_ILLEGAL_ADDRESS)");
 }

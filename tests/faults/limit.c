@@ -42,7 +42,7 @@ static int save_to_descriptor(berth_error *error)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *value = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape, .data = bytes});
-    int status = berth_save_fd(fd, "archive", value, NULL, error);
+    int status = berth_save_to(TO_FD(fd), OF_VALUE(value), NAMED("archive"), error);
 
     berth_tree_free(tree);
     (void)close(fd);

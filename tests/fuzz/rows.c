@@ -5,6 +5,7 @@
  * their ticket lives; memory is what the limits say.
  */
 #include "tests/support/fuzz/target.h"
+#include "tests/support/support.h"
 
 #include <errno.h>
 
@@ -55,8 +56,8 @@ static void make_tables(void)
                                                                .shape = shape,
                                                                .data = elements[i]}));
     }
-    MUST(berth_save_memory(&tables.bytes, &tables.nbytes, NULL, root, NULL, &error) == 0, "%s",
-         error.message);
+    MUST(berth_save_to(TO_MEMORY(&tables.bytes, &tables.nbytes), OF_VALUE(root), NULL, &error) == 0,
+         "%s", error.message);
     berth_tree_free(tree);
     const berth_source source = {
         .name = "tables", .nbytes = tables.nbytes, .read = read_tables, .context = &tables};

@@ -246,7 +246,7 @@ Test(fetch, of_many_small_ones_takes_few_requests)
                                                                         .rank = 1,
                                                                         .shape = shape,
                                                                         .data = bytes}));
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     struct counted counted = {.bytes = saved};
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
     berth_close(checkpoint);

@@ -77,7 +77,7 @@ static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, 
                 tree,
                 &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
     }
-    cr_assert_eq(berth_save_memory(&bytes, nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, nbytes), OF_VALUE(root), NULL, NULL), 0);
     uint8_t *copy = malloc(*nbytes);
     memcpy(copy, bytes, *nbytes);
     berth_free(bytes);
@@ -271,7 +271,7 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
                                                                         .shape = shape,
                                                                         .data = data}));
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=32768", NULL), 0);
-    cr_assert_eq(berth_save_memory(&file, &nbytes, NULL, root, &call, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(root), &call, NULL), 0);
     cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
     struct counted counted = open_counted(file, nbytes, "load.check=directory");
     cr_expect_eq(counted.n_reads, 2);

@@ -30,7 +30,7 @@ static void set_up(void)
                                                                .rank = 1,
                                                                .shape = shape,
                                                                .data = elements}));
-    cr_assert_eq(berth_save_memory(&bytes, &file_nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &file_nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
     file = memcpy(malloc(file_nbytes), bytes, file_nbytes);
     berth_free(bytes);

@@ -59,7 +59,8 @@ static void save(void)
                                                                         .shape = shape,
                                                                         .data = elements[t]}));
     }
-    expect(berth_save_memory(&saved, &file_nbytes, NULL, root, NULL, &error) == 0, error.message);
+    expect(berth_save_to(TO_MEMORY(&saved, &file_nbytes), OF_VALUE(root), NULL, &error) == 0,
+           error.message);
     file = saved;
     berth_tree_free(tree);
 }

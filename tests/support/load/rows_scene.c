@@ -56,8 +56,8 @@ void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const
             tree,
             &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
     patch(options);
-    cr_assert_eq(berth_save_memory(&saved, &source->nbytes, NULL, root, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &source->nbytes), OF_VALUE(root), NULL, &error), 0,
+                 "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     source->bytes = malloc(source->nbytes);
     memcpy(source->bytes, saved, source->nbytes);
