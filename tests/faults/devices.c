@@ -111,11 +111,11 @@ static void check_outcome(int status, const berth_error *error, const char *abou
     cr_assert_eq(status, error->code, "%s", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
     if (status == 0) {
-        cr_assert(file_holds(path, scene.expected, scene.expected_nbytes), "%s: not the new file",
-                  about);
+        cr_assert(test_file_holds(path, scene.expected, scene.expected_nbytes),
+                  "%s: not the new file", about);
         return;
     }
-    cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+    cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
               error->message);
 }
 

@@ -14,6 +14,7 @@
 
 #include "config/lock.h"
 #include "tests/support/faults/save_scene.h"
+#include "tests/support/sources.h"
 
 enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 
@@ -133,11 +134,7 @@ static berth_value *values_of(berth_tree *tree)
     berth_value *root = berth_make_dict(tree);
 
     for (int i = 0; i < N_TENSORS; i++)
-        berth_dict_set(root, names[i],
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                               .rank = 2,
-                                                               .shape = shapes[i],
-                                                               .data = elements}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, 2, shapes[i]));
     return root;
 }
 
@@ -512,7 +509,7 @@ static void fork_often(unsigned n)
     berth_rows_free(rows);
     berth_close(table_of);
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(berth_verify(paths[i], NULL, NULL, &error), 0, "%s", error.message);
+        cr_assert_eq(test_verify(paths[i], NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
         free(paths[i]);
     }
     cr_assert_eq(test_folder_count(folder), 5, "more than the four files and the link");

@@ -67,9 +67,9 @@ TestSuite(job_faults, .init = set_up, .fini = tear_down, .timeout = 120);
 static void check_held(int status, const char *about)
 {
     if (status == 0 || status == BERTH_E_NOT_DURABLE)
-        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(test_file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
     else
-        cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file", about);
+        cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
 }
 

@@ -6,7 +6,6 @@
 #include "format/names/names.h"
 #include "format/pickle/pickle.h"
 #include "format/values/node.h"
-
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -14,6 +13,7 @@
 #include "config/memory.h"
 #include "format/bytes.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree, *other;
 static berth_value *foreign_dict, *foreign_text;
@@ -53,18 +53,17 @@ static void expect_error(int line, bool refused, int code, const char *message)
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_make_tensor(
-        tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+    return test_tensor(tree, dtype, numbers, rank, shape);
 }
 
 static berth_value *floats(int64_t n)
 {
-    return tensor_of(BERTH_FLOAT32, 1, &n);
+    return test_vector(tree, BERTH_FLOAT32, numbers, n);
 }
 
 static berth_value *longs(int64_t n)
 {
-    return tensor_of(BERTH_INT64, 1, &n);
+    return test_vector(tree, BERTH_INT64, numbers, n);
 }
 
 static berth_value *long_table(int64_t rows, int64_t columns)
@@ -533,10 +532,9 @@ Test(bad_arguments, names_of_nothing_are_refused)
 {
     berth_value *root = berth_make_dict(tree);
     bth_names *names;
-    berth_error error;
+    berth_error error = {0};
     char *name, *path;
 
-    bth_error_clear(&error);
     cr_expect_eq(bth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no value to name");
     cr_expect_null(names);

@@ -5,6 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -32,15 +33,13 @@ TestSuite(names, .init = set_up, .fini = tear_down);
 
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
-    return berth_make_tensor(tree,
-                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return test_vector(tree, dtype, data, n);
 }
 
 static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
 {
     const int64_t shape[2] = {rows, columns};
-    return berth_make_tensor(
-        tree, &(berth_tensor){.dtype = dtype, .rank = 2, .shape = shape, .data = data});
+    return test_tensor(tree, dtype, data, 2, shape);
 }
 
 static berth_value *tensor(void)

@@ -26,8 +26,7 @@ static char long_text[3000];
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_make_tensor(
-        with.tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+    return test_tensor(with.tree, dtype, numbers, rank, shape);
 }
 
 static void prepare(void)

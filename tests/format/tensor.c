@@ -3,6 +3,7 @@
 #include "format/values/value.h"
 
 #include "config/error.h"
+#include "tests/support/support.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -251,8 +252,7 @@ Test(tensor, on_the_meta_device_has_no_storage)
 
 static berth_value *numbers(berth_dtype dtype, int64_t n)
 {
-    return berth_make_tensor(tree,
-                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return test_vector(tree, dtype, data, n);
 }
 
 /* T4 */
@@ -301,8 +301,7 @@ static void expect_failure(const berth_value *made, int code, const char *messag
 Test(tensor, values_copy_shape_and_make_stride_and_storage)
 {
     int64_t shape[3] = {2, 0, 3};
-    const berth_value *value = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 3, .shape = shape, .data = data});
+    const berth_value *value = test_tensor(tree, BERTH_UINT16, data, 3, shape);
     const berth_tensor *made = berth_as_tensor(value);
     shape[0] = 9;
     cr_assert_eq(made->shape[0], 2);
@@ -382,10 +381,7 @@ static berth_value *make_sparse(const struct sparse_row *row)
 {
     berth_value *parts[3];
     for (int i = 0; i < 3; i++)
-        parts[i] = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT32,
-                                                           .rank = row->ranks[i],
-                                                           .shape = row->shapes[i],
-                                                           .data = data});
+        parts[i] = test_tensor(tree, BERTH_INT32, data, row->ranks[i], row->shapes[i]);
     return berth_make_sparse(tree, row->layout, row->shape, row->rank, parts, true);
 }
 
@@ -469,10 +465,8 @@ Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 Test(tensor, nested_parts_agree)
 {
     static const int64_t shape[2] = {2, 3}, other[2] = {2, 2};
-    berth_value *sizes = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = shape, .data = data});
-    berth_value *strides = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = other, .data = data});
+    berth_value *sizes = test_tensor(tree, BERTH_INT64, data, 2, shape);
+    berth_value *strides = test_tensor(tree, BERTH_INT64, data, 2, other);
     berth_value *good[4] = {numbers(BERTH_INT8, 9), sizes, sizes, numbers(BERTH_INT64, 2)};
     berth_value *nested = berth_make_nested(tree, good);
     cr_assert_eq(berth_value_count(nested), 4);
@@ -484,8 +478,7 @@ Test(tensor, nested_parts_agree)
                    "the parts of a nested tensor do not agree");
     /* No table, but as if there were no tensor. */
     const int64_t cube[3] = {0, 2, 3};
-    berth_value *cubes = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 3, .shape = cube, .data = data});
+    berth_value *cubes = test_tensor(tree, BERTH_INT64, data, 3, cube);
     berth_value *deep[4] = {numbers(BERTH_INT8, 9), cubes, cubes, numbers(BERTH_INT64, 0)};
     expect_failure(berth_make_nested(tree, deep), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");

@@ -314,10 +314,7 @@ static berth_value *build(berth_tree *tree)
                                  berth_make_int(tree, i)};
         berth_dict_set_value(dict, berth_make_tuple(tree, items, 2), list);
         bth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
-        berth_list_append(list, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                        .rank = 1,
-                                                                        .shape = shape,
-                                                                        .data = data}));
+        berth_list_append(list, test_tensor(tree, BERTH_FLOAT32, data, 1, shape));
     }
     berth_value_set_state(dict, bth_set_from(tree, berth_make_list(tree)));
     return dict;

@@ -50,11 +50,7 @@ static void make_tables(void)
         const int64_t shape[] = {N_ROWS, (int64_t)row_nbytes[i]};
         for (size_t k = 0; k < N_ROWS * row_nbytes[i]; k++)
             elements[i][k] = (uint8_t)(k * 7 + k / row_nbytes[i] * 13 + i);
-        berth_dict_set(root, names[i],
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                               .rank = 2,
-                                                               .shape = shape,
-                                                               .data = elements[i]}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_UINT8, elements[i], 2, shape));
     }
     MUST(berth_save_to(TO_MEMORY(&tables.bytes, &tables.nbytes), OF_VALUE(root), NULL, &error) == 0,
          "%s", error.message);

@@ -6,14 +6,7 @@
 #include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "tests/support/load/archive.h"
-
-static void expect_text(berth_checkpoint *checkpoint)
-{
-    char *text = describe(checkpoint);
-
-    cr_expect_str_eq(text, sample_text);
-    free(text);
-}
+#include "tests/support/sources.h"
 
 static uint8_t swapped[N_SAMPLE_STORAGES][24];
 
@@ -124,12 +117,12 @@ Test(byteorder, any_range_can_be_read_for_saving_again)
         size_t nbytes;
         uint8_t *bytes = build(&archives[i], 64, true, NULL, &nbytes);
         berth_checkpoint *checkpoint;
-        cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+        cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
         for (size_t round = 0; round < 2; round++) {
             expect_ranges(checkpoint, "weight", sample_weight);
             expect_ranges(checkpoint, "bias", sample_bias);
             expect_ranges(checkpoint, "words", sample_words);
-            expect_text(checkpoint);
+            expect_sample_values(checkpoint);
         }
         berth_close(checkpoint);
         free(bytes);
@@ -152,11 +145,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
     bth_swap_bytes(other, elements, sizeof elements, 2);
-    berth_dict_set(
-        root, "words",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = elements}));
+    berth_dict_set(root, "words", test_tensor(tree, BERTH_UINT16, elements, 1, shape));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0);
     archive.tree = tree;
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);
@@ -194,20 +183,11 @@ Test(byteorder, attributes_are_swapped_too)
     size_t nbytes;
     berth_checkpoint *checkpoint;
 
-    berth_dict_set(
-        state, "words",
-        berth_make_tensor(
-            tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 1, .shape = two, .data = words}));
+    berth_dict_set(state, "words", test_tensor(tree, BERTH_UINT16, words, 1, two));
     berth_dict_set(
         root, "outer",
         berth_make_subclass(
-            tree,
-            berth_make_parameter(
-                tree,
-                berth_make_tensor(
-                    tree,
-                    &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = one, .data = zero}),
-                true),
+            tree, berth_make_parameter(tree, test_tensor(tree, BERTH_FLOAT32, zero, 1, one), true),
             state));
     cr_assert_eq(bth_pickle_write(root, false, &archive.pickled, &error), 0, "%s", error.message);
     add_record(&archive, "data.pkl", archive.pickled.bytes, archive.pickled.nbytes);

@@ -4,6 +4,7 @@
  * counted.
  */
 #include "tests/support/load/fetch_scene.h"
+#include "tests/support/sources.h"
 
 TestSuite(fetch, .init = begin_fetch, .fini = end_fetch);
 
@@ -242,10 +243,7 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     size_t nbytes;
 
     for (int i = 0; i < N; i++)
-        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                        .rank = 1,
-                                                                        .shape = shape,
-                                                                        .data = bytes}));
+        berth_list_append(root, test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
     cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     struct counted counted = {.bytes = saved};
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
@@ -310,7 +308,7 @@ Test(fetch, of_memory)
         uint8_t *bytes = test_read_file(path, &nbytes);
         bytes = realloc(bytes, nbytes + 1);
         memmove(bytes + (i == 2), bytes, nbytes);
-        cr_assert_eq(berth_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
+        cr_assert_eq(test_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
         berth_stats stats = fetched(NULL);
         expect_elements();
         cr_expect_eq(strcmp(stats.method, "memory") == 0, i == 0);

@@ -5,6 +5,7 @@
  */
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 enum { N_TENSORS = 6, N_BYTES = 300000 };
 
@@ -25,16 +26,12 @@ static void set_up(void)
     for (size_t i = 0; i < N_BYTES; i++)
         elements[i] = (uint8_t)(i * 13 + (i >> 9));
     for (; name[1] < '0' + N_TENSORS; name[1]++)
-        berth_dict_set(root, name,
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                               .rank = 1,
-                                                               .shape = shape,
-                                                               .data = elements}));
+        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, elements, 1, shape));
     cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &file_nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
     file = memcpy(malloc(file_nbytes), bytes, file_nbytes);
     berth_free(bytes);
-    cr_assert_eq(berth_open_memory(file, file_nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(file, file_nbytes, NULL, &checkpoint, NULL), 0);
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
         cr_assert_eq(berth_tensor_at(checkpoint, i, &named, NULL), 0);

@@ -9,6 +9,7 @@
 #include "io/syscalls.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 static void set_up(void)
 {
@@ -26,7 +27,7 @@ static int verify_with(const char *options, berth_record_function tell, void *co
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
-    int result = berth_verify_records(path, &call, tell, context, verdict, error);
+    int result = test_verify(path, &call, tell, context, verdict, error);
     berth_config_free(config);
     return result;
 }
@@ -62,11 +63,7 @@ static uint8_t *save_many(size_t n, size_t first, size_t step, const char *optio
     for (size_t i = 0; i < n; i++) {
         const int64_t shape[] = {(int64_t)(first + i * step)};
         (void)snprintf(name, sizeof name, "t%zu", i);
-        berth_dict_set(
-            root, name,
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
+        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, data, 1, shape));
     }
     cr_assert_eq(berth_config_patch(options, NULL), 0);
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);

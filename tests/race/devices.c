@@ -15,6 +15,7 @@
 #include "io/pool.h"
 #include "io/staging.h"
 #include "tests/simulated/simulated.h"
+#include "tests/support/race.h"
 
 #define N_WORKERS 4
 #define N_TASKS 200
@@ -23,14 +24,6 @@
 static const char *names[2] = {"simulated:0", "simulated:1"};
 static bth_device_handle *devices[2];
 static bth_staging ring;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/devices: %s\n", what);
-    exit(1);
-}
 
 struct worker {
     bth_device_stream stream;

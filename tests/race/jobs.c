@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
+#include "tests/support/sources.h"
 
 #define N_ROUNDS 12
 #define N_JOBS 5
@@ -35,14 +36,6 @@ struct player {
 
 static char names[N_RECORDS][24];
 static unsigned n_cancelled, n_saved;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/jobs: %s\n", what);
-    exit(1);
-}
 
 static int count_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
@@ -144,7 +137,7 @@ static void check_file(const struct player *player)
             expect(bytes[k] == 0x41, "bytes from after staged");
     }
     berth_archive_close(archive);
-    expect(berth_verify(player->path, NULL, &verdict, &error) == 0, error.message);
+    expect(test_verify(player->path, NULL, NULL, NULL, &verdict, &error) == 0, error.message);
     n_saved++;
 }
 

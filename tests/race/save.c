@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_RECORDS 20
 #define RECORD_NBYTES 3000
@@ -20,14 +20,6 @@ static uint8_t bytes[RECORD_NBYTES + N_RECORDS];
 static berth_new_record records[N_RECORDS];
 static char names[N_RECORDS][16];
 static const char *path;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/save: %s\n", what);
-    exit(1);
-}
 
 static void prepare(void)
 {

@@ -14,6 +14,7 @@
 
 #include "config/error.h"
 #include "io/staging.h"
+#include "tests/support/race.h"
 #include "tests/support/save/device_storages.h"
 
 static const bth_simulated_machine late = {.n_devices = 2,
@@ -22,14 +23,6 @@ static const bth_simulated_machine late = {.n_devices = 2,
                                            .latest_nanoseconds = 50000};
 static device_scene scene;
 static char *folder;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/save_devices: %s\n", what);
-    exit(1);
-}
 
 static void check_file(const char *path)
 {

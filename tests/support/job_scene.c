@@ -53,5 +53,5 @@ void check_wait(berth_job *job, int code)
 
 void check_file(const char *at, const void *content, size_t nbytes)
 {
-    cr_assert(file_holds(at, content, nbytes), "%s", at);
+    cr_assert(test_file_holds(at, content, nbytes), "%s", at);
 }

@@ -29,6 +29,14 @@ struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
 
+/* ---- values ---- */
+
+/* A tensor over these elements, which stay the caller's. */
+berth_value *test_tensor(berth_tree *tree, berth_dtype dtype, const void *data, int32_t rank,
+                         const int64_t *shape);
+/* The same of one dimension. */
+berth_value *test_vector(berth_tree *tree, berth_dtype dtype, const void *data, int64_t n);
+
 /* ---- processes ---- */
 
 /* Runs `try` in a child. Fails the test (by Criterion) unless it returns 0. */
@@ -47,6 +55,8 @@ size_t test_folder_count(const char *folder);
 /* A whole file, with a NUL behind it that *nbytes does not count. */
 uint8_t *test_read_file(const char *path, size_t *nbytes);
 void test_write_file(const char *path, const void *bytes, size_t nbytes);
+/* Whether the file has just these bytes. */
+bool test_file_holds(const char *path, const void *bytes, size_t nbytes);
 
 /* Whether the long form of the tests is wanted (BERTH_LONG). */
 bool test_is_long(void);

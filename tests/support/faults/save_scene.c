@@ -61,11 +61,7 @@ int save_values(const char *to, berth_error *error)
                                                                 .storage = storage});
     berth_dict_set(state, "weight", view);
     berth_dict_set(state, "tied", view);
-    berth_dict_set(
-        state, "bias",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape + 1, .data = bytes}));
+    berth_dict_set(state, "bias", test_tensor(tree, BERTH_INT8, bytes, 1, shape + 1));
     berth_dict_set(state, "epoch", berth_make_int(tree, 3));
     int status = berth_save(to, state, NULL, error);
     berth_tree_free(tree);
@@ -197,11 +193,11 @@ void check_outcome(const scene *tried, int status, const berth_error *error, con
 
     cr_assert_eq(status, error->code, "%s", about);
     if (status == 0 || status == BERTH_E_NOT_DURABLE) {
-        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(test_file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
         check_nothing_left(tried, true, about);
     } else {
         if (tried->replaces)
-            cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+            cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
                       error->message);
         check_nothing_left(tried, tried->replaces, about);
     }

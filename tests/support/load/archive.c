@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 
 void add_record(struct archive *archive, const char *name, const void *bytes, uint64_t nbytes)
 {
@@ -44,20 +45,9 @@ berth_tree *sample_tree(berth_value **root)
 
     *root = berth_make_ordered_dict(tree);
     berth_dict_set(*root, "weight",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                           .rank = 2,
-                                                           .shape = weight_shape,
-                                                           .data = sample_weight}));
-    berth_dict_set(*root, "bias",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                           .rank = 1,
-                                                           .shape = bias_shape,
-                                                           .data = sample_bias}));
-    berth_dict_set(*root, "words",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT16,
-                                                           .rank = 1,
-                                                           .shape = words_shape,
-                                                           .data = sample_words}));
+                   test_tensor(tree, BERTH_FLOAT32, sample_weight, 2, weight_shape));
+    berth_dict_set(*root, "bias", test_tensor(tree, BERTH_INT64, sample_bias, 1, bias_shape));
+    berth_dict_set(*root, "words", test_tensor(tree, BERTH_UINT16, sample_words, 1, words_shape));
     berth_dict_set(*root, "epoch", berth_make_int(tree, 3));
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     return tree;
@@ -130,7 +120,7 @@ int open_with(const void *bytes, size_t nbytes, const char *options, berth_stats
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
-    int result = berth_open_memory(bytes, nbytes, &call, checkpoint, error);
+    int result = test_open_memory(bytes, nbytes, &call, checkpoint, error);
     berth_config_free(config);
     return result;
 }
@@ -183,6 +173,14 @@ const char sample_text[] =
     "words: uint16 2 0100ffff\n"
     "epoch: 3\n";
 #endif
+
+void expect_sample_values(berth_checkpoint *checkpoint)
+{
+    char *text = describe(checkpoint);
+
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+}
 
 void expect_sample(const void *bytes, size_t nbytes, const char *options)
 {
