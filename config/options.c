@@ -220,8 +220,7 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error)
 {
-    if (call && bth_check_reserved("berth_params", call->reserved,
-                                   sizeof call->reserved / sizeof *call->reserved, error) < 0)
+    if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
     int status = call && call->config ? with_forced(call->config, config, error)
                                       : bth_config_in_force(config, error);

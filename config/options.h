@@ -35,7 +35,10 @@ struct berth_config {
  */
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
 
-/* BERTH_E_ARGUMENT: a reserved word of the caller's struct `name` is not 0. */
+/* Refuses a struct of a caller in which a reserved word is not 0. */
+#define BTH_CHECK_RESERVED(type, made, error)                                                      \
+    bth_check_reserved(#type, (made)->reserved, sizeof(made)->reserved / sizeof *(made)->reserved, \
+                       error)
 int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error);
 
 /* What is in force on this thread, as it was set. */

@@ -15,6 +15,10 @@
 #define BTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
 #define BTH_MAX_ALIGNMENT_READ 65536
 
+/* A 16 or 32 bit field that says "see the zip64 field". */
+#define BTH_ZIP_SATURATED16 0xFFFFu
+#define BTH_ZIP_SATURATED32 0xFFFFFFFFu
+
 /* One record's place. All offsets are bytes from the start of the file. */
 typedef struct bth_place {
     uint64_t header_offset;

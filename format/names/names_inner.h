@@ -4,14 +4,7 @@
 #define BTH_FORMAT_NAMES_NAMES_INNER_H
 
 #include "format/names/names.h"
-
-/* Steps from a value to what is neither an item nor a part. */
-enum {
-    BTH_STEP_LIST_ITEMS = UINT32_MAX - 3, /* the first: items have smaller numbers */
-    BTH_STEP_DICT_ITEMS,
-    BTH_STEP_INNER,
-    BTH_STEP_STATE
-};
+#include "format/values/value.h"
 
 /* Bit of names_entry.hash: another tensor has the same short name. */
 #define BTH_NAME_SHARED (UINT64_C(1) << 63)
@@ -21,7 +14,7 @@ struct names_entry {
     const berth_value *value;
     uint64_t hash;   /* of the short name */
     uint32_t parent; /* entry; UINT32_MAX for the root */
-    uint32_t index;  /* item of the parent's value, or BERTH_STEP_ */
+    uint32_t index;  /* item of the parent's value, or BTH_STEP_… */
 };
 
 /* The hash of a long key, kept: a file may use one key in many dicts. */
@@ -51,6 +44,12 @@ struct bth_names {
  */
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
+/*
+ * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
+ * the key. A million levels of short keys are less.
+ */
+#define BTH_LONGEST_NAME_NBYTES ((size_t)16 << 20)
+
 /* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
 struct names_out {
     char *text;
@@ -76,10 +75,6 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
 
 /* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
 const char *bth_part_name(const berth_value *value, uint32_t i);
-/* That part. */
-const berth_value *bth_part(const berth_value *value, uint32_t i);
-/* What a step leads to; NULL if there is no such step. */
-const berth_value *bth_step(const berth_value *parent, uint32_t index);
 
 /* The hash of a short name, as of an entry. */
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);

@@ -12,7 +12,7 @@
 /* ---- bytes ---- */
 
 /* Room for n more bytes: where they go, or NULL when it has failed. */
-static uint8_t *reserve(bth_emitter *emitter, size_t n)
+static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
         return NULL;
@@ -46,7 +46,7 @@ static void put_u32(uint8_t *out, uint32_t value)
 
 void bth_emit_op(bth_emitter *emitter, int op)
 {
-    uint8_t *out = reserve(emitter, 1);
+    uint8_t *out = emit_reserve(emitter, 1);
     if (out)
         *out = (uint8_t)op;
 }
@@ -54,7 +54,7 @@ void bth_emit_op(bth_emitter *emitter, int op)
 /* An opcode with one byte, or another with four, as the value fits. */
 static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, uint32_t value)
 {
-    uint8_t *out = reserve(emitter, value < 256 ? 2 : 5);
+    uint8_t *out = emit_reserve(emitter, value < 256 ? 2 : 5);
     if (!out)
         return;
     out[0] = (uint8_t)(value < 256 ? short_op : long_op);
@@ -82,7 +82,7 @@ void bth_emit_int(bth_emitter *emitter, int64_t value)
     bool two = value >= 0 && value <= UINT16_MAX;
     size_t n = one ? 1 : two ? 2 : 4;
     bth_emit_op(emitter, one ? BTH_OP_BININT1 : two ? BTH_OP_BININT2 : BTH_OP_BININT);
-    uint8_t *out = reserve(emitter, n);
+    uint8_t *out = emit_reserve(emitter, n);
     if (out)
         memcpy(out, bytes, n);
 }
@@ -91,7 +91,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits); /* as bits: a NaN keeps its payload */
-    uint8_t *out = reserve(emitter, 9);
+    uint8_t *out = emit_reserve(emitter, 9);
     if (!out)
         return;
     out[0] = BTH_OP_BINFLOAT;
@@ -105,7 +105,7 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
-    uint8_t *out = reserve(emitter, 2 + nbytes);
+    uint8_t *out = emit_reserve(emitter, 2 + nbytes);
     if (!out)
         return;
     out[0] = BTH_OP_LONG1;
@@ -116,14 +116,14 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 /* ---- text ---- */
 
 /* BINUNICODE and its length: where the text goes. */
-static uint8_t *reserve_text(bth_emitter *emitter, size_t nbytes)
+static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
 {
     if (nbytes > UINT32_MAX) {
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "text of %zu bytes: pickle protocol 2 holds at most 4294967295", nbytes);
         return NULL;
     }
-    uint8_t *out = reserve(emitter, 5 + nbytes);
+    uint8_t *out = emit_reserve(emitter, 5 + nbytes);
     if (!out)
         return NULL;
     out[0] = BTH_OP_BINUNICODE;
@@ -135,7 +135,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 {
     if (bth_emit_again(emitter, slot))
         return;
-    uint8_t *out = reserve_text(emitter, nbytes);
+    uint8_t *out = emit_reserve_text(emitter, nbytes);
     if (out && nbytes > 0)
         memcpy(out, text, nbytes);
     bth_emit_memo(emitter, slot);
@@ -152,7 +152,7 @@ void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
     size_t n = nbytes;
     for (size_t i = 0; i < nbytes; i++)
         n += bytes[i] >> 7;
-    uint8_t *out = reserve_text(emitter, n);
+    uint8_t *out = emit_reserve_text(emitter, n);
     for (size_t i = 0; out && i < nbytes; i++) {
         if (bytes[i] < 0x80) {
             *out++ = bytes[i];
@@ -208,17 +208,17 @@ bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
 
 /* ---- globals ---- */
 
-static uint64_t hash_text(uint64_t hash, const char *text)
+static uint64_t emit_hash_text(uint64_t hash, const char *text)
 {
     hash = bth_fnv(hash, text, strlen(text));
     return hash ^ (hash >> 29);
 }
 
 /* The entry of a global, or the free one where it belongs. */
-static bth_emitted_global *find_global(const bth_emitter *emitter, const char *module,
-                                       const char *name)
+static bth_emitted_global *emit_find_global(const bth_emitter *emitter, const char *module,
+                                            const char *name)
 {
-    uint64_t hash = hash_text(hash_text(BTH_FNV_BEGIN, module) * 31, name);
+    uint64_t hash = emit_hash_text(emit_hash_text(BTH_FNV_BEGIN, module) * 31, name);
     size_t i = (size_t)hash & (emitter->globals_capacity - 1);
     for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
         bth_emitted_global *global = &emitter->globals[i];
@@ -229,7 +229,7 @@ static bth_emitted_global *find_global(const bth_emitter *emitter, const char *m
 }
 
 /* Keeps the table at most half full. */
-static bool grow_globals(bth_emitter *emitter)
+static bool emit_grow_globals(bth_emitter *emitter)
 {
     if (emitter->n_globals < emitter->globals_capacity / 2)
         return true;
@@ -245,12 +245,12 @@ static bool grow_globals(bth_emitter *emitter)
     emitter->globals_capacity = capacity;
     for (size_t i = 0; i < old_capacity; i++)
         if (old[i].name)
-            *find_global(emitter, old[i].module, old[i].name) = old[i];
+            *emit_find_global(emitter, old[i].module, old[i].name) = old[i];
     bth_release(old);
     return true;
 }
 
-static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
+static uint8_t *emit_put_line(uint8_t *out, const char *text, size_t nbytes)
 {
     memcpy(out, text, nbytes);
     out[nbytes] = '\n';
@@ -259,9 +259,9 @@ static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
 
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
-    if (!grow_globals(emitter))
+    if (!emit_grow_globals(emitter))
         return;
-    bth_emitted_global *global = find_global(emitter, module, name);
+    bth_emitted_global *global = emit_find_global(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
@@ -271,11 +271,11 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
         return;
     size_t module_nbytes = strlen(module);
     size_t name_nbytes = strlen(name);
-    uint8_t *out = reserve(emitter, module_nbytes + name_nbytes + 3);
+    uint8_t *out = emit_reserve(emitter, module_nbytes + name_nbytes + 3);
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
-    put_line(put_line(out, module, module_nbytes), name, name_nbytes);
+    emit_put_line(emit_put_line(out, module, module_nbytes), name, name_nbytes);
     bth_emit_memo(emitter, &global->memo);
 }
 

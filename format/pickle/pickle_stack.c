@@ -139,7 +139,7 @@ int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index)
  * Whether what the opcode at hand makes goes straight to REDUCE or BINPERSID, maybe by way of a
  * memo index that is not fetched.
  */
-static bool is_used_once(const bth_unpickler *unpickler)
+static bool tuple_is_used_once(const bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
@@ -159,7 +159,7 @@ static bool is_used_once(const bth_unpickler *unpickler)
 berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
-    if (n == 0 || n > 8 || unpickler->rules->inert || !is_used_once(unpickler))
+    if (n == 0 || n > 8 || unpickler->rules->inert || !tuple_is_used_once(unpickler))
         return bth_tuple_of(unpickler->tree, items, n);
     *tuple = (struct tuple_node){
         .key = {.head = {.kind = BERTH_KIND_TUPLE, .id = BTH_NO_ID}, .count = (uint32_t)n}};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
- * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c) and by those of the pickle reader.
+ * What a value is in memory. Private to format/values/, with one exception: the pickle reader,
+ * which makes millions of nodes and looks at them without a call.
  *
- * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
+ * The bound of P3, 64 bytes of memory for each byte of pickle, is the reason for every choice here:
  * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
  * does not point at its tree: `at` is its distance from the start of its memory block, which does.
  */
@@ -172,8 +172,7 @@ struct parts_node { /* SPARSE, NESTED */
 
 struct call_node {
     berth_value head;
-    berth_value *callable;
-    struct tuple_node *arguments;
+    berth_value *made_of[2]; /* what is called, and the TUPLE of arguments */
     berth_value *state;
     berth_value *list_items; /* LIST, NULL until there is an item (P3) */
     berth_value *dict_items; /* DICT, the same */
@@ -222,6 +221,7 @@ struct berth_tree {
     struct key_table keys;
     struct storage_table storages;
     berth_error error;
+    bool is_located; /* the error names a key or an index */
 };
 
 /* ---- in line ---- */
@@ -319,7 +319,13 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 size_t bth_tree_capacity(size_t old, size_t need);
 /* True if the value is not NULL and of this tree; else the tree has failed. */
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
-/* bth_tree_owns for n values. */
+/*
+ * The same for an item of a container: the tree's error then names its key, or its index where key
+ * is NULL. So does one that was there before and names none: what could not be made is NULL.
+ */
+bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                        const berth_value *key, size_t index);
+/* bth_tree_owns_item for n values. */
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
 
 /* ---- sequence.c ---- */

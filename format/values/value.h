@@ -130,6 +130,15 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
+/* Item i of any container, of a dict the value; NULL beyond. Key i of a dict. */
+berth_value *bth_value_item(const berth_value *value, size_t i);
+berth_value *bth_value_key(const berth_value *value, size_t i);
+/* What is there, without an out-parameter: false or 0 for any other kind. */
+bool bth_value_bool(const berth_value *value);
+double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
+double bth_value_imaginary(const berth_value *value);
+int bth_value_constant(const berth_value *value, berth_kind kind);
+
 /* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
@@ -161,5 +170,62 @@ const char *bth_value_device(const berth_value *value, int64_t *index);
  */
 size_t bth_value_id(const berth_value *value);
 size_t bth_tree_n_ids(const berth_tree *tree);
+
+/* ---- arithmetic on tensors: bounds, overflow, strides, byte order (T1 to T5) ---- */
+
+/*
+ * Checks shape, stride and offset against the storage's bytes (T2, T4): all >= 0, rank <= 64, the
+ * last element inside; every sum and product checked; in bits for sub-byte kinds. On failure
+ * sets error with the sentence (BERTH_E_TENSOR).
+ */
+int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
+
+/*
+ * Bytes from the storage's start to the end of the last element; 0 for an empty tensor.
+ * False on overflow. Shape, stride and offset must be >= 0.
+ */
+bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
+
+/*
+ * The storage that a tensor is saved on, and its offset there. A view of another storage (streams
+ * from before 1.6) is saved as the whole storage with a larger offset, so that what shared memory
+ * goes on sharing it. Not for meta tensors.
+ */
+const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset);
+
+/* product of shape into *numel, or false on overflow. */
+bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
+
+/*
+ * Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i;
+ * INT64_MAX where that does not fit.
+ */
+void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
+
+/*
+ * Copies elements [first, first + n) in row-major order from `base` (the storage's first byte)
+ * to out. The tensor has been checked; whole-item dtypes only.
+ */
+void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
+                       void *out);
+
+/* Bytes of the unit that a change of byte order reverses: complex64 4, bool 1. */
+size_t bth_dtype_swap_nbytes(berth_dtype dtype);
+/* Copies nbytes (a multiple of unit) reversing each unit of 1, 2, 4 or 8; in may equal out. */
+void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
+
+/* Elements an item holds: 2 for quint4x2, 4 for quint2x4, else 1. */
+int bth_dtype_elements(berth_dtype dtype);
+/* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
+const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
+/* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
+bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
+/* The class that a tensor of this dtype meets its storage under; NONE: UntypedStorage. */
+berth_dtype bth_dtype_of_storage(berth_dtype dtype);
+/* PyTorch compares classes by dtype, and takes UntypedStorage for one of bytes (T3). */
+bool bth_dtype_same_class(berth_dtype a, berth_dtype b);
+bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
+
+#include "format/values/walk.h" /* the walk is a part of the door */
 
 #endif

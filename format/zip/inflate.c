@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/inflate.h"
+#include "format/zip/zip.h"
 
 #include <inttypes.h>
 #include <zlib.h>
@@ -38,7 +38,7 @@ static void zlib_release(void *context, void *pointer)
     bth_release(pointer);
 }
 
-static int fail_inflate(const bth_zip_entry *entry, const z_stream *stream, int result,
+static int inflate_fail(const bth_zip_entry *entry, const z_stream *stream, int result,
                         berth_error *error)
 {
     if (result == Z_MEM_ERROR)
@@ -71,6 +71,6 @@ int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, ber
         inflateEnd(&stream);
     }
     if (result != Z_STREAM_END || stream.avail_in > 0 || stream.avail_out > 0)
-        return fail_inflate(entry, &stream, result, error);
+        return inflate_fail(entry, &stream, result, error);
     return BERTH_OK;
 }

@@ -4,8 +4,7 @@
 #define BTH_FORMAT_ZIP_ZIP_INNER_H
 
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 /* ---- zip_extra.c ---- */
 

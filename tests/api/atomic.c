@@ -99,7 +99,7 @@ Test(atomic, a_child_leaves_its_parents_file_alone)
 
     if (child == 0) {
         bool refused = berth_atomic_write(file, "child", 5, 0, &error) == BERTH_E_ARGUMENT &&
-                       strstr(error.message, "before this process was forked");
+                       strstr(error.message, "belongs to the parent process");
         berth_atomic_abort(file);
         _exit(refused ? 0 : 1);
     }

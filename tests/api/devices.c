@@ -103,7 +103,7 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
                                                            .rank = 2,
                                                            .shape = shape,
                                                            .storage = storage}));
-    expect_good(berth_save_memory(&file, &nbytes, "model", state, NULL, &error));
+    expect_good(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(state), NAMED("model"), &error));
     berth_device_memory_free("simulated:1", address);
     berth_tree_free(tree);
     expect_good(berth_open_memory(file, nbytes, NULL, &checkpoint, &error));
@@ -142,7 +142,8 @@ Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
     berth_tree *tree = berth_tree_new(&error);
 
     expect_good(berth_config_patch("save.storage_alignment=4096", &error));
-    berth_plan *plan = berth_plan_new(NULL, state_of_many_sizes(tree, bytes), NULL, &error);
+    berth_plan *plan =
+        berth_plan_new(NULL, OF_VALUE(state_of_many_sizes(tree, bytes)), NULL, &error);
     cr_assert_not_null(plan, "%s", error.message);
     for (size_t i = 0; berth_plan_at(plan, i, &record) == 0; i++) {
         if (strncmp(record.name, "data/", 5) != 0)
@@ -150,7 +151,7 @@ Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
         cr_expect_eq(record.offset % BLOCK, 0, "%s at %zu", record.name, (size_t)record.offset);
         cr_expect_geq(record.offset, free_from, "%s", record.name);
         free_from = record.offset + (record.nbytes + BLOCK - 1) / BLOCK * BLOCK;
-        cr_expect_leq(free_from, berth_plan_nbytes(plan), "%s", record.name);
+        cr_expect_leq(free_from, test_plan_info(plan).nbytes, "%s", record.name);
         n_storages++;
     }
     cr_expect_eq(n_storages, N_SIZES);

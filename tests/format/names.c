@@ -367,7 +367,7 @@ Test(names, show_other_keys_as_python_does)
         berth_make_tuple(tree, pair, 2),
         berth_make_tuple(tree, &pair[1], 1),
         berth_make_size(tree, shape, 2),
-        berth_make_dtype(tree, BERTH_BFLOAT16),
+        berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_BFLOAT16),
         berth_make_device(tree, "cuda", 1),
         berth_make_device(tree, "cpu", -1),
         berth_make_tuple(tree, NULL, 0),
@@ -574,7 +574,7 @@ Test(names, of_inert_calls_pass_their_items)
     expect_list(list);
     expect_found("list_items.1", a);
     expect_found(".list_items[0].dict_items['b']", b);
-    expect_found("dict_items", berth_value_dict_items(call));
+    expect_found("dict_items", berth_value_part(call, BERTH_PART_DICT_ITEMS));
     snprintf(list, sizeof list, ".dict_items[%s]", path);
     expect_found(list, pairs[3]);
 }

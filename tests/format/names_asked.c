@@ -103,7 +103,7 @@ Test(names_asked, paths_that_are_none_are_not_found)
         expect_none(paths[i]);
     cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
     cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("['l'][0]"), berth_value_item(list, 0));
+    cr_expect_eq(find("['l'][0]"), bth_value_item(list, 0));
     cr_expect_eq(find(""), root);
 }
 
@@ -187,8 +187,8 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         expect_none(asked[i]);
-    cr_expect_eq(find("l.0"), berth_value_item(list, 0));
-    cr_expect_eq(find("i.-9223372036854775808"), berth_value_item(ints, 1));
+    cr_expect_eq(find("l.0"), bth_value_item(list, 0));
+    cr_expect_eq(find("i.-9223372036854775808"), bth_value_item(ints, 1));
     cr_expect_eq(find("i.data"), berth_dict_get(ints, "data"), "a key, and no attribute");
     cr_expect_eq(find("['o'].__dict__['x']"), berth_dict_get(state, "x"));
     cr_expect_eq(find("['']"), berth_dict_get(root, ""));
@@ -384,7 +384,7 @@ static void expect_name(berth_value *key, const char *wanted)
     walk(root);
     cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_expect_str_eq(name, wanted);
-    cr_expect_eq(find(path), berth_value_item(root, 0), "%s", path);
+    cr_expect_eq(find(path), bth_value_item(root, 0), "%s", path);
     bth_release(name);
     bth_release(path);
     bth_names_free(names);

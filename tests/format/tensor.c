@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T1, T2 and T4: bounds of tensors, and of those that are made of several. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
-#include "format/values/value.h"
 #include "tests/support/support.h"
 
 #include <criterion/criterion.h>
@@ -357,12 +356,12 @@ Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
     berth_value *parameter = berth_make_parameter(tree, plain, false);
     berth_value *subclass = berth_make_subclass(tree, parameter, state);
     cr_assert_eq(berth_as_tensor(subclass), berth_as_tensor(plain));
-    cr_assert_eq(berth_value_inner(subclass), parameter);
-    cr_assert_eq(berth_value_state(subclass), state);
-    cr_assert(berth_value_requires_grad(plain));
-    cr_assert_not(berth_value_requires_grad(parameter));
-    cr_assert_not(berth_value_requires_grad(subclass));
-    cr_assert(berth_value_requires_grad(berth_make_parameter(tree, plain, true)));
+    cr_assert_eq(berth_value_part(subclass, BERTH_PART_INNER), parameter);
+    cr_assert_eq(berth_value_part(subclass, BERTH_PART_STATE), state);
+    cr_assert(berth_value_flags(plain) & BERTH_REQUIRES_GRAD);
+    cr_assert_not(berth_value_flags(parameter) & BERTH_REQUIRES_GRAD);
+    cr_assert_not(berth_value_flags(subclass) & BERTH_REQUIRES_GRAD);
+    cr_assert(berth_value_flags(berth_make_parameter(tree, plain, true)) & BERTH_REQUIRES_GRAD);
     expect_failure(berth_make_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
                    "a Parameter around a tensor with attributes");
     expect_failure(berth_make_parameter(tree, berth_make_list(tree), true), BERTH_E_ARGUMENT,
@@ -427,11 +426,12 @@ Test(tensor, sparse_parts_agree)
             continue;
         }
         int32_t rank;
-        cr_assert_eq(berth_as_layout(sparse), rows[i].layout);
+        cr_assert_eq(bth_value_constant(sparse, BERTH_KIND_LAYOUT), rows[i].layout);
         cr_assert_arr_eq(berth_as_size(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
         cr_assert_eq(rank, rows[i].rank);
         cr_assert_eq(berth_value_count(sparse), rows[i].layout == BERTH_SPARSE_COO ? 2 : 3);
-        cr_assert_eq(berth_value_is_coalesced(sparse), rows[i].layout == BERTH_SPARSE_COO);
+        cr_assert_eq(berth_value_flags(sparse),
+                     rows[i].layout == BERTH_SPARSE_COO ? BERTH_COALESCED : 0);
     }
 }
 
@@ -440,8 +440,9 @@ Test(tensor, sparse_ones_are_wrapped_too)
     const struct sparse_row row = {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {5}}, true};
     berth_value *sparse = make_sparse(&row);
     berth_value *parameter = berth_make_parameter(tree, sparse, true);
-    cr_assert_eq(berth_value_inner(parameter), sparse);
-    cr_assert_eq(berth_value_inner(berth_make_subclass(tree, parameter, berth_make_dict(tree))),
+    cr_assert_eq(berth_value_part(parameter, BERTH_PART_INNER), sparse);
+    cr_assert_eq(berth_value_part(berth_make_subclass(tree, parameter, berth_make_dict(tree)),
+                                  BERTH_PART_INNER),
                  parameter);
 }
 
@@ -469,8 +470,9 @@ Test(tensor, nested_parts_agree)
     berth_value *good[4] = {numbers(BERTH_INT8, 9), sizes, sizes, numbers(BERTH_INT64, 2)};
     berth_value *nested = berth_make_nested(tree, good);
     cr_assert_eq(berth_value_count(nested), 4);
-    cr_assert_eq(berth_value_item(nested, 3), good[3]);
-    cr_assert_eq(berth_value_inner(berth_make_parameter(tree, nested, true)), nested);
+    cr_assert_eq(bth_value_item(nested, 3), good[3]);
+    cr_assert_eq(berth_value_part(berth_make_parameter(tree, nested, true), BERTH_PART_INNER),
+                 nested);
     berth_value *bad[4] = {good[0], sizes, strides, good[3]};
     expect_failure(berth_make_nested(tree, bad), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");

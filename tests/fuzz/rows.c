@@ -52,8 +52,8 @@ static void make_tables(void)
             elements[i][k] = (uint8_t)(k * 7 + k / row_nbytes[i] * 13 + i);
         berth_dict_set(root, names[i], test_tensor(tree, BERTH_UINT8, elements[i], 2, shape));
     }
-    MUST(berth_save_memory(&tables.bytes, &tables.nbytes, NULL, root, NULL, &error) == 0, "%s",
-         error.message);
+    MUST(berth_save_to(TO_MEMORY(&tables.bytes, &tables.nbytes), OF_VALUE(root), NULL, &error) == 0,
+         "%s", error.message);
     berth_tree_free(tree);
     const berth_source source = {
         .name = "tables", .nbytes = tables.nbytes, .read = read_tables, .context = &tables};

@@ -16,6 +16,7 @@ Test(cuda_lives, are_left_out)
 #include "io/staging.h"
 #include "load/checkpoint.h"
 #include "tests/io/cuda_stand_in.h"
+#include "tests/support/support.h"
 
 #define DESTROYED "context is destroyed (CUDA_ERROR_CONTEXT_IS_DESTROYED)"
 #define GONE "cuda:1: its context died and was opened again: what was in it is lost"
@@ -310,7 +311,7 @@ static void save(void)
     berth_value *tensor = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
 
-    expect_good(berth_save_memory(&file, &file_nbytes, NULL, tensor, NULL, &error));
+    expect_good(berth_save_to(TO_MEMORY(&file, &file_nbytes), OF_VALUE(tensor), NULL, &error));
     berth_tree_free(tree);
 }
 

@@ -198,7 +198,7 @@ Test(byteorder, attributes_are_swapped_too)
     uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
     cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
     const berth_value *outer = berth_dict_get(berth_root(checkpoint), "outer");
-    const berth_value *inner = berth_dict_get(berth_value_state(outer), "words");
+    const berth_value *inner = berth_dict_get(berth_value_part(outer, BERTH_PART_STATE), "words");
     const uint16_t *got = berth_tensor_data(checkpoint, berth_as_tensor(inner), &error);
     cr_assert_not_null(got, "%s", error.message);
     cr_expect_arr_eq(got, words, sizeof words);

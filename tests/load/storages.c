@@ -332,7 +332,7 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                                                                  .stride = stride,
                                                                  .storage_offset = 2,
                                                                  .storage = storage});
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, value, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(value), NULL, NULL), 0);
     berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         struct counted counted = {.bytes = saved};
@@ -387,7 +387,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
         berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, &error), 0, "%s",
                  error.message);
     cr_assert_eq(berth_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
                  error.message);

@@ -103,7 +103,8 @@ static void *save_again(void *context)
     berth_error error;
 
     expect(place(checkpoint, &error) == 0 || is_lost, error.message);
-    expect(berth_save_memory(&bytes, &nbytes, NULL, berth_root(checkpoint), NULL, &error) == 0 ||
+    expect(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL,
+                         &error) == 0 ||
                is_lost,
            error.message);
     berth_free(bytes);

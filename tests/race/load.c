@@ -58,7 +58,8 @@ static void *save_again(void *context)
     size_t nbytes;
     berth_error error;
 
-    expect(berth_save_memory(&bytes, &nbytes, NULL, berth_root(checkpoint), NULL, &error) == 0,
+    expect(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL,
+                         &error) == 0,
            error.message);
     berth_free(bytes);
     return NULL;

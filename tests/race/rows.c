@@ -48,7 +48,8 @@ static void save(void)
             elements[t][i] = element(t, i / n_columns[t], i % n_columns[t]);
         berth_list_append(root, test_tensor(tree, BERTH_FLOAT32, elements[t], 2, shape));
     }
-    expect(berth_save_memory(&saved, &file_nbytes, NULL, root, NULL, &error) == 0, error.message);
+    expect(berth_save_to(TO_MEMORY(&saved, &file_nbytes), OF_VALUE(root), NULL, &error) == 0,
+           error.message);
     file = saved;
     berth_tree_free(tree);
 }

@@ -87,10 +87,11 @@ static void overwrite_when_staged(uint32_t flags)
     berth_error error;
 
     expect(berth_config_patch("io.threads=4 io.chunk_nbytes=16KiB", &error) == 0, error.message);
-    expect(berth_save_begin(path, scene.state, flags, NULL, &job, &error) == 0, error.message);
-    expect(berth_job_wait_staged(job, &error) == 0, error.message);
+    expect(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), flags, NULL, &job, &error) == 0,
+           error.message);
+    expect(berth_job_wait(job, BERTH_JOB_STAGED, &error) == 0, error.message);
     overwrite(false);
-    expect(berth_job_wait(job, &error) == 0, error.message);
+    expect(berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
     berth_job_free(job);
     overwrite(true);
     berth_config_unpatch(NULL);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/values/value.h"
 #include "tests/support/race.h"
 
 #define N_TENSORS 12
@@ -110,7 +111,7 @@ static void *walk(void *checkpoint)
     const berth_value *root = berth_root(checkpoint);
 
     for (size_t i = 0; i < berth_value_count(root); i++)
-        expect(berth_as_tensor(berth_value_item(root, i)) != NULL, "a tensor");
+        expect(berth_as_tensor(bth_value_item(root, i)) != NULL, "a tensor");
     return NULL;
 }
 
@@ -162,8 +163,8 @@ static void *ask_plan(void *plan)
 {
     berth_record record;
 
-    for (size_t i = 0; i < berth_plan_count(plan); i++)
-        expect(berth_plan_at(plan, i, &record) == 0 && record.offset < berth_plan_nbytes(plan),
+    for (size_t i = 0; i < test_plan_info(plan).n_records; i++)
+        expect(berth_plan_at(plan, i, &record) == 0 && record.offset < test_plan_info(plan).nbytes,
                "a planned record");
     return NULL;
 }
@@ -182,7 +183,7 @@ static void share_others(void)
     expect(berth_archive_open(path, NULL, &archive, &error) == 0, error.message);
     run_threads(N_THREADS, readers, archive);
     berth_archive_close(archive);
-    berth_plan *plan = berth_plan_new("model.pt", root, NULL, &error);
+    berth_plan *plan = berth_plan_new(TO_PATH("model.pt"), OF_VALUE(root), NULL, &error);
     expect(plan != NULL, error.message);
     run_threads(N_THREADS, askers, plan);
     berth_plan_free(plan);

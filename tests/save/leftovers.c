@@ -196,8 +196,8 @@ Test(leftovers, a_save_without_its_temporary_fails_and_touches_nothing)
             cr_assert(strstr(error.message, "not part of this version"), "%s", error.message);
             continue;
         }
-        cr_assert_lt(berth_save_records(path, NULL, records, 1, 0, &call, &error), 0, "%s",
-                     options[i / 2]);
+        cr_assert_lt(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error), 0,
+                     "%s", options[i / 2]);
         berth_config_unpatch(NULL);
         snprintf(expected, sizeof expected, "%.500s: cannot be replaced: its temporary was removed",
                  path);
@@ -234,7 +234,7 @@ Test(leftovers, numbers_of_links_are_not_needed)
     bth_system.fstat = fstat_without_links;
     bth_system.fstatat = fstatat_without_links;
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(berth_save_records(path, NULL, records, 1, 0, NULL, &error), 0, "%s",
+        cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error), 0, "%s",
                      error.message);
         cr_assert_eq(test_folder_count(folder), 1);
     }

@@ -132,12 +132,12 @@ char *describe(berth_checkpoint *checkpoint)
     FILE *out = open_memstream(&text, &nbytes);
 
     for (size_t i = 0; i < berth_value_count(root); i++) {
-        const berth_tensor *tensor = berth_as_tensor(berth_value_item(root, i));
-        const char *key = berth_as_text(berth_value_key(root, i), NULL);
+        const berth_tensor *tensor = berth_as_tensor(bth_value_item(root, i));
+        const char *key = berth_as_text(bth_value_key(root, i), NULL);
         int64_t integer = 0;
         (void)fprintf(out, "%s:", key ? key : "?");
         if (!tensor) {
-            (void)berth_as_int(berth_value_item(root, i), &integer);
+            (void)berth_as_int(bth_value_item(root, i), &integer);
             (void)fprintf(out, " %lld\n", (long long)integer);
             continue;
         }
