@@ -1301,27 +1301,71 @@ BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_sec
  */
 BERTH_API int berth_open(const char *path, const berth_params *call, berth_checkpoint **checkpoint,
                          berth_error *error);
-/* Like berth_open. The descriptor is duplicated, not kept. */
-BERTH_API int berth_open_fd(int fd, const berth_params *call, berth_checkpoint **checkpoint,
-                            berth_error *error);
-/* Like berth_open. The bytes must live, unchanged, until berth_close. */
-BERTH_API int berth_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
-                                berth_checkpoint **checkpoint, berth_error *error);
 
-/*
- * Bytes from anywhere. `read` fills the whole buffer from a position and returns
- * 0 or an errno value; called from several threads at once.
- */
+typedef enum berth_source_kind {
+    BERTH_SOURCE_FUNCTION = 0,
+    BERTH_SOURCE_PATH = 1,
+    BERTH_SOURCE_FD = 2,
+    BERTH_SOURCE_MEMORY = 3
+} berth_source_kind;
+
+/* Where a load comes from. Made by berth_from_path, berth_from_fd, berth_from_memory or
+ * berth_from_function. */
 typedef struct berth_source {
-    uint64_t nbytes;  /* size of the whole */
-    const char *name; /* for messages; NULL: "source" */
+    berth_source_kind kind;
+    int fd;
+    const char *path;
+    const void *bytes;
+    uint64_t nbytes;  /* size of the whole: memory and functions */
+    const char *name; /* of a function, for messages; NULL: "source" */
+    /* Fills the buffer with bytes [offset, offset + nbytes) of the source. Returns 0 or an errno
+       value. Called from several threads at once. */
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
     void *context;
+    uint64_t reserved[4]; /* 0 */
 } berth_source;
 
-/* Like berth_open. *source is copied, its context must live until berth_close. */
-BERTH_API int berth_open_source(const berth_source *source, const berth_params *call,
-                                berth_checkpoint **checkpoint, berth_error *error);
+/* A file, with all that berth_open says of it. */
+static inline berth_source berth_from_path(const char *path)
+{
+    const berth_source source = {BERTH_SOURCE_PATH, -1, path, NULL, 0, NULL, NULL, NULL, {0}};
+    return source;
+}
+
+/* An open file. The descriptor is duplicated, not kept; its position does not matter. */
+static inline berth_source berth_from_fd(int fd)
+{
+    const berth_source source = {BERTH_SOURCE_FD, fd, NULL, NULL, 0, NULL, NULL, NULL, {0}};
+    return source;
+}
+
+/* Memory. The bytes must live, unchanged, until what was opened is closed. */
+static inline berth_source berth_from_memory(const void *bytes, size_t nbytes)
+{
+    const berth_source source = {
+        BERTH_SOURCE_MEMORY, -1, NULL, bytes, nbytes, NULL, NULL, NULL, {0}};
+    return source;
+}
+
+/* A function of the caller. Its context must live until what was opened is closed. */
+static inline berth_source berth_from_function(int (*read)(void *context, void *buffer,
+                                                           size_t nbytes, uint64_t offset),
+                                               void *context, uint64_t nbytes, const char *name)
+{
+    const berth_source source = {
+        BERTH_SOURCE_FUNCTION, -1, NULL, NULL, nbytes, name, read, context, {0}};
+    return source;
+}
+
+/*
+ * Like berth_open, from any source.
+ * Lifetime: *source is copied; the memory or context in it must live until berth_close.
+ * Errors: BERTH_E_CALLBACK: the function of the source failed. BERTH_E_ARGUMENT: no source, or one
+ * of an invalid kind.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_open_source(const berth_source *source,
+                                                 const berth_params *params,
+                                                 berth_checkpoint **checkpoint, berth_error *error);
 
 /* Closes and frees everything handed out of the checkpoint. NULL: nothing. */
 BERTH_API void berth_close(berth_checkpoint *checkpoint);
@@ -1507,17 +1551,6 @@ typedef struct berth_verdict {
     uint64_t nbytes;     /* of all records */
 } berth_verdict;
 
-/*
- * Reads the whole file and checks everything: archive, directory against local
- * headers and descriptors, computed offsets, pickle, every tensor's bounds, every CRC.
- * Every byte is read once, by io.threads workers with buffers of at most io.memory_nbytes; what
- * open reads, data.pkl and the directory, once before.
- * 0, or the first thing found bad: what keeps the file from being opened at all, else the first
- * bad record in the file's order. *verdict (NULL: not asked) counts what was seen until then.
- */
-BERTH_API int berth_verify(const char *path, const berth_params *call, berth_verdict *verdict,
-                           berth_error *error);
-
 /* One record as it was found. All pointers are valid during the call only. */
 typedef struct berth_record_verdict {
     const char *name; /* without the top folder; "" for a storage of a stream from before 1.6 */
@@ -1527,19 +1560,27 @@ typedef struct berth_record_verdict {
     const berth_error *bad; /* NULL: nothing is wrong with it; its message does not name the file */
 } berth_record_verdict;
 
-/* Told of each record in the file's order, on the thread that asked, when all bytes are read. */
+/* Called for each record in the file's order, on the calling thread, when all bytes are read. */
 typedef void (*berth_record_function)(void *context, const berth_record_verdict *record);
 
 /*
- * Like berth_verify, but tells every record, the bad ones too: one that is bad does not keep
- * others from being looked at. Only one that is not where the others say is the last. One that the
- * disk cannot read (EIO, ENODATA, EILSEQ) is told as bad, too, with that system_errno, where
- * opening did not need it, and the file is no stream; a request that fails once and then does not
- * is an error.
+ * Reads the whole source and checks everything: archive, directory against local headers and
+ * descriptors, computed offsets, pickle, the bounds of every tensor, every CRC. Every byte is read
+ * once, by io.threads workers with buffers of at most io.memory_nbytes; data.pkl and the directory
+ * twice.
+ * `source`: NULL is BERTH_E_ARGUMENT. `params`: NULL: defaults. `report`: gets every record, good
+ * or bad; NULL: nobody asks. `context` is its own. *verdict counts what was seen until the first
+ * failure; NULL: not wanted.
+ * A bad record does not keep others from being checked, unless it is not where the others say it
+ * is: then it is the last one reported. A record that the disk cannot read (EIO, ENODATA, EILSEQ)
+ * is bad, too, and has that system_errno; but not in the legacy format, nor where opening needs it.
+ * A request that fails once and succeeds when it is repeated is an error.
+ * Returns 0, or the first thing found bad: what keeps the source from being opened, or else the
+ * first bad record in the file's order.
  */
-BERTH_API int berth_verify_records(const char *path, const berth_params *call,
-                                   berth_record_function tell, void *context,
-                                   berth_verdict *verdict, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const berth_params *params,
+                                            berth_record_function report, void *context,
+                                            berth_verdict *verdict, berth_error *error);
 
 /* ---- records: the container level ---- */
 
@@ -1550,15 +1591,14 @@ BERTH_API int berth_verify_records(const char *path, const berth_params *call,
  */
 BERTH_API int berth_archive_open(const char *path, const berth_params *call,
                                  berth_archive **archive, berth_error *error);
-/* Like berth_archive_open. The descriptor is duplicated, not kept. */
-BERTH_API int berth_archive_open_fd(int fd, const berth_params *call, berth_archive **archive,
-                                    berth_error *error);
-/* Like berth_archive_open. The bytes must live, unchanged, until berth_archive_close. */
-BERTH_API int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
-                                        berth_archive **archive, berth_error *error);
-/* Like berth_archive_open. *source is copied, its context must live until berth_archive_close. */
-BERTH_API int berth_archive_open_source(const berth_source *source, const berth_params *call,
-                                        berth_archive **archive, berth_error *error);
+/*
+ * Like berth_archive_open, from any source.
+ * Lifetime: *source is copied; the memory or context in it must live until berth_archive_close.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_archive_open_source(const berth_source *source,
+                                                         const berth_params *params,
+                                                         berth_archive **archive,
+                                                         berth_error *error);
 BERTH_API void berth_archive_close(berth_archive *archive);             /* NULL: nothing */
 BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
 BERTH_API size_t berth_archive_count(const berth_archive *archive);
@@ -1617,7 +1657,7 @@ typedef struct berth_prefetch berth_prefetch;
  * call: only its config is used.
  * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
- * tensor and the missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
+ * missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
 BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
                                                     const berth_selection *what, uint32_t flags,

@@ -2,6 +2,7 @@
 /* The error object, the texts of the statuses, the log hook. */
 #include "config/error.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -174,6 +175,7 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 {
     va_list arguments;
 
+    assert(code < 0);
     if (error->code != BERTH_OK)
         return error->code;
     error_begin(error, code, record, offset);

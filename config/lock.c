@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/lock.h"
 
+#include <assert.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -128,6 +129,7 @@ bool bth_lock_is_ours(const bth_lock *lock)
 
 bool bth_lock_was_free(bth_lock *lock)
 {
+    assert(!bth_lock_is_ours(lock));
     if (pthread_mutex_trylock(&lock->mutex) != 0)
         return false;
     (void)pthread_mutex_unlock(&lock->mutex);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/option_row.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -35,6 +36,7 @@ _Static_assert(sizeof rows / sizeof *rows == BTH_N_OPTIONS, "one field a row");
 
 const bth_option_row *bth_option_at(size_t i)
 {
+    assert(i < BTH_N_OPTIONS);
     return &rows[i];
 }
 

@@ -15,12 +15,12 @@
 #define DEVICES_MAX 64
 #define KINDS_MAX 2
 
-/* One driver for each kind of device; NULL behind the last. */
+/* One driver for each kind of device; NULL after the last. */
 static const bth_device_driver *drivers[KINDS_MAX + 1] = {
 #ifdef BERTH_HAS_CUDA
     &bth_cuda_driver,
 #endif
-};
+    NULL};
 
 /*
  * The open devices of this process. They are never closed: all libraries of a process share a

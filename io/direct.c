@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/direct.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "config/error.h"
@@ -91,6 +92,7 @@ int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint6
 {
     uint8_t *at = buffer;
 
+    assert(nbytes % direct->block_nbytes == 0 && offset % direct->block_nbytes == 0);
     *done_nbytes = 0;
     *refused = false;
     while (*done_nbytes < nbytes && *done_nbytes % direct->block_nbytes == 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/map.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "config/error.h"
@@ -93,6 +94,7 @@ int bth_map_advise(const bth_map *map, uint64_t offset, uint64_t nbytes, int adv
 {
     int result;
 
+    assert(offset % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
     do
         result = bth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
     while (result < 0 && errno == EINTR);

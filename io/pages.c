@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pages.h"
 
+#include <assert.h>
 #include <linux/types.h>
 #include <sys/ioctl.h>
 
@@ -45,5 +46,6 @@ bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
 
 void bth_pages_make_large(void *bytes, size_t nbytes)
 {
+    assert((uintptr_t)bytes % BTH_LARGE_PAGE_NBYTES == 0);
     (void)bth_system.madvise(bytes, nbytes & ~(BTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +70,7 @@ int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader,
     return 0;
 }
 
-int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
+static int open_function(const berth_source *source, bth_reader *reader, berth_error *error)
 {
     if (reader_begin(reader, source->name ? source->name : "source", error) < 0)
         return reader_abandon(reader, error);
@@ -81,6 +82,36 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
         return reader_abandon(reader, error);
     }
     return 0;
+}
+
+const char *bth_source_name(const berth_source *source)
+{
+    switch (source->kind) {
+    case BERTH_SOURCE_PATH:
+        return source->path;
+    case BERTH_SOURCE_FD:
+        return "descriptor";
+    case BERTH_SOURCE_MEMORY:
+        return "memory";
+    default:
+        return source->name ? source->name : "source";
+    }
+}
+
+int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
+{
+    switch (source->kind) {
+    case BERTH_SOURCE_PATH:
+        return bth_reader_open_path(source->path, reader, error);
+    case BERTH_SOURCE_FD:
+        return bth_reader_open_fd(source->fd, reader, error);
+    case BERTH_SOURCE_MEMORY:
+        return bth_reader_open_memory(source->bytes, (size_t)source->nbytes, reader, error);
+    case BERTH_SOURCE_FUNCTION:
+        return open_function(source, reader, error);
+    }
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid kind of source: %d",
+                    (int)source->kind);
 }
 
 void bth_reader_close(bth_reader *reader)
@@ -129,6 +160,7 @@ void bth_reader_count(bth_reader *reader, size_t nbytes)
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
+    assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%zu bytes needed, but there are only %llu bytes in all", nbytes,

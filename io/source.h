@@ -21,8 +21,11 @@ int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *erro
 int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error); /* duplicates fd */
 int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader,
                            berth_error *error);
+/* Any of these, or the caller's function. */
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error);
-void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros */
+/* The name of a source in messages. */
+const char *bth_source_name(const berth_source *source);
+void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros, or with fd -1 */
 
 /* Reads exactly nbytes; BERTH_E_TRUNCATED if the source has fewer. Any thread may call it. */
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,

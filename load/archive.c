@@ -187,60 +187,35 @@ static int open_reader(berth_archive *begun, const berth_params *call, berth_arc
     return 0;
 }
 
-int berth_archive_open(const char *path, const berth_params *call, berth_archive **archive,
-                       berth_error *error)
+static int archive_open(const berth_source *source, const berth_params *params,
+                        berth_archive **archive, berth_error *error)
 {
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    if (!path)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
-    berth_archive *begun = begin(call, archive, error);
-    if (!begun)
-        return error->code;
-    if (bth_reader_open_path(path, &begun->reader, error) < 0)
-        return abandon(begun, path, error);
-    return open_reader(begun, call, archive, error);
-}
-
-int berth_archive_open_fd(int fd, const berth_params *call, berth_archive **archive,
-                          berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    berth_archive *begun = begin(call, archive, error);
-    if (!begun)
-        return error->code;
-    if (bth_reader_open_fd(fd, &begun->reader, error) < 0)
-        return abandon(begun, "descriptor", error);
-    return open_reader(begun, call, archive, error);
-}
-
-int berth_archive_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
-                              berth_archive **archive, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    berth_archive *begun = begin(call, archive, error);
-    if (!begun)
-        return error->code;
-    if (bth_reader_open_memory(bytes, nbytes, &begun->reader, error) < 0)
-        return abandon(begun, "memory", error);
-    return open_reader(begun, call, archive, error);
-}
-
-int berth_archive_open_source(const berth_source *source, const berth_params *call,
-                              berth_archive **archive, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    if (!source)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
-    berth_archive *begun = begin(call, archive, error);
+    bth_stats_begin(params);
+    if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        source ? "there is no path" : "there is no source");
+    berth_archive *begun = begin(params, archive, error);
     if (!begun)
         return error->code;
     if (bth_reader_open_source(source, &begun->reader, error) < 0)
-        return abandon(begun, source->name ? source->name : "source", error);
-    return open_reader(begun, call, archive, error);
+        return abandon(begun, bth_source_name(source), error);
+    return open_reader(begun, params, archive, error);
+}
+
+int berth_archive_open(const char *path, const berth_params *params, berth_archive **archive,
+                       berth_error *error)
+{
+    const berth_source source = berth_from_path(path);
+
+    BTH_ERROR_BEGIN(error);
+    return archive_open(&source, params, archive, error);
+}
+
+int berth_archive_open_source(const berth_source *source, const berth_params *params,
+                              berth_archive **archive, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    return archive_open(source, params, archive, error);
 }
 
 void berth_archive_close(berth_archive *archive)

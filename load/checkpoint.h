@@ -128,6 +128,9 @@ int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, 
 
 /* ---- verify.c: every byte ---- */
 
+/* Whether an error is about what the file says; else verification itself failed. */
+bool bth_verify_is_verdict(const berth_error *error);
+
 typedef struct bth_verifying {
     bth_scan scan;
     bool only_mapped; /* storages that are read are left for then: nothing is read twice */
@@ -173,10 +176,9 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
 
 /* ---- load.c ---- */
 
-/* berth_open; `config` NULL: that of the call. */
-int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
-                             const berth_params *call, berth_checkpoint **opened,
-                             berth_error *error);
+/* berth_open_source; `config` NULL: that of the params. */
+int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
+                        const berth_params *params, berth_checkpoint **opened, berth_error *error);
 /* Clears the call's statistics, if it asks for any: what fails early has some, too. */
 void bth_stats_begin(const berth_params *call);
 /* Fills them. */

@@ -101,73 +101,37 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_pa
     return checkpoint;
 }
 
-static int abandon(berth_checkpoint *checkpoint, const char *name, berth_error *error)
+int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
+                        const berth_params *params, berth_checkpoint **opened, berth_error *error)
 {
-    berth_close(checkpoint);
-    return name ? bth_error_prefix(error, name) : error->code;
-}
-
-int bth_checkpoint_open_path(const char *path, const struct berth_config *config,
-                             const berth_params *call, berth_checkpoint **opened,
-                             berth_error *error)
-{
-    bth_stats_begin(call);
-    if (!path)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no path");
-    berth_checkpoint *checkpoint = begin(config, call, opened, error);
+    bth_stats_begin(params);
+    if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        source ? "there is no path" : "there is no source");
+    berth_checkpoint *checkpoint = begin(config, params, opened, error);
     if (!checkpoint)
         return error->code;
-    if (bth_reader_open_path(path, &checkpoint->source.reader, error) < 0)
-        return abandon(checkpoint, path, error);
-    return open_reader(checkpoint, call, opened, error);
+    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
+        berth_close(checkpoint);
+        return bth_error_prefix(error, bth_source_name(source));
+    }
+    return open_reader(checkpoint, params, opened, error);
 }
 
-int berth_open(const char *path, const berth_params *call, berth_checkpoint **checkpoint,
+int berth_open(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
                berth_error *error)
 {
+    const berth_source source = berth_from_path(path);
+
     BTH_ERROR_BEGIN(error);
-    return bth_checkpoint_open_path(path, NULL, call, checkpoint, error);
+    return bth_checkpoint_open(&source, NULL, params, checkpoint, error);
 }
 
-int berth_open_fd(int fd, const berth_params *call, berth_checkpoint **checkpoint,
-                  berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
-    if (!opened)
-        return error->code;
-    if (bth_reader_open_fd(fd, &opened->source.reader, error) < 0)
-        return abandon(opened, "descriptor", error);
-    return open_reader(opened, call, checkpoint, error);
-}
-
-int berth_open_memory(const void *bytes, size_t nbytes, const berth_params *call,
+int berth_open_source(const berth_source *source, const berth_params *params,
                       berth_checkpoint **checkpoint, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
-    if (!opened)
-        return error->code;
-    if (bth_reader_open_memory(bytes, nbytes, &opened->source.reader, error) < 0)
-        return abandon(opened, "memory", error);
-    return open_reader(opened, call, checkpoint, error);
-}
-
-int berth_open_source(const berth_source *source, const berth_params *call,
-                      berth_checkpoint **checkpoint, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    if (!source)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no source");
-    berth_checkpoint *opened = begin(NULL, call, checkpoint, error);
-    if (!opened)
-        return error->code;
-    if (bth_reader_open_source(source, &opened->source.reader, error) < 0)
-        return abandon(opened, source->name ? source->name : "source", error);
-    return open_reader(opened, call, checkpoint, error);
+    return bth_checkpoint_open(source, NULL, params, checkpoint, error);
 }
 
 void berth_close(berth_checkpoint *checkpoint)
@@ -175,9 +139,10 @@ void berth_close(berth_checkpoint *checkpoint)
     BTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
-    if (checkpoint->has_lock)
+    if (checkpoint->has_lock) {
         bth_checkpoint_make_good(checkpoint);
-    bth_prefetches_end(&checkpoint->prefetches);
+        bth_prefetches_end(&checkpoint->prefetches);
+    }
     bth_storages_end(checkpoint);
     bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);

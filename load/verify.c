@@ -32,8 +32,7 @@ static bth_zip_entry *entry_at(const verification *v, size_t i)
     return &v->container->directory.entries[v->container->directory.by_offset[i]];
 }
 
-/* Whether it is about what the file says; else verification itself went wrong. */
-static bool is_verdict(const berth_error *error)
+bool bth_verify_is_verdict(const berth_error *error)
 {
     return error->code == BERTH_E_ARCHIVE || error->code == BERTH_E_OFFSETS ||
            error->code == BERTH_E_CHECKSUM || error->code == BERTH_E_UNSUPPORTED ||
@@ -43,7 +42,7 @@ static bool is_verdict(const berth_error *error)
 /* Whether it is about one record, and the others are looked at all the same. */
 static bool is_of_record(const verification *v, const berth_error *error)
 {
-    return is_verdict(error) || bth_scan_goes_on(&v->asked->scan, error);
+    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->asked->scan, error);
 }
 
 /* ---- what is swept ---- */
@@ -114,7 +113,7 @@ static int prepare_place(verification *v, size_t i, berth_error *error)
         (void)bth_container_check_entry(v->container, &v->cache, i, error);
         if (error->code < 0 && !is_of_record(v, error))
             return error->code;
-        if (error->code < 0 && !is_verdict(error))
+        if (error->code < 0 && !bth_verify_is_verdict(error))
             v->asked->scan.unread = *error;
         bth_error_clear(error);
         record->offset = entry->data_offset;
@@ -285,7 +284,7 @@ static int conclude(verification *v, size_t i, berth_error *error)
         *error = bad;
         return error->code;
     }
-    if (!is_verdict(&bad)) /* they name their record */
+    if (!bth_verify_is_verdict(&bad)) /* they name their record */
         (void)bth_error_in(&bad, entry->record);
     if (!is_folder || bad.code < 0)
         tell_record(v, record, crc32, &bad);
@@ -340,7 +339,7 @@ static int verify(verification *v, berth_error *error)
     bth_error_clear(&v->first);
     bth_head_cache_begin(&v->cache, v->reader);
     /* What is bad about an earlier record goes before what ends a verification. */
-    if ((verify_all(v, error) == 0 || is_verdict(error)) && v->first.code < 0)
+    if ((verify_all(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0)
         *error = v->first;
     else if (error->code == 0) /* read at the second time: a disk that does so is not well */
         *error = v->asked->scan.unread;
@@ -383,74 +382,4 @@ int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_er
 
     asked->verdict.n_storages = checkpoint->storages.n;
     return verify(&v, error);
-}
-
-/*
- * Everything but what the sweep sees is the business of open. A file that it refuses is opened
- * again to look at all headers: they may show something wrong in an earlier record.
- */
-static int open_to_verify(const char *path, struct berth_config *config, const berth_params *call,
-                          berth_stats *first, berth_checkpoint **checkpoint, berth_error *error)
-{
-    config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
-    config->load_prefetch = BTH_PREFETCH_OFF; /* all is read anyway */
-    if (bth_checkpoint_open_path(path, config, call, checkpoint, error) == 0 || config->debug ||
-        (!is_verdict(error) && error->code != BERTH_E_TENSOR))
-        return error->code;
-    bth_error_clear(error);
-    if (call && call->stats)
-        *first = *call->stats;
-    config->load_check = BTH_CHECK_HEADERS;
-    return bth_checkpoint_open_path(path, config, call, checkpoint, error);
-}
-
-/* What opening it for the first time took, if it was opened twice. */
-static void add_stats(const berth_params *call, const berth_stats *first)
-{
-    if (!call || !call->stats)
-        return;
-    call->stats->total_seconds += first->total_seconds;
-    call->stats->plan_seconds += first->total_seconds;
-    call->stats->moved_nbytes += first->moved_nbytes;
-    call->stats->n_requests += first->n_requests;
-}
-
-int berth_verify_records(const char *path, const berth_params *call, berth_record_function tell,
-                         void *context, berth_verdict *verdict, berth_error *error)
-{
-    bth_verifying asked = {.scan.params = call, .tell = tell, .context = context};
-    berth_checkpoint *checkpoint = NULL;
-    struct berth_config config;
-    berth_stats first = {0};
-
-    BTH_ERROR_BEGIN(error);
-    bth_stats_begin(call);
-    if (verdict)
-        *verdict = asked.verdict;
-    if (bth_config_resolve(call, &config, error) < 0 ||
-        open_to_verify(path, &config, call, &first, &checkpoint, error) < 0) {
-        add_stats(call, &first);
-        return error->code;
-    }
-    asked.scan.goes_on = !checkpoint->contents.is_stream;
-    if (bth_verify_data(checkpoint, &asked, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    if (verdict)
-        *verdict = asked.verdict;
-    bth_checkpoint_stats(checkpoint, call);
-    if (call && call->stats)
-        call->stats->asked_nbytes = checkpoint->source.reader.nbytes; /* open's reads come on top */
-    if (call && call->stats && asked.scan.method) {
-        call->stats->method = asked.scan.method;
-        call->stats->reason = asked.scan.reason;
-    }
-    add_stats(call, &first);
-    berth_close(checkpoint);
-    return error->code;
-}
-
-int berth_verify(const char *path, const berth_params *call, berth_verdict *verdict,
-                 berth_error *error)
-{
-    return berth_verify_records(path, call, NULL, NULL, verdict, error);
 }

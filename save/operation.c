@@ -49,11 +49,14 @@ static int operation_set_target(bth_operation *operation, const berth_target *ta
         *target->bytes = NULL;
         *target->nbytes = 0;
     }
-    if (target->kind == BERTH_TARGET_SINK)
+    if (target->kind == BERTH_TARGET_SINK) {
         operation->sink = *target->sink;
+        operation->target.sink = &operation->sink;
+    }
     if (target->kind != BERTH_TARGET_PATH)
         return 0;
     operation->path = bth_duplicate(target->path, strlen(target->path));
+    operation->target.path = operation->path;
     return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
 }
 

@@ -273,8 +273,9 @@ static int open_memory(const void *bytes, size_t nbytes, double *seconds)
         return fail(&error);
     }
     const berth_params call = {.config = config};
+    const berth_source source = berth_from_memory(bytes, nbytes);
     *seconds = seconds_now();
-    int code = berth_open_memory(bytes, nbytes, &call, &checkpoint, &error);
+    int code = berth_open_source(&source, &call, &checkpoint, &error);
     *seconds = seconds_now() - *seconds;
     berth_close(checkpoint);
     berth_config_free(config);

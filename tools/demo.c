@@ -121,10 +121,11 @@ static int verify(const char *path, const berth_params *call)
 {
     const berth_params silent = {.progress = call->progress,
                                  .progress_context = call->progress_context};
+    const berth_source source = berth_from_path(path);
     berth_verdict verdict;
     berth_error error;
 
-    if (berth_verify(path, &silent, &verdict, &error) < 0)
+    if (berth_verify(&source, &silent, NULL, NULL, &verdict, &error) < 0)
         return fail(&error);
     printf("verified  %zu records, %zu checksums match\n", verdict.n_records, verdict.n_verified);
     return EXIT_YES;

@@ -284,8 +284,8 @@ int run_verify(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     found.path = options.words.words[0];
     progress_begin(&bar, "verify", &options.common, &call, &stats);
-    int code =
-        berth_verify_records(found.path, &call, collect_bad, &found, &found.verdict, &found.error);
+    const berth_source source = berth_from_path(found.path);
+    int code = berth_verify(&source, &call, collect_bad, &found, &found.verdict, &found.error);
     progress_end(&bar);
     int exit = conclude(&found, code, &options.common, &stats);
     free_findings(&found);

@@ -6,6 +6,7 @@
  */
 #include "load/checkpoint.h"
 #include "tests/support/faults/save_scene.h"
+#include "tests/support/sources.h"
 
 enum { N_ELEMENTS = 50000 };
 
@@ -147,7 +148,7 @@ static int use_all(berth_error *error)
     }
     berth_close(checkpoint);
     if (error->code == 0)
-        berth_verify(path, NULL, NULL, error);
+        test_verify(path, NULL, NULL, NULL, NULL, error);
     return error->code < 0 ? error->code : use_archive(error);
 }
 
@@ -237,7 +238,7 @@ static int use_descriptor(int fd, berth_error *error)
     berth_checkpoint *checkpoint;
     float few[100];
 
-    if (berth_open_fd(fd, NULL, &checkpoint, error) < 0)
+    if (test_open_fd(fd, NULL, &checkpoint, error) < 0)
         return error->code;
     const berth_value *found = berth_find(checkpoint, "b", error);
     const berth_tensor *tensor = berth_as_tensor(found);
@@ -358,7 +359,7 @@ static berth_checkpoint *open_names(void **saved)
     berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), berth_make_int(tree, 5));
     cr_assert_eq(berth_save_to(TO_MEMORY(saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
-    cr_assert_eq(berth_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);
     return checkpoint;
 }
 

@@ -55,11 +55,13 @@ static void *patch_and_stay(void *library)
 
 static void verify_with(void *library)
 {
-    int (*verify)(const char *, const berth_params *, berth_verdict *, berth_error *);
+    int (*verify)(const berth_source *, const berth_params *, berth_record_function, void *,
+                  berth_verdict *, berth_error *);
+    const berth_source source = berth_from_path(path);
     berth_error error;
 
     *(void **)&verify = find(library, "berth_verify");
-    cr_assert_eq(verify(path, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(verify(&source, NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
 }
 
 static void *patch_twice(void *unused)

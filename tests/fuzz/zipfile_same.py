@@ -27,7 +27,7 @@ def declare(name, result, *arguments):
 
 
 RECORD, ERROR = c.POINTER(berth.Record), berth.ERROR
-declare("berth_archive_open_memory", c.c_int, c.c_char_p, c.c_size_t, c.c_void_p,
+declare("berth_archive_open_source", c.c_int, c.POINTER(berth.Source), c.c_void_p,
         c.POINTER(c.c_void_p), ERROR)
 declare("berth_archive_close", None, c.c_void_p)
 declare("berth_archive_name", c.c_char_p, c.c_void_p)
@@ -49,7 +49,9 @@ def read(archive, record):
 def ours(content):
     """{name: (size, bytes)} of an archive that is accepted, else None."""
     error, archive, record = berth.Error(), c.c_void_p(), berth.Record()
-    if LIBRARY.berth_archive_open_memory(content, len(content), None, c.byref(archive),
+    source = berth.Source(kind=berth.SOURCES["MEMORY"], fd=-1, nbytes=len(content),
+                          bytes=c.cast(content, c.c_void_p))
+    if LIBRARY.berth_archive_open_source(c.byref(source), None, c.byref(archive),
                                          c.byref(error)) < 0:
         return None
     listed, top = {}, LIBRARY.berth_archive_name(archive).decode()

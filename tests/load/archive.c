@@ -2,6 +2,7 @@
 /* The container level, and verification: records listed, read, inflated, summed. */
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 static void begin(void)
 {
@@ -206,7 +207,7 @@ Test(archive, a_wrong_sum_names_its_record)
     berth_archive_close(archive);
     cr_expect_eq(open_records("load.check=data", &archive, &error), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
-    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_CHECKSUM);
+    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
     cr_expect_eq(error.offset, 1088);
     cr_expect_str_eq(text_of(&error),
@@ -221,17 +222,18 @@ Test(archive, verification_tells_what_it_could_not_verify)
     berth_error error;
 
     write_sample(true, NULL);
-    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_assert_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), 0, "%s", error.message);
     cr_expect_eq(verdict.n_records, 9);
     cr_expect_eq(verdict.n_storages, 3);
     cr_expect_eq(verdict.n_verified, 9);
     cr_expect_eq(verdict.n_unverified, 0);
     write_sample(false, NULL);
     flip_element();
-    cr_assert_eq(berth_verify(path, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_assert_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), 0, "%s", error.message);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 9);
-    cr_expect_eq(berth_verify(path, NULL, NULL, NULL), 0, "nothing but the answer is asked for");
+    cr_expect_eq(test_verify(path, NULL, NULL, NULL, NULL, NULL), 0,
+                 "nothing but the answer is asked for");
 }
 
 Test(archive, verification_compares_everything_else_too)
@@ -242,11 +244,12 @@ Test(archive, verification_compares_everything_else_too)
     berth_error error;
 
     write_sample(true, &gap);
-    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_ARCHIVE);
+    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_ARCHIVE);
     write_sample(true, &descriptor);
-    cr_expect_eq(berth_verify(path, NULL, &verdict, &error), BERTH_E_ARCHIVE);
-    cr_expect_eq(berth_verify("tests/data/torch/zipped-again.pt", NULL, &verdict, &error),
-                 BERTH_E_OFFSETS);
+    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_ARCHIVE);
+    cr_expect_eq(
+        test_verify("tests/data/torch/zipped-again.pt", NULL, NULL, NULL, &verdict, &error),
+        BERTH_E_OFFSETS);
     cr_expect_eq(verdict.n_records, 0);
 }
 
@@ -264,7 +267,7 @@ Test(archive, verification_can_be_cancelled)
     berth_error error;
 
     write_sample(true, NULL);
-    cr_expect_eq(berth_verify(path, &call, &verdict, &error), BERTH_E_CANCELLED);
+    cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), BERTH_E_CANCELLED);
     cr_expect_eq(n_calls, 1);
 }
 
@@ -287,7 +290,8 @@ Test(archive, chunks_and_workers_come_to_the_same_sums)
         char options[64];
         (void)snprintf(options, sizeof options, "io.chunk_nbytes=65536 io.threads=%d", threads);
         cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-        cr_expect_eq(berth_verify(path, &call, &verdict, &error), 0, "%s", error.message);
+        cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), 0, "%s",
+                     error.message);
         cr_expect_eq(verdict.n_verified, 10);
     }
     size_t nbytes;
@@ -295,7 +299,7 @@ Test(archive, chunks_and_workers_come_to_the_same_sums)
     file[nbytes / 2] ^= 1;
     test_write_file(path, file, nbytes);
     free(file);
-    cr_expect_eq(berth_verify(path, &call, &verdict, &error), BERTH_E_CHECKSUM);
+    cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "more");
     berth_config_free(config);
 }

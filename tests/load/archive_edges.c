@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level where something is missing, wrong or elsewhere. */
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 static int open_records(const void *bytes, size_t nbytes, const char *options,
@@ -11,7 +12,7 @@ static int open_records(const void *bytes, size_t nbytes, const char *options,
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    int result = berth_archive_open_memory(bytes, nbytes, &call, archive, error);
+    int result = test_archive_open_memory(bytes, nbytes, &call, archive, error);
     berth_config_free(config);
     return result;
 }
@@ -216,8 +217,8 @@ Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
 
     cr_assert_eq(setenv(text, "nonsense", 1), 0);
     cr_expect_eq(berth_archive_open("/nowhere", NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_archive_open_fd(0, NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_archive_open_memory("a", 1, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(test_archive_open_fd(0, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(test_archive_open_memory("a", 1, NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
@@ -235,7 +236,7 @@ Test(archive_edges, arguments_that_are_missing)
 
     cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open("/nowhere", NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open_memory(NULL, 5, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(test_archive_open_memory(NULL, 5, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_null(archive);
     cr_expect_eq(berth_archive_open_source(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);

@@ -12,6 +12,7 @@
 
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 static uint8_t *file;
 static size_t file_nbytes;
@@ -48,7 +49,7 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_eq(berth_archive_open(what, NULL, &archive, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(archive);
-    cr_expect_eq(berth_verify(what, NULL, NULL, &error), code);
+    cr_expect_eq(test_verify(what, NULL, NULL, NULL, NULL, &error), code);
     cr_expect_str_eq(error.message, expected);
 }
 
@@ -60,10 +61,10 @@ static void expect_no_descriptor(int fd, int code, const char *text)
     berth_error error;
 
     cr_assert_geq(fd, 0);
-    cr_expect_eq(berth_open_fd(fd, NULL, &checkpoint, &error), code);
+    cr_expect_eq(test_open_fd(fd, NULL, &checkpoint, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(checkpoint);
-    cr_expect_eq(berth_archive_open_fd(fd, NULL, &archive, &error), code);
+    cr_expect_eq(test_archive_open_fd(fd, NULL, &archive, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(archive);
     cr_expect_eq(close(fd), 0);

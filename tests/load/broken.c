@@ -4,6 +4,7 @@
  * checking, with memory in proportion to the file (P3). Flipped bits: tests/hostile/flips.c.
  */
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 /* The C library's blocks end where the bytes do: a read beyond is seen by the sanitizer. */
@@ -83,7 +84,7 @@ Test(broken, no_broken_file_makes_a_load_take_much_memory)
         berth_checkpoint *checkpoint;
         file[at] = (uint8_t)~file[at];
         test_memory_watch();
-        if (berth_open_memory(file, nbytes, &call, &checkpoint, NULL) == 0)
+        if (test_open_memory(file, nbytes, &call, &checkpoint, NULL) == 0)
             berth_close(checkpoint);
         struct test_memory seen = test_memory_seen();
         test_memory_unwatch();
@@ -121,7 +122,7 @@ Test(broken, a_deflated_pickle_that_claims_to_be_huge_takes_no_memory)
     memcpy(central + 24, claimed, 4);
     cr_assert_eq(berth_config_apply(config, "load.calculate_storage_offsets=off", NULL), 0);
     test_memory_watch();
-    cr_expect_eq(berth_open_memory(bytes, nbytes, &call, &checkpoint, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(test_open_memory(bytes, nbytes, &call, &checkpoint, &error), BERTH_E_UNSUPPORTED);
     cr_expect_leq(test_memory_seen().largest_nbytes, 64 * nbytes + 65536);
     test_memory_unwatch();
     cr_expect_str_eq(error.record, "data.pkl");

@@ -9,6 +9,7 @@
 
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 /* Before anything has asked for the environment, which is read once. */
 static void set_up(void)
@@ -183,7 +184,7 @@ static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_para
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     (void)bytes, (void)nbytes;
-    int result = berth_open_fd(fd, call, checkpoint, error);
+    int result = test_open_fd(fd, call, checkpoint, error);
     (void)close(fd);
     return result;
 }
@@ -191,7 +192,7 @@ static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_para
 static int open_memory(const uint8_t *bytes, size_t nbytes, const berth_params *call,
                        berth_checkpoint **checkpoint, berth_error *error)
 {
-    return berth_open_memory(bytes, nbytes, call, checkpoint, error);
+    return test_open_memory(bytes, nbytes, call, checkpoint, error);
 }
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -214,7 +215,7 @@ static int verify(const uint8_t *bytes, size_t nbytes, const berth_params *call,
 {
     (void)bytes, (void)nbytes;
     *checkpoint = NULL;
-    return berth_verify(path, call, NULL, error);
+    return test_verify(path, call, NULL, NULL, NULL, error);
 }
 
 static const char *const all_options[] = {
@@ -305,7 +306,7 @@ Test(debug, where_the_directory_is_meant_a_layout_of_another_kind_is_told)
         told[0] = 0;
         berth_set_log(keep_line, NULL);
         cr_assert_eq(berth_config_apply(config, "load.calculate_storage_offsets=off", NULL), 0);
-        if (berth_open_memory(bytes, nbytes, &call, &checkpoint, &error) == 0)
+        if (test_open_memory(bytes, nbytes, &call, &checkpoint, &error) == 0)
             cr_expect_not_null(strstr(told, lies[which].message), "%s: %s", lies[which].what, told);
         else
             cr_expect(error.code == BERTH_E_ARCHIVE || error.code == BERTH_E_TENSOR, "%s: %s",

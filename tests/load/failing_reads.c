@@ -10,6 +10,7 @@
 #include "io/syscalls.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 struct flaky {
@@ -74,8 +75,8 @@ static int open_whole(const struct file *file, const char *options, bool records
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
     int result = records
-                     ? berth_archive_open_memory(file->bytes, file->nbytes, &call, &archive, NULL)
-                     : berth_open_memory(file->bytes, file->nbytes, &call, &checkpoint, NULL);
+                     ? test_archive_open_memory(file->bytes, file->nbytes, &call, &archive, NULL)
+                     : test_open_memory(file->bytes, file->nbytes, &call, &checkpoint, NULL);
     berth_close(checkpoint);
     berth_archive_close(archive);
     berth_config_free(config);

@@ -4,6 +4,7 @@
  * counted.
  */
 #include "tests/support/load/fetch_scene.h"
+#include "tests/support/sources.h"
 
 TestSuite(fetch, .init = begin_fetch, .fini = end_fetch);
 
@@ -307,7 +308,7 @@ Test(fetch, of_memory)
         uint8_t *bytes = test_read_file(path, &nbytes);
         bytes = realloc(bytes, nbytes + 1);
         memmove(bytes + (i == 2), bytes, nbytes);
-        cr_assert_eq(berth_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
+        cr_assert_eq(test_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
         berth_stats stats = fetched(NULL);
         expect_elements();
         cr_expect_eq(strcmp(stats.method, "memory") == 0, i == 0);

@@ -29,7 +29,8 @@ static struct outcome open_one_way(const char *path, bool parsed)
     berth_error error = {0};
 
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
-    outcome.code = parsed ? bth_checkpoint_open_path(path, config, &call, &checkpoint, &error)
+    const berth_source source = berth_from_path(path);
+    outcome.code = parsed ? bth_checkpoint_open(&source, config, &call, &checkpoint, &error)
                           : berth_open(path, &call, &checkpoint, &error);
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {

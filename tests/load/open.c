@@ -4,6 +4,7 @@
  * checkpoints. With PyTorch's own files of tests/data.
  */
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 /* ---- calculated or not ---- */
@@ -365,7 +366,7 @@ Test(open, no_memory_where_a_record_is_longer)
         berth_error error;
         test_memory_watch();
         test_memory_refuse(nth, false);
-        int result = berth_open_memory(file, nbytes, NULL, &checkpoint, &error);
+        int result = test_open_memory(file, nbytes, NULL, &checkpoint, &error);
         reached = test_memory_seen().n_allocations >= nth;
         cr_expect_eq(result, reached ? BERTH_E_MEMORY : 0, "allocation %u: %s", nth, error.message);
         berth_close(checkpoint);
@@ -584,7 +585,7 @@ Test(open, every_failing_allocation_is_a_clean_error)
             berth_params call = {.config = config};
             test_memory_watch();
             test_memory_refuse(++nth, false);
-            failed = berth_open_memory(file, nbytes, &call, &checkpoint, &error) < 0;
+            failed = test_open_memory(file, nbytes, &call, &checkpoint, &error) < 0;
             if (failed)
                 cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
             else

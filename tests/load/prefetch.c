@@ -4,6 +4,7 @@
  * prefetch_passes.c.
  */
 #include "tests/support/load/prefetch_scene.h"
+#include "tests/support/sources.h"
 
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -370,7 +371,7 @@ Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_source source = {.nbytes = nbytes, .read = read_bytes, .context = bytes};
 
-    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
     expect_none("the source is memory");
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
     expect_none("the source is a function");
@@ -485,5 +486,5 @@ Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
                              "load.prefetch_window_nbytes=8192"),
                  BERTH_E_MEMORY);
     cr_expect_null(checkpoint);
-    cr_expect(strstr(error.message, "(4096 bytes missing)"), "%s", error.message);
+    cr_expect(strstr(error.message, "4096 bytes are missing"), "%s", error.message);
 }

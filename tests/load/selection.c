@@ -5,6 +5,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 
 static berth_checkpoint *checkpoint;
 static uint8_t *bytes;
@@ -15,7 +16,7 @@ static void set_up(void)
     size_t nbytes;
 
     bytes = build_sample(true, &nbytes);
-    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
     error = (berth_error){0};
 }
 

@@ -12,6 +12,7 @@
 #include "load/checkpoint.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 /* ---- one file, many ways ---- */
@@ -103,11 +104,11 @@ Test(storages, of_a_descriptor_and_of_memory)
     berth_stats stats;
     berth_params call = {.stats = &stats};
 
-    cr_assert_eq(berth_open_fd(fd, &call, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_fd(fd, &call, &checkpoint, NULL), 0);
     close(fd);
     expect_sample_values(checkpoint);
     berth_close(checkpoint);
-    cr_assert_eq(berth_open_memory(file.bytes, file.nbytes, &call, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(file.bytes, file.nbytes, &call, &checkpoint, NULL), 0);
     cr_expect_str_eq(stats.method, "memory");
     expect_sample_values(checkpoint);
     const uint8_t *weight = weight_of(checkpoint, NULL);
@@ -165,7 +166,7 @@ Test(storages, views_of_one_storage_have_one_memory)
     uint8_t *bytes = test_read_file("tests/data/torch/small.pt", &nbytes);
     berth_checkpoint *checkpoint;
 
-    cr_assert_eq(berth_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
     const float *base = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base"), NULL);
     const float *row = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row"), NULL);
     cr_expect_eq(row, base + 4);
@@ -389,7 +390,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
     cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, &error), 0, "%s",
                  error.message);
-    cr_assert_eq(berth_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
+    cr_assert_eq(test_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
                  error.message);
     const berth_tensor *words = berth_find_tensor(checkpoint, "words");
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);

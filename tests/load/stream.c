@@ -3,6 +3,7 @@
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 static uint8_t *stream(const char *name, size_t *nbytes)
@@ -128,7 +129,8 @@ Test(stream, tells_what_it_is)
     cr_expect_eq(info.storages_nbytes, 4 * 3 * 91);
     cr_expect_not(info.calculated_offsets);
     berth_close(checkpoint);
-    cr_assert_eq(berth_verify("tests/data/old/many-1.13-stream.pth", NULL, &verdict, &error), 0);
+    cr_assert_eq(
+        test_verify("tests/data/old/many-1.13-stream.pth", NULL, NULL, NULL, &verdict, &error), 0);
     cr_expect_eq(verdict.n_storages, 13);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 13);
@@ -190,7 +192,7 @@ Test(stream, a_flipped_bit_does_no_harm)
         for (int bit = 0; bit < 8; bit++) {
             bytes[at] ^= (uint8_t)(1 << bit);
             test_memory_watch();
-            if (berth_open_memory(bytes, nbytes, NULL, &checkpoint, &error) == 0) {
+            if (test_open_memory(bytes, nbytes, NULL, &checkpoint, &error) == 0) {
                 for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
                     berth_named_tensor named;
                     if (berth_tensor_at(checkpoint, i, &named, &error) == 0)
@@ -219,7 +221,7 @@ Test(stream, its_storages_can_be_read_for_saving_again)
         berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL, &error),
         0, "%s", error.message);
     berth_close(checkpoint);
-    cr_assert_eq(berth_open_memory(saved, nbytes, NULL, &again, &error), 0, "%s", error.message);
+    cr_assert_eq(test_open_memory(saved, nbytes, NULL, &again, &error), 0, "%s", error.message);
     expect_views(again);
     berth_close(again);
     berth_free(saved);

@@ -5,6 +5,7 @@
  */
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 enum { N_TENSORS = 6, N_BYTES = 300000 };
 
@@ -30,7 +31,7 @@ static void set_up(void)
     berth_tree_free(tree);
     file = memcpy(malloc(file_nbytes), bytes, file_nbytes);
     berth_free(bytes);
-    cr_assert_eq(berth_open_memory(file, file_nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(test_open_memory(file, file_nbytes, NULL, &checkpoint, NULL), 0);
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
         cr_assert_eq(berth_tensor_at(checkpoint, i, &named, NULL), 0);

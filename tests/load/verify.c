@@ -9,6 +9,7 @@
 #include "io/syscalls.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/scene.h"
+#include "tests/support/sources.h"
 
 static void set_up(void)
 {
@@ -26,7 +27,7 @@ static int verify_with(const char *options, berth_record_function tell, void *co
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
-    int result = berth_verify_records(path, &call, tell, context, verdict, error);
+    int result = test_verify(path, &call, tell, context, verdict, error);
     berth_config_free(config);
     return result;
 }

@@ -56,6 +56,19 @@ class Error(c.Structure):
                 ("record", c.c_char * 128), ("message", c.c_char * 640)]
 
 
+class Source(c.Structure):
+    _fields_ = [("kind", c.c_int), ("fd", c.c_int), ("path", c.c_char_p), ("bytes", c.c_void_p),
+                ("nbytes", c.c_uint64), ("name", c.c_char_p), ("read", c.c_void_p),
+                ("context", c.c_void_p), ("reserved", c.c_uint64 * 4)]
+
+
+SOURCES = enum("berth_source_kind", "SOURCE_")
+
+
+def from_path(path):
+    return c.byref(Source(kind=SOURCES["PATH"], fd=-1, path=os.fsencode(path)))
+
+
 class Tensor(c.Structure):
     _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("shape", c.POINTER(c.c_int64)),
                 ("stride", c.POINTER(c.c_int64)), ("storage_offset", c.c_int64),
@@ -201,7 +214,7 @@ DECLARATIONS = {
     "berth_prefetch_get_stats": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
     "berth_prefetch_free": (None, [P]),
     "berth_get_info": (INT, [P, c.POINTER(Info), ERROR]),
-    "berth_verify": (INT, [TEXT, P, P, ERROR]),
+    "berth_verify": (INT, [c.POINTER(Source), P, P, P, P, ERROR]),
 }
 
 

@@ -140,7 +140,7 @@ def berth_loads(files, path, options=""):
 
 
 def berth_verifies(path):
-    b.check(b.berth_verify, path.encode(), None, None)
+    b.check(b.berth_verify, b.from_path(path), None, None, None, None)
 
 
 def offsets_agree(files, path, calculate):

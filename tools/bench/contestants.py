@@ -91,7 +91,7 @@ def memory_copy(nbytes):
 
 def verify(path, state):
     """Checks every CRC, and that PyTorch reads what was saved."""
-    b.check(b.berth_verify, path.encode(), None, None)
+    b.check(b.berth_verify, b.from_path(path), None, None, None, None)
     loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if list(loaded) != list(state):
         raise b.BerthError(f"{path}: PyTorch finds other names than were saved")

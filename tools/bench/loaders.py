@@ -163,7 +163,7 @@ def berth_verify(path, options):
     def run():
         with b.patched(options):
             begin = time.perf_counter()
-            b.check(b.berth_verify, path.encode(), None, None)
+            b.check(b.berth_verify, b.from_path(path), None, None, None, None)
             return time.perf_counter() - begin
     return run
 

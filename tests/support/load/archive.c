@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/load/archive.h"
+#include "tests/support/sources.h"
 
 void add_record(struct archive *archive, const char *name, const void *bytes, uint64_t nbytes)
 {
@@ -119,7 +120,7 @@ int open_with(const void *bytes, size_t nbytes, const char *options, berth_stats
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, error), 0, "%s", error->message);
-    int result = berth_open_memory(bytes, nbytes, &call, checkpoint, error);
+    int result = test_open_memory(bytes, nbytes, &call, checkpoint, error);
     berth_config_free(config);
     return result;
 }

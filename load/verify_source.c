@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The public side of verification: a source is opened, verified and closed. */
+#include "config/error.h"
+#include "load/checkpoint.h"
+
+/*
+ * Everything but what the scan sees is the business of open. A file that it refuses is opened
+ * again to look at all headers: they may show something wrong in an earlier record.
+ */
+static int open_to_verify(const berth_source *source, struct berth_config *config,
+                          const berth_params *params, berth_stats *first,
+                          berth_checkpoint **checkpoint, berth_error *error)
+{
+    config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
+    config->load_prefetch = BTH_PREFETCH_OFF; /* all is read anyway */
+    if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 || config->debug ||
+        (!bth_verify_is_verdict(error) && error->code != BERTH_E_TENSOR))
+        return error->code;
+    bth_error_clear(error);
+    if (params && params->stats)
+        *first = *params->stats;
+    config->load_check = BTH_CHECK_HEADERS;
+    return bth_checkpoint_open(source, config, params, checkpoint, error);
+}
+
+/* What opening it for the first time took, if it was opened twice. */
+static void add_stats(const berth_params *params, const berth_stats *first)
+{
+    if (!params || !params->stats)
+        return;
+    params->stats->total_seconds += first->total_seconds;
+    params->stats->plan_seconds += first->total_seconds;
+    params->stats->moved_nbytes += first->moved_nbytes;
+    params->stats->n_requests += first->n_requests;
+}
+
+int berth_verify(const berth_source *source, const berth_params *params,
+                 berth_record_function report, void *context, berth_verdict *verdict,
+                 berth_error *error)
+{
+    bth_verifying asked = {.scan.params = params, .tell = report, .context = context};
+    berth_checkpoint *checkpoint = NULL;
+    struct berth_config config;
+    berth_stats first = {0};
+
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(params);
+    if (verdict)
+        *verdict = asked.verdict;
+    if (bth_config_resolve(params, &config, error) < 0 ||
+        open_to_verify(source, &config, params, &first, &checkpoint, error) < 0) {
+        add_stats(params, &first);
+        return error->code;
+    }
+    asked.scan.goes_on = !checkpoint->contents.is_stream;
+    if (bth_verify_data(checkpoint, &asked, error) < 0)
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    if (verdict)
+        *verdict = asked.verdict;
+    bth_checkpoint_stats(checkpoint, params);
+    if (params && params->stats)
+        params->stats->asked_nbytes =
+            checkpoint->source.reader.nbytes; /* open's reads come on top */
+    if (params && params->stats && asked.scan.method) {
+        params->stats->method = asked.scan.method;
+        params->stats->reason = asked.scan.reason;
+    }
+    add_stats(params, &first);
+    berth_close(checkpoint);
+    return error->code;
+}
