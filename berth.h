@@ -1356,6 +1356,36 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
 BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                          const berth_params *call, berth_error *error);
 
+/* Where the bytes of one storage, or the elements of one tensor, go. Set one of the two. */
+typedef struct berth_destination {
+    const berth_storage *storage; /* all of its bytes */
+    const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
+    void *address;                /* memory of the host, of the caller */
+    uint64_t nbytes;              /* of that memory: at least what goes there */
+    uint64_t reserved[2];         /* 0 */
+} berth_destination;
+
+/*
+ * Reads storages and tensors into memory of the caller. Storages do not become memory of the
+ * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
+ * `auto` for 64 MiB or more that are cold on a disk, reads go past the page cache: straight to the
+ * caller's memory where address and file offset are equal modulo the block, or else through buffers
+ * of io.memory_nbytes at most. Rules of berth_choose_methods do not matter here. Bytes are in this
+ * machine's order.
+ * `destinations`: `n` of them, each of destination_nbytes bytes: sizeof(berth_destination). Two of
+ * them may mean the same bytes; their memory must not overlap. `params`: as for berth_load.
+ * Lifetime: the caller's memory is used until this returns.
+ * Returns 0 or an error; after an error the memory holds any bytes. BERTH_E_ARGUMENT: a destination
+ * with neither or both of storage and tensor, of another checkpoint, or with too little memory;
+ * then nothing was read. BERTH_E_CHECKSUM: with load.check=data, a wrong CRC. BERTH_E_CANCELLED: by
+ * params->progress.
+ * Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
+                                               const berth_destination *destinations, size_t n,
+                                               size_t destination_nbytes,
+                                               const berth_params *params, berth_error *error);
+
 /*
  * What became of one storage; of a view, of its root. moved_nbytes: of its own bytes, those that
  * were read for it; none of what is mapped. Thread-safe.

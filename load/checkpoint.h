@@ -174,6 +174,12 @@ int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *
 int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                          berth_error *error);
 
+/* ---- data.c ---- */
+
+/* berth_tensor_read, of arguments that were checked. */
+int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n, void *buffer, berth_error *error);
+
 /* ---- load.c ---- */
 
 /* berth_open_source; `config` NULL: that of the params. */

@@ -180,8 +180,8 @@ static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *ten
                             (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
 }
 
-static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                         int64_t n, void *buffer, berth_error *error)
+int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n, void *buffer, berth_error *error)
 {
     const uint8_t *memory;
 
@@ -214,7 +214,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
                            "%lld elements from %lld on are asked for, the tensor has %lld",
                            (long long)n, (long long)first, (long long)numel);
         else
-            (void)read_elements(checkpoint, tensor, first, n, buffer, error);
+            (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
         (void)bth_error_prefix(error, checkpoint->source.reader.name);
