@@ -1268,6 +1268,17 @@ BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_name
  */
 BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                         berth_error *error);
+/*
+ * The elements of a tensor that a program knows: finds `name`, compares dtype and shape, and
+ * returns berth_tensor_data. `shape`: `rank` sizes; -1: any size. NULL if rank is 0. Returns the
+ * elements: contiguous, row-major. NULL, and the error says what is different: BERTH_E_NOT_FOUND,
+ * BERTH_E_AMBIGUOUS: as berth_find. BERTH_E_ARGUMENT: no tensor, a meta tensor, another dtype or
+ * shape. BERTH_E_UNSUPPORTED: the tensor is not contiguous. Otherwise as berth_tensor_data.
+ * Lifetime: as long as the checkpoint. Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint, const char *name,
+                                                    berth_dtype dtype, int32_t rank,
+                                                    const int64_t *shape, berth_error *error);
 /* Like berth_tensor_data, for a whole storage. */
 BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
                                          berth_error *error);
@@ -1281,6 +1292,24 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
+
+/*
+ * Copies a slice of a tensor: elements starts[d] ... starts[d] + lengths[d] - 1 of each dimension
+ * d, in row-major order. Rows of the slice that lie apart in the file are separate requests, if
+ * more than 32 KiB lie between them and a row has 512 bytes or more; else what lies between is
+ * read, too.
+ * `starts`, `lengths`: as many as the tensor has dimensions. `buffer`: has room for the product of
+ * lengths, times the size of an element. NULL if that is 0. Sub-byte quantized kinds: only whole
+ * contiguous tensors.
+ * Returns 0 or an error; after an error the buffer holds any bytes. BERTH_E_ARGUMENT: the slice is
+ * not within the tensor. Otherwise as berth_tensor_read.
+ * Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
+                                                       const berth_tensor *tensor,
+                                                       const int64_t *starts,
+                                                       const int64_t *lengths, void *buffer,
+                                                       berth_error *error);
 
 /* ---- storages: which, how, and what became of them ---- */
 
